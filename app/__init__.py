@@ -1,0 +1,1 @@
+"""The program: sources, engine, writers, viewer and commands."""

@@ -1,0 +1,77 @@
+"""What travels through the program: frames in, results and pose revisions out. Nothing here knows a network."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image of a source."""
+
+    index: int
+    """Number of the frame in its source, counted from 0 before any stride."""
+    timestamp: float
+    """Seconds from the start of the source."""
+    rgb: NDArray[np.uint8]  # [H, W, 3]
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """How a source image became the network's image: a crop in source pixels, then a resize. Sizes are (width, height)."""
+
+    source_size: tuple[int, int]
+    crop: tuple[float, float, float, float]
+    """Left, top, width and height of the used part, in source pixels; the whole image unless stated otherwise."""
+    network_size: tuple[int, int]
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Network pixels for each source pixel, along x and y."""
+        return self.network_size[0] / self.crop[2], self.network_size[1] / self.crop[3]
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """A pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+
+
+@dataclass(frozen=True)
+class FrameResult:
+    """What is known of one frame. Lengths are in the unit of the reconstruction (metric only if the weights are)."""
+
+    index: int
+    """The frame's number in its source."""
+    timestamp: float
+    T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
+    intrinsics: Intrinsics
+    """In pixels of the source image."""
+    depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
+    confidence: NDArray[np.float32]  # [h, w], above 1, higher is surer
+    rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
+    transform: ImageTransform
+    is_keyframe: bool
+    flow: float | None = None
+    """Mean displacement in network pixels since the last keyframe; None where it was not measured."""
+
+    @property
+    def network_intrinsics(self) -> Intrinsics:
+        """The same camera in pixels of ``depth`` and ``rgb``."""
+        sx, sy = self.transform.scale
+        left, top = self.transform.crop[:2]
+        k = self.intrinsics
+        return Intrinsics(k.fx * sx, k.fy * sy, (k.cx - left) * sx, (k.cy - top) * sy)
+
+
+@dataclass(frozen=True)
+class PoseRevision:
+    """A better pose for a frame whose result was given out before."""
+
+    index: int
+    T_world_camera: NDArray[np.float64]  # [4, 4]

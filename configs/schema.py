@@ -1,0 +1,199 @@
+"""Every number that shapes a run, as frozen dataclasses, and the presets that fill them.
+
+A preset is a TOML file with the tables ``[network]``, ``[stream]``, ``[image]`` and ``[points]``. Fields without
+a default have to be in the file; an unknown key is an error, so a misspelt option never passes in silence.
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from stream_recon.configs.errors import ConfigError
+
+PRESET_FOLDER = Path(__file__).parent
+
+KeyframeMode = Literal["flow", "every", "interval"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of a network of the LingBot-Map family. Token width is ``dim``; heads of the aggregator are ``dim // heads`` wide."""
+
+    dim: int
+    heads: int
+    encoder_depth: int
+    depth: int
+    """Pairs of one frame block and one global block."""
+    output_layers: tuple[int, int, int, int]
+    """Pairs whose outputs feed the depth head; the last one also feeds the camera head."""
+    camera_depth: int
+    camera_heads: int
+    camera_iterations: int
+    dpt_features: int
+    dpt_channels: tuple[int, int, int, int]
+    image_size: int
+    """Side in pixels of the square image that the encoder's position table is laid out for."""
+    patch_size: int = 14
+    mlp_ratio: float = 4.0
+    registers: int = 4
+    encoder_stem: Literal["linear", "conv"] = "linear"
+    """``linear``: one patch projection, as published. ``conv``: with a small convolutional branch beside it."""
+    encoder_qk_norm: bool = False
+    camera_dim: int | None = None
+    """Width of the camera head; None: twice ``dim``, as published."""
+    point_head: bool = False
+    rope_time_dims: int = 20
+    """Channels of a head that turn with time in global attention; the rest is halved over rows and columns."""
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads or (self.dim // self.heads - self.rope_time_dims) % 4:
+            raise ConfigError(
+                f"dim {self.dim}, heads {self.heads} and rope_time_dims {self.rope_time_dims} do not go together"
+            )
+        if list(self.output_layers) != sorted(self.output_layers) or self.output_layers[-1] >= self.depth:
+            raise ConfigError(f"output_layers {self.output_layers} must ascend below depth {self.depth}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def special_tokens(self) -> int:
+        """Camera token, registers, scale token."""
+        return self.registers + 2
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """How a stream is remembered. All budgets count cached frames."""
+
+    scale_frames: int
+    """First frames, processed together, whose patch tokens stay visible for good."""
+    window: int
+    """Latest cached frames whose patch tokens are visible."""
+    special_budget: int
+    """Cached frames that keep their special tokens; beyond it the oldest are thinned."""
+    camera_window: int
+    """Latest cached frames that the camera head attends to, beside the scale frames."""
+    keyframes: KeyframeMode = "flow"
+    keyframe_interval: int = 1
+    flow_threshold: float = 12.0
+    """Mean pixel displacement, at network resolution, that makes a frame a keyframe."""
+    max_gap: int = 30
+    """A keyframe is forced after this many frames without one."""
+
+    def __post_init__(self) -> None:
+        for name in ("scale_frames", "window", "special_budget", "camera_window", "keyframe_interval", "max_gap"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """The network's image: the whole source image, resized to the patch grid nearest to its aspect ratio."""
+
+    max_patches: int
+    max_side: int
+    """Longer side in pixels, at most."""
+
+
+@dataclass(frozen=True)
+class PointsConfig:
+    """Which pixels become points of the cloud."""
+
+    confidence_quantile: float = 0.4
+    """Share of each frame's pixels, the least confident ones, that is left out."""
+    voxel: float = 0.01
+    """Edge of a voxel in the units of the reconstruction (scale frames lie at distance 1); one point each is kept."""
+    edge_ratio: float = 0.08
+    """A pixel whose neighbours' depth differs by more than this share is a depth edge and is left out."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    name: str
+    network: NetworkConfig
+    stream: StreamConfig
+    image: ImageConfig
+    points: PointsConfig = field(default_factory=PointsConfig)
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that ship with the package."""
+    return sorted(path.stem for path in PRESET_FOLDER.glob("*.toml"))
+
+
+def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """Read a preset by name or from a TOML file.
+
+    ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``; a value of None is left out.
+
+    Raises:
+        ConfigError: no such preset, unreadable TOML, an unknown or missing key, a value of the wrong type.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PRESET_FOLDER / f"{name_or_path}.toml"
+    if not path.is_file():
+        raise ConfigError(f"no preset {name_or_path!r}: give a TOML file or one of {', '.join(preset_names())}")
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"preset {path} is not readable TOML: {error}") from error
+    for dotted, value in (overrides or {}).items():
+        if value is not None:
+            table, _, key = dotted.partition(".")
+            tables.setdefault(table, {})[key] = value
+    return preset_from_tables(path.stem, tables)
+
+
+def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
+    """Build a preset from its tables, as `dataclasses.asdict` gives them."""
+    kinds = {"network": NetworkConfig, "stream": StreamConfig, "image": ImageConfig, "points": PointsConfig}
+    unknown = sorted(set(tables) - set(kinds) - {"name"})
+    if unknown:
+        raise ConfigError(f"preset {name}: unknown table [{unknown[0]}]; known are {', '.join(kinds)}")
+    parts = {key: _fill(kind, tables.get(key, {}), f"preset {name} [{key}]") for key, kind in kinds.items()}
+    return Preset(name=name, **parts)
+
+
+def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}; known are {', '.join(known)}")
+    for key, entry in known.items():
+        has_default = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
+        if key not in table and not has_default:
+            raise ConfigError(f"{where}: {key} is missing")
+    return kind(**{key: _coerce(hints[key], value, f"{where}: {key}") for key, value in table.items()})
+
+
+def _coerce(hint: Any, value: Any, where: str) -> Any:
+    """Check ``value`` against a field's type; lists become tuples and whole numbers floats where asked for."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        hint = next(a for a in typing.get_args(hint) if a is not type(None))
+        origin = typing.get_origin(hint)
+    if origin is Literal:
+        if value not in typing.get_args(hint):
+            raise ConfigError(f"{where} must be one of {', '.join(typing.get_args(hint))}, not {value!r}")
+        return value
+    if origin is tuple:
+        arguments = typing.get_args(hint)
+        if not isinstance(value, list | tuple) or len(value) != len(arguments):
+            raise ConfigError(f"{where} must be {len(arguments)} numbers, not {value!r}")
+        return tuple(_coerce(a, v, where) for a, v in zip(arguments, value, strict=True))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}")
+    return value

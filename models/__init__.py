@@ -1,0 +1,1 @@
+"""The network, its checkpoints and the embedded weights."""
