@@ -1,0 +1,1 @@
+"""Procedural scenes with exact depth, poses and intrinsics."""
