@@ -27,8 +27,8 @@ class FramePoints:
 def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     """Unproject a frame's sure pixels.
 
-    Left out are pixels without a finite positive depth, depth edges, and the least confident share of the pixels
-    (``config.confidence_quantile``; pixels as confident as the last one kept all stay).
+    Left out are pixels without a finite positive depth, depth edges, and the least confident share of the
+    pixels (``config.confidence_quantile``; pixels as confident as the last one kept all stay).
     """
     depth = result.depth
     with np.errstate(invalid="ignore"):
