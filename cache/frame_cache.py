@@ -1,0 +1,133 @@
+"""The aggregator's cache: patch tokens of few frames, special tokens of all, in one pool a layer.
+
+Layout of a layer's pool, in tokens::
+
+    [ ... free | special tokens, newest to oldest ][ patch slot 0 | patch slot 1 | ... ]
+                                                   ^ base
+
+The special stream grows towards lower addresses from ``base``, where the patch slots begin. So while the window
+fills, and whenever it is full, all that is visible is one contiguous run that dense kernels read in place.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stream_recon.cache.attention import AttentionBackend, Span
+from stream_recon.cache.pages import Lease, SlotWindow, SpecialLog
+from stream_recon.configs.schema import NetworkConfig, StreamConfig
+
+
+@dataclass(frozen=True)
+class FrameCacheSchema:
+    """Sizes of the pools, computed once before anything is allocated."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    special: int
+    """Special tokens a frame."""
+    patches: int
+    """Patch tokens a frame."""
+    patch_slots: int
+    special_slots: int
+
+    @staticmethod
+    def of(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
+        return FrameCacheSchema(
+            layers=network.depth,
+            heads=network.heads,
+            head_dim=network.head_dim,
+            special=network.special_tokens,
+            patches=patches,
+            patch_slots=SlotWindow(stream.scale_frames, stream.window).total,
+            special_slots=SpecialLog(stream.scale_frames, stream.special_budget).capacity,
+        )
+
+    @property
+    def base(self) -> int:
+        return self.special_slots * self.special
+
+    @property
+    def tokens(self) -> int:
+        return self.base + self.patch_slots * self.patches
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        return 2 * self.layers * self.tokens * self.heads * self.head_dim * dtype.itemsize
+
+
+class FrameCache:
+    """Keys and values of cached frames, for all global layers; one page table serves every layer."""
+
+    def __init__(
+        self,
+        schema: FrameCacheSchema,
+        stream: StreamConfig,
+        backend: AttentionBackend,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.schema = schema
+        self.slots = SlotWindow(stream.scale_frames, stream.window)
+        self.log = SpecialLog(stream.scale_frames, stream.special_budget)
+        self.backend = backend
+        shape = (schema.layers, schema.tokens, schema.heads, schema.head_dim)
+        # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
+        self._keys = torch.zeros(shape, device=device, dtype=dtype)
+        self._values = torch.zeros(shape, device=device, dtype=dtype)
+        self._written: tuple[Lease, Lease] | None = None
+
+    def begin(self, count: int, *, evict_first: bool = False) -> None:
+        """Open a step of ``count`` frames and plan its attention."""
+        patch_lease = self.slots.begin(count, evict_first=evict_first)
+        special_lease = self.log.begin(count)
+        self._written = (patch_lease, special_lease)
+        tokens = count * (self.schema.special + self.schema.patches)
+        spans = [self._patch_span(slot) for slot in patch_lease.visible]
+        spans.append((self._special_span(len(special_lease.visible) - 1)[0], self.schema.base))
+        self.backend.plan(tokens, spans)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write the step's keys and values of ``layer`` and attend to all that is visible; [T, H, D] each."""
+        assert self._written is not None, "attend outside a step"
+        keys, values = self._keys[layer], self._values[layer]
+        patch_lease, special_lease = self._written
+        size = self.schema.special + self.schema.patches
+        for frame, (slot, entry) in enumerate(zip(patch_lease.written, special_lease.written, strict=True)):
+            first = frame * size
+            patch_first = first + self.schema.special
+            for pool, new in ((keys, k), (values, v)):
+                pool[slice(*self._special_span(entry))] = new[first:patch_first]
+                pool[slice(*self._patch_span(slot))] = new[patch_first : first + size]
+        return self.backend.attend(q.to(keys.dtype), keys, values)
+
+    def commit(self) -> None:
+        """Keep the step's frames; the oldest frame of a full window leaves."""
+        self._written = None
+        self.slots.commit()
+        kept = self.log.commit()
+        if kept is not None:
+            self._compact(kept)
+
+    def rollback(self) -> None:
+        """Forget the step's frames."""
+        self._written = None
+        self.slots.rollback()
+        self.log.rollback()
+
+    def _patch_span(self, slot: int) -> Span:
+        start = self.schema.base + slot * self.schema.patches
+        return start, start + self.schema.patches
+
+    def _special_span(self, entry: int) -> Span:
+        stop = self.schema.base - entry * self.schema.special
+        return stop - self.schema.special, stop
+
+    def _compact(self, kept: tuple[int, ...]) -> None:
+        """Move the kept special entries together, in their order."""
+        source = torch.cat([torch.arange(*self._special_span(entry)) for entry in reversed(kept)])
+        source = source.to(self._keys.device)
+        start = self._special_span(len(kept) - 1)[0]
+        for pool in (self._keys, self._values):
+            pool[:, start : self.schema.base] = pool[:, source]

@@ -1,0 +1,94 @@
+"""A live stream's memory: both caches behind ``begin -> attend -> commit | rollback``."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stream_recon.cache.attention import AttentionBackend
+from stream_recon.cache.camera import CameraCache, CameraCacheSchema
+from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
+from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import NetworkConfig, StreamConfig
+
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class StreamSchema:
+    """All that a stream will ever hold, known before its first frame."""
+
+    frames: FrameCacheSchema
+    camera: CameraCacheSchema
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(network: NetworkConfig, stream: StreamConfig, patches: int, dtype: torch.dtype) -> "StreamSchema":
+        return StreamSchema(
+            FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream), dtype
+        )
+
+    @property
+    def bytes(self) -> int:
+        return self.frames.bytes(self.dtype) + self.camera.bytes(self.dtype)
+
+    def check_fits(self, available: int) -> None:
+        """Raises ResourceError, naming the numbers, if ``available`` bytes are too few."""
+        if self.bytes <= available:
+            return
+        raise ResourceError(
+            f"the cache needs {self.bytes / MEBIBYTE:,.0f} MiB ({self.frames.patch_slots} frames of "
+            f"{self.frames.patches} patches and {self.frames.special_slots} of {self.frames.special} special tokens "
+            f"in {self.frames.layers} layers, {self.camera.slots} camera tokens in {self.camera.layers}), but "
+            f"{available / MEBIBYTE:,.0f} MiB are free: lower the preset's window, special_budget or max_patches"
+        )
+
+
+class StreamMemory:
+    """The `Memory` of one stream (B = 1). Between ``begin`` and ``commit`` or ``rollback`` the network may attend."""
+
+    def __init__(
+        self, schema: StreamSchema, stream: StreamConfig, backend: AttentionBackend, device: torch.device
+    ) -> None:
+        self._device = device
+        self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype)
+        self._camera_cache = CameraCache(schema.camera, stream, device, schema.dtype)
+        self._pending = 0
+        self.frames = 0
+        """Frames committed so far."""
+
+    def begin(self, count: int, *, evict_first: bool = False) -> None:
+        """Open a step: the scale frames in the first one, a single frame in each later one."""
+        self._frame_cache.begin(count, evict_first=evict_first)
+        self._camera_cache.begin(count)
+        self._pending = count
+
+    def commit(self) -> None:
+        self._frame_cache.commit()
+        self._camera_cache.commit()
+        self.frames += self._pending
+        self._pending = 0
+
+    def rollback(self) -> None:
+        self._frame_cache.rollback()
+        self._camera_cache.rollback()
+        self._pending = 0
+
+    @property
+    def times(self) -> Tensor:
+        return torch.arange(self.frames, self.frames + self._pending, device=self._device)[None]
+
+    @property
+    def is_later_frame(self) -> Tensor:
+        return (self.times[0] > 0).long()
+
+    @property
+    def is_streamed_frame(self) -> Tensor:
+        # The first step holds the scale frames, however few they are.
+        return torch.full((self._pending,), int(self.frames > 0), device=self._device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self._frame_cache.attend(layer, q[0], k[0], v[0])[None].to(v.dtype)
+
+    def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self._camera_cache.attend(slot, q[0], k[0], v[0])[None].to(v.dtype)

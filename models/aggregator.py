@@ -1,0 +1,62 @@
+"""Alternating attention: inside each frame, then across all visible frames (VGGT, Wang et al. 2025; LingBot-Map)."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from stream_recon.cache.memory import Memory
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.layers import Block, attend_within
+from stream_recon.models.rope import frame_rotation, global_rotation, rotate_frame, rotate_global
+
+
+class Aggregator(nn.Module):
+    """Tokens of a frame: camera, registers, scale (the special tokens), then gh*gw patches, row by row."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.dim
+        # Two learned versions of each special token: [0] for the first frame (scale frames, for the scale
+        # token), [1] for all others.
+        self.camera_token = nn.Parameter(torch.zeros(1, 2, 1, dim))
+        self.register_token = nn.Parameter(torch.zeros(1, 2, config.registers, dim))
+        self.scale_token = nn.Parameter(torch.zeros(1, 2, 1, dim))
+
+        def block() -> Block:
+            return Block(dim, config.heads, config.mlp_ratio, qk_norm=True, eps=1e-5, layer_scale=0.01)
+
+        self.frame_blocks = nn.ModuleList(block() for _ in range(config.depth))
+        self.global_blocks = nn.ModuleList(block() for _ in range(config.depth))
+
+    def forward(self, patches: Tensor, grid: tuple[int, int], memory: Memory) -> list[Tensor]:
+        """patches [B, S, gh*gw, dim] -> one [B, S, P, 2*dim] for each output layer: frame and global halves."""
+        config = self.config
+        clips, frames = patches.shape[:2]
+        special = self._special_tokens(memory).to(patches.dtype).expand(clips, -1, -1, -1)
+        x = torch.cat([special, patches], dim=2).flatten(0, 1)  # [B*S, P, C]
+        tokens = x.shape[1]
+        in_frame = frame_rotation(grid, config.special_tokens, config.head_dim, x.device)
+        across = global_rotation(
+            memory.times, grid, config.special_tokens, config.head_dim, config.rope_time_dims
+        )
+        outputs = []
+        for layer, (frame_block, global_block) in enumerate(
+            zip(self.frame_blocks, self.global_blocks, strict=True)
+        ):
+            x = frame_block(x, attend_within, rotate_frame, in_frame)
+            inside = x
+            x = x.reshape(clips, frames * tokens, -1)
+            x = global_block(x, partial(memory.attend, layer), rotate_global, across)
+            x = x.reshape(clips * frames, tokens, -1)
+            if layer in config.output_layers:
+                outputs.append(torch.cat([inside, x], dim=-1).unflatten(0, (clips, frames)))
+        return outputs
+
+    def _special_tokens(self, memory: Memory) -> Tensor:
+        """[1, S, special, dim]"""
+        later, streamed = memory.is_later_frame, memory.is_streamed_frame
+        return torch.cat(
+            [self.camera_token[:, later], self.register_token[:, later], self.scale_token[:, streamed]], dim=2
+        )

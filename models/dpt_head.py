@@ -1,0 +1,110 @@
+"""The dense head: DPT (Ranftl et al. 2021) over four taps of the aggregator."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.encoder import STEM_CHANNELS
+
+HIDDEN = 32
+POSITION_RATIO = 0.1
+POSITION_BASE = 100.0
+
+
+@lru_cache(maxsize=64)
+def _position_grid(height: int, width: int, channels: int, aspect: float, device: torch.device) -> Tensor:
+    """Sine-cosine code of the pixel position, [1, channels, height, width]; the image's diagonal has length 2."""
+    diagonal = (aspect**2 + 1) ** 0.5
+    x = torch.linspace(-1, 1, width, device=device) * (aspect / diagonal * (width - 1) / width)
+    y = torch.linspace(-1, 1, height, device=device) * (1 / diagonal * (height - 1) / height)
+    quarter = channels // 4
+    frequency = POSITION_BASE ** -(torch.arange(quarter, dtype=torch.float64, device=device) / quarter)
+
+    def waves(positions: Tensor) -> Tensor:
+        angles = positions.double()[:, None] * frequency
+        return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+
+    along_x = waves(x)[None].expand(height, -1, -1)
+    along_y = waves(y)[:, None].expand(-1, width, -1)
+    code = torch.cat([along_x, along_y], dim=-1) * POSITION_RATIO
+    return code.permute(2, 0, 1)[None].contiguous()
+
+
+def _add_position(x: Tensor, aspect: float) -> Tensor:
+    return x + _position_grid(x.shape[2], x.shape[3], x.shape[1], aspect, x.device).to(x.dtype)
+
+
+class ResidualConv(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The skip carries the rectified input: published weights were trained with an in-place ReLU.
+        x = F.relu(x)
+        return x + self.conv2(F.relu(self.conv1(x)))  # type: ignore[no-any-return]
+
+
+class Fusion(nn.Module):
+    """Adds a finer level, refines, and upsamples."""
+
+    def __init__(self, channels: int, *, has_skip: bool) -> None:
+        super().__init__()
+        self.skip = ResidualConv(channels) if has_skip else None
+        self.refine = ResidualConv(channels)
+        self.out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor, finer: Tensor | None, size: tuple[int, int]) -> Tensor:
+        if self.skip is not None and finer is not None:
+            x = x + self.skip(finer)
+        x = F.interpolate(self.refine(x), size=size, mode="bilinear", align_corners=True)
+        return self.out(x)  # type: ignore[no-any-return]
+
+
+class DPTHead(nn.Module):
+    """Raw dense outputs at image resolution; the caller applies the activations."""
+
+    def __init__(self, config: NetworkConfig, outputs: int) -> None:
+        super().__init__()
+        features, channels = config.dpt_features, config.dpt_channels
+        self.patch_size = config.patch_size
+        self.norm = nn.LayerNorm(2 * config.dim)
+        self.projects = nn.ModuleList(nn.Conv2d(2 * config.dim, c, 1) for c in channels)
+        self.resize = nn.ModuleList(
+            [
+                nn.ConvTranspose2d(channels[0], channels[0], 4, stride=4),
+                nn.ConvTranspose2d(channels[1], channels[1], 2, stride=2),
+                nn.Identity(),
+                nn.Conv2d(channels[3], channels[3], 3, stride=2, padding=1),
+            ]
+        )
+        self.reduce = nn.ModuleList(nn.Conv2d(c, features, 3, padding=1, bias=False) for c in channels)
+        self.fusions = nn.ModuleList(Fusion(features, has_skip=level < 3) for level in range(4))
+        self.out1 = nn.Conv2d(features, features // 2, 3, padding=1)
+        self.detail = nn.Conv2d(STEM_CHANNELS, features // 2, 1) if config.encoder_stem == "conv" else None
+        self.out2 = nn.Conv2d(features // 2, HIDDEN, 3, padding=1)
+        self.out3 = nn.Conv2d(HIDDEN, outputs, 1)
+
+    def forward(self, taps: Sequence[Tensor], grid: tuple[int, int], detail: Tensor | None) -> Tensor:
+        """taps: four [F, gh*gw, 2*dim], coarse levels last -> [F, outputs, gh*patch, gw*patch]."""
+        height, width = grid[0] * self.patch_size, grid[1] * self.patch_size
+        aspect = width / height
+        levels = []
+        for tap, project, resize, reduce in zip(taps, self.projects, self.resize, self.reduce, strict=True):
+            x = self.norm(tap).transpose(1, 2).unflatten(2, grid)
+            levels.append(reduce(resize(_add_position(project(x), aspect))))
+        x = levels[3]
+        for level in (3, 2, 1, 0):
+            finer = levels[level] if level < 3 else None
+            size = levels[level - 1].shape[-2:] if level else tuple(2 * s for s in x.shape[-2:])
+            x = self.fusions[level](x, finer, (int(size[0]), int(size[1])))
+        x = F.interpolate(self.out1(x), size=(height, width), mode="bilinear", align_corners=True)
+        x = _add_position(x, aspect)
+        if self.detail is not None and detail is not None:
+            x = x + F.interpolate(self.detail(detail), size=(height, width), mode="bilinear")
+        return self.out3(F.relu(self.out2(x)))  # type: ignore[no-any-return]

@@ -1,0 +1,73 @@
+"""The image encoder: a DINOv2-style ViT with registers (Oquab et al. 2023, Darcet et al. 2024)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.layers import Block, attend_within
+
+STEM_CHANNELS = 32
+
+
+class ConvStem(nn.Module):
+    """Overlapping convolutions beside the patch projection.
+
+    A ViT trained from scratch on few frames learns local detail faster with them (Xiao et al. 2021); the
+    half-resolution features also sharpen the depth head.
+    """
+
+    def __init__(self, dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, STEM_CHANNELS, 5, stride=2, padding=2)
+        self.conv2 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
+        self.proj = nn.Conv2d(STEM_CHANNELS, dim, patch_size // 2, stride=patch_size // 2)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """images [F, 3, H, W] -> patch features [F, dim, gh, gw], detail [F, STEM_CHANNELS, H/2, W/2]."""
+        detail = F.gelu(self.conv2(F.gelu(self.conv1(images))))
+        return self.proj(detail), detail
+
+
+class Encoder(nn.Module):
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        dim, patch = config.dim, config.patch_size
+        side = config.image_size // patch
+        self.patch_size = patch
+        self.registers = config.registers
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.register_tokens = nn.Parameter(torch.zeros(1, config.registers, dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + side * side, dim))
+        self.patch_embed = nn.Conv2d(3, dim, patch, stride=patch)
+        self.stem = ConvStem(dim, patch) if config.encoder_stem == "conv" else None
+        self.blocks = nn.ModuleList(
+            Block(dim, config.heads, config.mlp_ratio, qk_norm=config.encoder_qk_norm, eps=1e-6, layer_scale=1.0)
+            for _ in range(config.encoder_depth)
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
+        x, detail = self.patch_embed(images), None
+        if self.stem is not None:
+            features, detail = self.stem(images)
+            x = x + features
+        grid = x.shape[-2:]
+        x = x.flatten(2).transpose(1, 2).float() + self._positions(grid)
+        first = self.cls_token + self.pos_embed[:, :1]
+        leading = torch.cat([first, self.register_tokens], dim=1).expand(x.shape[0], -1, -1)
+        x = torch.cat([leading, x], dim=1)
+        for block in self.blocks:
+            x = block(x, attend_within)
+        return self.norm(x)[:, 1 + self.registers :], detail
+
+    def _positions(self, grid: torch.Size) -> Tensor:
+        """The position table resized to the patch grid, [1, gh*gw, dim]."""
+        table = self.pos_embed[:, 1:].float()
+        side = int(table.shape[1] ** 0.5)
+        if tuple(grid) == (side, side):
+            return table
+        table = table.unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        table = F.interpolate(table, size=tuple(grid), mode="bicubic", antialias=True)
+        return table.flatten(2).transpose(1, 2)

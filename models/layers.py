@@ -1,0 +1,91 @@
+"""The transformer block that encoder, aggregator and camera head share."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stream_recon.models.rope import Rotation
+
+Rotate = Callable[[Tensor, Rotation], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""q, k, v [N, T, H, D] -> [N, T, H, D]."""
+
+
+def attend_within(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Plain attention of a sequence to itself, [N, T, H, D]."""
+    y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    return y.transpose(1, 2)
+
+
+class LayerScale(nn.Module):
+    """A learned gain for each channel of a residual branch (Touvron et al. 2021)."""
+
+    def __init__(self, dim: int, initial: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), initial))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class Attention(nn.Module):
+    """Projections around an attention that the caller chooses; queries and keys are normalised if asked for."""
+
+    def __init__(self, dim: int, heads: int, qk_norm: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.q_norm = nn.LayerNorm(dim // heads) if qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(dim // heads) if qk_norm else nn.Identity()
+        self.proj = nn.Linear(dim, dim)
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim: int, hidden: int, out: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block on x [N, T, C], in two halves around the attention.
+
+    ``project`` and ``finish`` are apart so that each can be compiled while the attention between them stays
+    the memory's business.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, mlp_ratio: float, *, qk_norm: bool, eps: float, layer_scale: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=eps)
+        self.attn = Attention(dim, heads, qk_norm)
+        self.ls1 = LayerScale(dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim, eps=eps)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), dim)
+        self.ls2 = LayerScale(dim, layer_scale)
+
+    def project(self, x: Tensor, rotate: Rotate | None, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """x [N, T, C] -> q, k, v [N, T, H, D], queries and keys normalised and turned."""
+        qkv = self.attn.qkv(self.norm1(x)).unflatten(-1, (3, self.attn.heads, -1))
+        q, k, v = qkv.unbind(-3)
+        q, k = self.attn.q_norm(q), self.attn.k_norm(k)
+        if rotate is not None and rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        return q.to(v.dtype), k.to(v.dtype), v
+
+    def finish(self, x: Tensor, y: Tensor) -> Tensor:
+        """Residual stream x [N, T, C] and attention output y [N, T, H, D] -> next x."""
+        x = x + self.ls1(self.attn.proj(y.flatten(-2)))
+        return x + self.ls2(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
+
+    def forward(
+        self, x: Tensor, attend: Attend, rotate: Rotate | None = None, rotation: Rotation | None = None
+    ) -> Tensor:
+        q, k, v = self.project(x, rotate, rotation)
+        return self.finish(x, attend(q, k, v))

@@ -1,0 +1,81 @@
+"""The streaming network: images and a memory in, pose codes and dense maps out. It keeps no state of its own."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from stream_recon.cache.memory import Memory
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.aggregator import Aggregator
+from stream_recon.models.camera_head import CameraHead
+from stream_recon.models.dpt_head import DPTHead
+from stream_recon.models.encoder import Encoder
+
+IMAGE_MEAN = (0.485, 0.456, 0.406)
+IMAGE_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """B clips of S frames."""
+
+    pose: Tensor
+    """[I, B, S, 9]: translation, quaternion xyzw, field of view (vertical, horizontal) in radians, after each
+    iteration; camera to world, the world being the first camera."""
+    dense: Tensor
+    """[B, S, 2, H, W]: log depth and log(confidence - 1)."""
+    tokens: Tensor
+    """[B, S, P, 2*dim]: the aggregator's last output."""
+    points: Tensor | None = None
+    """[B, S, 4, H, W] with a point head: signed log of world coordinates and log(confidence - 1)."""
+
+    @property
+    def depth(self) -> Tensor:
+        return self.dense[:, :, 0].exp()
+
+    @property
+    def confidence(self) -> Tensor:
+        return 1 + self.dense[:, :, 1].exp()
+
+    @property
+    def world_points(self) -> Tensor | None:
+        """[B, S, H, W, 3]"""
+        if self.points is None:
+            return None
+        xyz = self.points[:, :, :3].movedim(2, -1)
+        return xyz.sign() * xyz.abs().expm1()
+
+    @property
+    def world_points_confidence(self) -> Tensor | None:
+        return None if self.points is None else 1 + self.points[:, :, 3].exp()
+
+
+class StreamingNetwork(nn.Module):
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.aggregator = Aggregator(config)
+        self.camera_head = CameraHead(config)
+        self.depth_head = DPTHead(config, outputs=2)
+        self.point_head = DPTHead(config, outputs=4) if config.point_head else None
+        self.register_buffer("image_mean", torch.tensor(IMAGE_MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("image_std", torch.tensor(IMAGE_STD).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor, memory: Memory) -> Prediction:
+        """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size."""
+        clips, frames, _, height, width = images.shape
+        patch = self.config.patch_size
+        assert height % patch == 0 and width % patch == 0
+        grid = (height // patch, width // patch)
+        normalised = ((images - self.image_mean) / self.image_std).flatten(0, 1)
+        patches, detail = self.encoder(normalised)
+        taps = self.aggregator(patches.unflatten(0, (clips, frames)), grid, memory)
+        pose = self.camera_head(taps[-1][:, :, 0], memory)
+        spatial = [tap[:, :, self.config.special_tokens :].flatten(0, 1) for tap in taps]
+        dense = self.depth_head(spatial, grid, detail).float().unflatten(0, (clips, frames))
+        points = None
+        if self.point_head is not None:
+            points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, frames))
+        return Prediction(pose=pose, dense=dense, tokens=taps[-1], points=points)

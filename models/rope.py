@@ -1,0 +1,80 @@
+"""Rotary position embeddings: two-dimensional inside a frame, three-dimensional across frames.
+
+Both follow the LingBot-Map family (RoPE: Su et al. 2021). Angles are computed for any index, in float64, so no
+stream is too long for a table.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+FRAME_BASE = 100.0
+GLOBAL_BASE = 10000.0
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, broadcastable to [..., D/2]."""
+
+
+def _angles(positions: Tensor, channels: int, base: float) -> Tensor:
+    """positions [...] -> angles [..., channels / 2] in float64."""
+    exponents = torch.arange(0, channels, 2, dtype=torch.float64, device=positions.device) / channels
+    return positions.to(torch.float64)[..., None] * base**-exponents
+
+
+@lru_cache(maxsize=16)
+def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: torch.device) -> Rotation:
+    """Rotation of frame blocks, [P, D/2]: half of the channels turn with the row, half with the column.
+
+    Special tokens stand at (0, 0), patches from (1, 1) on.
+    """
+    rows, columns = torch.meshgrid(
+        torch.arange(1, grid[0] + 1, device=device), torch.arange(1, grid[1] + 1, device=device), indexing="ij"
+    )
+    zeros = torch.zeros(special, dtype=rows.dtype, device=device)
+    y, x = torch.cat([zeros, rows.flatten()]), torch.cat([zeros, columns.flatten()])
+    angles = torch.cat(
+        [_angles(y, head_dim // 2, FRAME_BASE), _angles(x, head_dim // 2, FRAME_BASE)], dim=-1
+    )
+    return angles.cos().float(), angles.sin().float()
+
+
+@lru_cache(maxsize=16)
+def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
+    """Row and column angles of global blocks, [P, channels / 2]: special token i at (i, i), patches from ``special`` on."""
+    rows, columns = torch.meshgrid(
+        torch.arange(special, special + grid[0], device=device),
+        torch.arange(special, special + grid[1], device=device),
+        indexing="ij",
+    )
+    diagonal = torch.arange(special, device=device)
+    y, x = torch.cat([diagonal, rows.flatten()]), torch.cat([diagonal, columns.flatten()])
+    half = channels // 2
+    return torch.cat([_angles(y, half, GLOBAL_BASE), _angles(x, half, GLOBAL_BASE)], dim=-1)
+
+
+def global_rotation(
+    times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int
+) -> Rotation:
+    """Rotation of global blocks, [B, S*P, D/2], for frames at ``times`` [B, S]."""
+    space = _grid_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]
+    time = _angles(times, time_channels, GLOBAL_BASE)  # [B, S, *]
+    shape = (*times.shape, space.shape[0])
+    angles = torch.cat(
+        [time[:, :, None].expand(*shape, -1), space.expand(*shape, -1)], dim=-1
+    ).flatten(1, 2)
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotate_frame(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn x [F, P, H, D]; within the row half and the column half, channel i pairs with channel i + D/4."""
+    cos, sin = (r.to(x.dtype)[:, None].unflatten(-1, (2, -1)) for r in rotation)  # [P, 1, 2, D/4]
+    a, b = x.unflatten(-1, (2, 2, -1)).unbind(-2)  # each [F, P, H, 2, D/4]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-2).flatten(-3)
+
+
+def rotate_global(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn x [B, T, H, D]; neighbouring channels 2i and 2i + 1 form a pair."""
+    cos, sin = (r.to(x.dtype)[..., None, :] for r in rotation)  # [B, T, 1, D/2]
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
