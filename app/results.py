@@ -19,7 +19,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """How a source image became the network's image: a crop in source pixels, then a resize. Sizes are (width, height)."""
+    """How a source image became the network's: a crop in source pixels, then a resize. Sizes are (width, height)."""
 
     source_size: tuple[int, int]
     crop: tuple[float, float, float, float]

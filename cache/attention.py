@@ -56,9 +56,7 @@ class TorchAttention:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         k, v = self._read(keys), self._read(values)
-        y = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None]
-        )
+        y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])
         return y[0].transpose(0, 1)
 
     def _read(self, pool: Tensor) -> Tensor:

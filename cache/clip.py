@@ -42,9 +42,7 @@ def _block_mask(
 
 
 @lru_cache(maxsize=64)
-def _dense_mask(
-    frames: int, tokens: int, special: int, scale_frames: int, window: int, device: torch.device
-) -> Tensor:
+def _dense_mask(frames: int, tokens: int, special: int, scale_frames: int, window: int, device: torch.device) -> Tensor:
     """bool [S*P, S*P]"""
     seen = frame_visibility(frames, scale_frames, window, device)
     seen = seen.repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)

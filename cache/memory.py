@@ -1,4 +1,4 @@
-"""What the network asks of a memory: where the step's frames stand in the stream, and attention over what is visible."""
+"""What the network asks of a memory: the place of a step's frames in the stream, and attention over all visible."""
 
 from typing import Protocol
 
@@ -27,7 +27,7 @@ class Memory(Protocol):
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Global attention of ``layer``: q, k, v [B, S*P, H, D], special tokens first in each frame -> [B, S*P, H, D]."""
+        """Global attention of ``layer``: q, k, v [B, S*P, H, D], special tokens first in a frame -> the same shape."""
         ...
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -24,9 +24,7 @@ class StreamSchema:
 
     @staticmethod
     def of(network: NetworkConfig, stream: StreamConfig, patches: int, dtype: torch.dtype) -> "StreamSchema":
-        return StreamSchema(
-            FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream), dtype
-        )
+        return StreamSchema(FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream), dtype)
 
     @property
     def bytes(self) -> int:

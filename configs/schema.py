@@ -22,7 +22,7 @@ KeyframeMode = Literal["flow", "every", "interval"]
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of a network of the LingBot-Map family. Token width is ``dim``; heads of the aggregator are ``dim // heads`` wide."""
+    """Sizes of a network of the LingBot-Map family. Tokens are ``dim`` wide, heads ``dim // heads``."""
 
     dim: int
     heads: int
@@ -88,7 +88,14 @@ class StreamConfig:
     """A keyframe is forced after this many frames without one."""
 
     def __post_init__(self) -> None:
-        for name in ("scale_frames", "window", "special_budget", "camera_window", "keyframe_interval", "max_gap"):
+        for name in (
+            "scale_frames",
+            "window",
+            "special_budget",
+            "camera_window",
+            "keyframe_interval",
+            "max_gap",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
 

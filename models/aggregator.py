@@ -36,20 +36,14 @@ class Aggregator(nn.Module):
         clips, frames = patches.shape[:2]
         special = self._special_tokens(memory).to(patches.dtype).expand(clips, -1, -1, -1)
         x = torch.cat([special, patches], dim=2).flatten(0, 1)  # [B*S, P, C]
-        tokens = x.shape[1]
         in_frame = frame_rotation(grid, config.special_tokens, config.head_dim, x.device)
-        across = global_rotation(
-            memory.times, grid, config.special_tokens, config.head_dim, config.rope_time_dims
-        )
+        times = memory.times.expand(clips, frames).flatten()
+        across = global_rotation(times, grid, config.special_tokens, config.head_dim, config.rope_time_dims)
         outputs = []
-        for layer, (frame_block, global_block) in enumerate(
-            zip(self.frame_blocks, self.global_blocks, strict=True)
-        ):
+        for layer, (frame_block, global_block) in enumerate(zip(self.frame_blocks, self.global_blocks, strict=True)):
             x = frame_block(x, attend_within, rotate_frame, in_frame)
             inside = x
-            x = x.reshape(clips, frames * tokens, -1)
-            x = global_block(x, partial(memory.attend, layer), rotate_global, across)
-            x = x.reshape(clips * frames, tokens, -1)
+            x = global_block(x, partial(_attend_across, memory, layer, clips), rotate_global, across)
             if layer in config.output_layers:
                 outputs.append(torch.cat([inside, x], dim=-1).unflatten(0, (clips, frames)))
         return outputs
@@ -60,3 +54,10 @@ class Aggregator(nn.Module):
         return torch.cat(
             [self.camera_token[:, later], self.register_token[:, later], self.scale_token[:, streamed]], dim=2
         )
+
+
+def _attend_across(memory: Memory, layer: int, clips: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """q, k, v [B*S, P, H, D]: lay each clip's frames end to end for the memory."""
+    frames_of = (clips, -1, *q.shape[2:])
+    y = memory.attend(layer, q.reshape(frames_of), k.reshape(frames_of), v.reshape(frames_of))
+    return y.reshape(q.shape)

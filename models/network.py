@@ -11,6 +11,7 @@ from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
+from stream_recon.models.layers import Block
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_STD = (0.229, 0.224, 0.225)
@@ -52,6 +53,9 @@ class Prediction:
 
 
 class StreamingNetwork(nn.Module):
+    image_mean: Tensor
+    image_std: Tensor
+
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
@@ -62,6 +66,14 @@ class StreamingNetwork(nn.Module):
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
         self.register_buffer("image_mean", torch.tensor(IMAGE_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("image_std", torch.tensor(IMAGE_STD).view(3, 1, 1), persistent=False)
+
+    def compile_for_training(self) -> None:
+        """Compile the heavy parts; attention between the halves of a block stays as the memory has it."""
+        for module in self.modules():
+            if isinstance(module, Block) and module not in set(self.camera_head.trunk):
+                module.project = torch.compile(module.project)  # type: ignore[method-assign]
+                module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
+        self.depth_head.compile(dynamic=False)
 
     def forward(self, images: Tensor, memory: Memory) -> Prediction:
         """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size."""

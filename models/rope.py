@@ -29,19 +29,19 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
     Special tokens stand at (0, 0), patches from (1, 1) on.
     """
     rows, columns = torch.meshgrid(
-        torch.arange(1, grid[0] + 1, device=device), torch.arange(1, grid[1] + 1, device=device), indexing="ij"
+        torch.arange(1, grid[0] + 1, device=device),
+        torch.arange(1, grid[1] + 1, device=device),
+        indexing="ij",
     )
     zeros = torch.zeros(special, dtype=rows.dtype, device=device)
     y, x = torch.cat([zeros, rows.flatten()]), torch.cat([zeros, columns.flatten()])
-    angles = torch.cat(
-        [_angles(y, head_dim // 2, FRAME_BASE), _angles(x, head_dim // 2, FRAME_BASE)], dim=-1
-    )
+    angles = torch.cat([_angles(y, head_dim // 2, FRAME_BASE), _angles(x, head_dim // 2, FRAME_BASE)], dim=-1)
     return angles.cos().float(), angles.sin().float()
 
 
 @lru_cache(maxsize=16)
 def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
-    """Row and column angles of global blocks, [P, channels / 2]: special token i at (i, i), patches from ``special`` on."""
+    """Row and column angles of global blocks, [P, channels / 2]; special token i at (i, i), patches after them."""
     rows, columns = torch.meshgrid(
         torch.arange(special, special + grid[0], device=device),
         torch.arange(special, special + grid[1], device=device),
@@ -53,16 +53,12 @@ def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: tor
     return torch.cat([_angles(y, half, GLOBAL_BASE), _angles(x, half, GLOBAL_BASE)], dim=-1)
 
 
-def global_rotation(
-    times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int
-) -> Rotation:
-    """Rotation of global blocks, [B, S*P, D/2], for frames at ``times`` [B, S]."""
+def global_rotation(times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int) -> Rotation:
+    """Rotation of global blocks, [F, P, D/2], for frames at ``times`` [F]."""
     space = _grid_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]
-    time = _angles(times, time_channels, GLOBAL_BASE)  # [B, S, *]
-    shape = (*times.shape, space.shape[0])
-    angles = torch.cat(
-        [time[:, :, None].expand(*shape, -1), space.expand(*shape, -1)], dim=-1
-    ).flatten(1, 2)
+    time = _angles(times, time_channels, GLOBAL_BASE)  # [F, *]
+    shape = (len(time), len(space))
+    angles = torch.cat([time[:, None].expand(*shape, -1), space.expand(*shape, -1)], dim=-1)
     return angles.cos().float(), angles.sin().float()
 
 
@@ -74,7 +70,7 @@ def rotate_frame(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 def rotate_global(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn x [B, T, H, D]; neighbouring channels 2i and 2i + 1 form a pair."""
-    cos, sin = (r.to(x.dtype)[..., None, :] for r in rotation)  # [B, T, 1, D/2]
+    """Turn x [F, P, H, D]; neighbouring channels 2i and 2i + 1 form a pair."""
+    cos, sin = (r.to(x.dtype)[..., None, :] for r in rotation)  # [F, P, 1, D/2]
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)

@@ -1,0 +1,120 @@
+"""Which frames stay in the caches: chosen by induced image motion, or by count."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stream_recon.configs.schema import StreamConfig
+from stream_recon.models.pose import focal_lengths, pose_to_matrix
+
+PIXEL_STEP = 8
+NEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class View:
+    """One frame's prediction."""
+
+    pose: Tensor  # [9]
+    depth: Tensor  # [h, w]
+
+
+@dataclass(frozen=True)
+class Decision:
+    is_keyframe: bool
+    flow: float | None
+
+
+def mean_flow(view: View, reference: View) -> float:
+    """Mean displacement in pixels of ``view``'s surface when it is seen from ``reference``'s camera (LingBot-Map).
+
+    Every 8th pixel is unprojected by the view's own depth and pose; those in front of the reference camera count.
+    """
+    height, width = view.depth.shape
+    depth = view.depth[::PIXEL_STEP, ::PIXEL_STEP]
+    v, u = torch.meshgrid(
+        torch.arange(0, height, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
+        torch.arange(0, width, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
+        indexing="ij",
+    )
+    fx, fy = focal_lengths(view.pose, height, width)
+    points = torch.stack([(u - width / 2) / fx * depth, (v - height / 2) / fy * depth, depth], dim=-1)
+    T_world_view, T_world_reference = pose_to_matrix(view.pose), pose_to_matrix(reference.pose)
+    R, t = T_world_reference[:3, :3], T_world_reference[:3, 3]
+    world = points @ T_world_view[:3, :3].T + T_world_view[:3, 3]
+    seen = (world - t) @ R
+    z = seen[..., 2].clamp_min(NEAR)
+    fx, fy = focal_lengths(reference.pose, height, width)
+    du, dv = seen[..., 0] / z * fx + width / 2 - u, seen[..., 1] / z * fy + height / 2 - v
+    valid = (depth > NEAR) & (seen[..., 2] > NEAR)
+    if not bool(valid.any()):
+        return 0.0
+    return float(torch.hypot(du, dv)[valid].mean())
+
+
+class KeyframePolicy(Protocol):
+    """Asked once for each streamed frame, in order."""
+
+    @property
+    def evicts_first(self) -> bool:
+        """The next frame is known to be a keyframe, and the window is to count it: hide the oldest frame from it."""
+        ...
+
+    def start(self, last_scale_frame: View) -> None: ...
+
+    def decide(self, view: View) -> Decision: ...
+
+
+class FlowKeyframes:
+    """A keyframe when the view has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
+
+    evicts_first = False
+
+    def __init__(self, threshold: float, max_gap: int) -> None:
+        self._threshold = threshold
+        self._max_gap = max_gap
+        self._reference: View | None = None
+        self._since = 0
+        self._streamed = 0
+
+    def start(self, last_scale_frame: View) -> None:
+        self._reference = last_scale_frame
+
+    def decide(self, view: View) -> Decision:
+        assert self._reference is not None
+        self._since += 1
+        self._streamed += 1
+        flow = mean_flow(view, self._reference)
+        chosen = self._streamed == 1 or flow > self._threshold or self._since >= self._max_gap
+        if chosen:
+            self._reference = view
+            self._since = 0
+        return Decision(chosen, flow)
+
+
+class IntervalKeyframes:
+    """The first streamed frame and every ``interval``-th after it."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._streamed = 0
+
+    @property
+    def evicts_first(self) -> bool:
+        return self._streamed % self._interval == 0
+
+    def start(self, last_scale_frame: View) -> None:
+        pass
+
+    def decide(self, view: View) -> Decision:
+        chosen = self.evicts_first
+        self._streamed += 1
+        return Decision(chosen, None)
+
+
+def keyframe_policy(stream: StreamConfig) -> KeyframePolicy:
+    if stream.keyframes == "flow":
+        return FlowKeyframes(stream.flow_threshold, stream.max_gap)
+    return IntervalKeyframes(stream.keyframe_interval if stream.keyframes == "interval" else 1)

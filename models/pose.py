@@ -1,0 +1,32 @@
+"""The pose code and what it means: camera-to-world translation, quaternion (x, y, z, w), field of view."""
+
+import torch
+from torch import Tensor
+
+
+def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
+    """xyzw [..., 4], of any length but zero -> rotation matrices [..., 3, 3]."""
+    x, y, z, w = quaternion.unbind(-1)
+    s = 2 / quaternion.square().sum(-1).clamp_min(1e-12)
+    rows = [
+        1 - s * (y * y + z * z), s * (x * y - z * w), s * (x * z + y * w),
+        s * (x * y + z * w), 1 - s * (x * x + z * z), s * (y * z - x * w),
+        s * (x * z - y * w), s * (y * z + x * w), 1 - s * (x * x + y * y),
+    ]  # fmt: skip
+    return torch.stack(rows, dim=-1).reshape(*quaternion.shape[:-1], 3, 3)
+
+
+def pose_to_matrix(pose: Tensor) -> Tensor:
+    """Pose codes [..., 9] -> T_world_camera [..., 4, 4]."""
+    T = torch.zeros(*pose.shape[:-1], 4, 4, dtype=pose.dtype, device=pose.device)
+    T[..., :3, :3] = quaternion_to_matrix(pose[..., 3:7])
+    T[..., :3, 3] = pose[..., :3]
+    T[..., 3, 3] = 1
+    return T
+
+
+def focal_lengths(pose: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Pose codes [..., 9] -> fx, fy [...] in pixels of an image of that size, principal point at its centre."""
+    # A field of view of zero, which the head's ReLU allows, would be an infinite focal length.
+    fov = pose[..., 7:].clamp(min=1e-3, max=3.1)
+    return width / 2 / torch.tan(fov[..., 1] / 2), height / 2 / torch.tan(fov[..., 0] / 2)

@@ -1,0 +1,157 @@
+"""Checkpoints: the embedded weights, our safetensors files, and published LingBot-Map files.
+
+Loading is strict: every tensor has to be there, with its shape, and none beside them.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stream_recon.configs.errors import WeightsError
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.network import StreamingNetwork
+
+EMBEDDED_PRESET = "small"
+EMBEDDED_WEIGHTS = Path(__file__).parent / "small.safetensors"
+
+# Published name -> ours, first match wins; None: not used at run time.
+RENAMES: tuple[tuple[str, str | None], ...] = (
+    (r"^aggregator\.patch_embed\.mask_token$", None),
+    (r"^aggregator\.patch_embed\.patch_embed\.proj\.", "encoder.patch_embed."),
+    (r"^aggregator\.patch_embed\.", "encoder."),
+    (r"^camera_head\.empty_pose_tokens$", "camera_head.empty_pose"),
+    (r"^camera_head\.poseLN_modulation\.1\.", "camera_head.modulation."),
+    (r"^(depth|point)_head\.resize_layers\.", r"\1_head.resize."),
+    (r"^(depth|point)_head\.scratch\.output_conv1\.", r"\1_head.out1."),
+    (r"^(depth|point)_head\.scratch\.output_conv2\.0\.", r"\1_head.out2."),
+    (r"^(depth|point)_head\.scratch\.output_conv2\.2\.", r"\1_head.out3."),
+)
+LEVELS = (
+    (r"^(depth|point)_head\.scratch\.layer(\d)_rn\.", "{}_head.reduce.{}."),
+    (r"^(depth|point)_head\.scratch\.refinenet(\d)\.resConfUnit1\.", "{}_head.fusions.{}.skip."),
+    (r"^(depth|point)_head\.scratch\.refinenet(\d)\.resConfUnit2\.", "{}_head.fusions.{}.refine."),
+    (r"^(depth|point)_head\.scratch\.refinenet(\d)\.out_conv\.", "{}_head.fusions.{}.out."),
+)
+PUBLISHED_MARK = "aggregator.patch_embed."
+
+
+def rename_published(name: str) -> str | None:
+    """Our name of a published tensor; None for one that is not used."""
+    for pattern, replacement in RENAMES:
+        if re.match(pattern, name):
+            return None if replacement is None else re.sub(pattern, replacement, name)
+    for pattern, template in LEVELS:
+        match = re.match(pattern, name)
+        if match:  # published levels count from 1
+            return template.format(match[1], int(match[2]) - 1) + name[match.end() :]
+    return name
+
+
+def from_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under published names -> the same under ours."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        ours = rename_published(name)
+        if ours is not None:
+            renamed[ours] = tensor
+    return renamed
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a .safetensors file, under our names.
+
+    Raises:
+        WeightsError: no such file, or not a safetensors file.
+    """
+    if not path.is_file():
+        raise WeightsError(f"no weights at {path}")
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise WeightsError(f"{path} is a pickle: convert it with scripts/convert_checkpoint {path} OUT.safetensors")
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
+    if any(name.startswith(PUBLISHED_MARK) for name in tensors):
+        return from_published(tensors)
+    return tensors
+
+
+def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
+    """A network in evaluation mode, in fp32, with the weights of ``path``.
+
+    Raises:
+        WeightsError: an unreadable file, or a tensor that is missing, unexpected or of another shape; it names one.
+    """
+    return network_with(read_tensors(path), config, str(path))
+
+
+def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
+    """As `load_network`, from tensors under our names; a point head that the config leaves out is left out."""
+    if not config.point_head:
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
+    with torch.device("meta"):
+        network = StreamingNetwork(config)
+    expected = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+    _check_names(expected, tensors, origin)
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            raise WeightsError(
+                f"{origin} does not fit this preset: {name} has shape {list(tensors[name].shape)}, not {list(shape)}"
+            )
+    network = StreamingNetwork(config)
+    network.load_state_dict({name: t.float() for name, t in tensors.items()}, strict=True)
+    return network.eval().requires_grad_(False)
+
+
+def _check_names(expected: Mapping[str, object], found: Mapping[str, object], origin: str) -> None:
+    missing = sorted(set(expected) - set(found))
+    unexpected = sorted(set(found) - set(expected))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise WeightsError(f"{origin} does not fit this preset: tensor {missing[0]}{more} is missing")
+    if unexpected:
+        more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
+        raise WeightsError(f"{origin} does not fit this preset: unexpected tensor {unexpected[0]}{more}")
+
+
+def save_weights(network: StreamingNetwork, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write a network's tensors under our names."""
+    tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in network.state_dict().items()}
+    save_file(tensors, path, metadata={"family": "lingbot-map"})
+
+
+def convert_checkpoint(source: Path, target: Path) -> int:
+    """Rewrite a published PyTorch checkpoint as safetensors under our names; the number of tensors written.
+
+    Raises:
+        WeightsError: not a checkpoint, or one of another family.
+    """
+    if not source.is_file():
+        raise WeightsError(f"no checkpoint at {source}")
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:
+        raise WeightsError(f"{source} is no checkpoint, or holds more than tensors and is refused") from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        raise WeightsError(f"{source} is not a readable checkpoint: {error}") from error
+    for key in ("model", "state_dict"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
+    tensors = {k.removeprefix("module."): v for k, v in loaded.items() if isinstance(v, Tensor)}
+    if not any(name.startswith(PUBLISHED_MARK) for name in tensors):
+        raise WeightsError(f"{source} is not of the LingBot-Map family: it has no tensor {PUBLISHED_MARK}*")
+    ours = {name: t.contiguous() for name, t in from_published(tensors).items()}
+    save_file(ours, target, metadata={"family": "lingbot-map"})
+    return len(ours)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
