@@ -1,0 +1,43 @@
+import sys
+
+import pytest
+import torch
+
+from stream_recon.cache.attention import TorchAttention, choose_attention, merge_spans
+from stream_recon.configs.errors import ResourceError
+
+SIZES = {"heads": 2, "head_dim": 32, "special": 6, "patches": 12}
+
+
+def test_spans_that_touch_are_joined() -> None:
+    assert merge_spans([(6, 9), (0, 3), (3, 6), (12, 15)]) == [(0, 9), (12, 15)]
+
+
+@pytest.mark.parametrize("spans", [[(4, 10)], [(0, 3), (7, 10)], [(3, 7), (0, 3)]])
+def test_attention_reads_exactly_its_spans(spans: list[tuple[int, int]]) -> None:
+    q, keys, values = (torch.randn(n, 2, 8) for n in (5, 10, 10))
+    backend = TorchAttention()
+    backend.plan(5, spans)
+    index = torch.cat([torch.arange(*span) for span in spans])
+    weights = torch.einsum("qhd,khd->hqk", q, keys[index]).div(8**0.5).softmax(-1)
+    expected = torch.einsum("hqk,khd->qhd", weights, values[index])
+    torch.testing.assert_close(backend.attend(q, keys, values), expected)
+    untouched = torch.ones(10, dtype=torch.bool)
+    untouched[index] = False
+    keys[untouched], values[untouched] = 1e4, 1e4
+    torch.testing.assert_close(backend.attend(q, keys, values), expected)
+
+
+def test_the_cpu_takes_torch_and_refuses_flashinfer() -> None:
+    where = {"device": torch.device("cpu"), "dtype": torch.float32}
+    assert choose_attention("auto", **SIZES, **where).name == "sdpa"
+    with pytest.raises(ResourceError, match="sdpa"):
+        choose_attention("flashinfer", **SIZES, **where)
+
+
+def test_flashinfer_that_is_not_installed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    where = {"device": torch.device("cuda"), "dtype": torch.bfloat16}
+    with pytest.raises(ResourceError, match="pip install"):
+        choose_attention("flashinfer", **SIZES, **where)
+    assert choose_attention("auto", **SIZES, **where).name == "sdpa"

@@ -1,0 +1,54 @@
+"""Tiny networks for tests, with weights large enough that every connection shows in the outputs."""
+
+import torch
+
+from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
+from stream_recon.models.network import StreamingNetwork
+
+GRID = (2, 3)
+
+
+def tiny_preset(**stream: object) -> Preset:
+    network = NetworkConfig(
+        dim=64,
+        heads=2,
+        encoder_depth=1,
+        encoder_stem="conv",
+        encoder_qk_norm=True,
+        depth=4,
+        output_layers=(0, 1, 2, 3),
+        camera_depth=1,
+        camera_heads=2,
+        camera_iterations=2,
+        camera_dim=32,
+        dpt_features=16,
+        dpt_channels=(8, 8, 8, 8),
+        image_size=56,
+        rope_time_dims=8,
+    )
+    values = {"scale_frames": 3, "window": 4, "special_budget": 64, "camera_window": 8, "keyframes": "every"}
+    return Preset(
+        name="tiny",
+        network=network,
+        stream=StreamConfig(**{**values, **stream}),  # type: ignore[arg-type]
+        image=ImageConfig(max_patches=GRID[0] * GRID[1], max_side=56),
+    )
+
+
+def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
+    generator = torch.Generator().manual_seed(seed)
+    network = StreamingNetwork(preset.network).eval().requires_grad_(False)
+    for name, parameter in network.named_parameters():
+        value = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("gamma") or "norm" in name:
+            parameter.copy_(1 + 0.1 * value)
+        else:
+            parameter.copy_(value * (2.0 / max(parameter[0].numel(), 1) ** 0.5 if parameter.ndim > 1 else 0.1))
+    # A plausible camera: looking ahead, about 60 degrees wide.
+    network.camera_head.pose_branch.fc2.bias.copy_(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1.2]) / 2)
+    return network
+
+
+def random_images(count: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
