@@ -44,6 +44,7 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
             parameter.copy_(1 + 0.1 * value)
         else:
             parameter.copy_(value * (2.0 / max(parameter[0].numel(), 1) ** 0.5 if parameter.ndim > 1 else 0.1))
+    network.depth_head.out3.weight.mul_(1e-4)  # depths of order one
     # A plausible camera: looking ahead, about 60 degrees wide.
     network.camera_head.pose_branch.fc2.bias.copy_(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1.2]) / 2)
     return network
