@@ -1,0 +1,105 @@
+"""Weights on disk: whole, and cut into parts for places that limit the size of a file."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from stream_recon.app.training.metrics_file import METRICS_FILE, last_event
+from stream_recon.configs.errors import WeightsError
+from stream_recon.models.weights import read_tensors
+
+WEIGHTS_FILE = "model.safetensors"
+AUXILIARY_FILE = "auxiliary.safetensors"
+PART_BYTES = 15 * 1024 * 1024
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader finds the old content or the new, and never a mixture."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def serialise(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as safetensors in bf16."""
+    plain = {name: t.detach().to("cpu", torch.bfloat16).contiguous() for name, t in tensors.items()}
+    return bytes(save(plain, metadata={"family": "lingbot-map"}))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a save consists of; the metrics file keeps it, and `join_parts` checks against it."""
+
+    parts: int
+    bytes: int
+    sha256: str
+
+
+def save_weights(folder: Path, weights: Mapping[str, Tensor], auxiliary: Mapping[str, Tensor]) -> Saved:
+    """Write the network's weights, whole and in parts, and the auxiliary head's.
+
+    ``model-00.part``, ``model-01.part`` .. are slices of ``model.safetensors``, one after another.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = serialise(weights)
+    replace_file(folder / WEIGHTS_FILE, content)
+    parts = [content[i : i + PART_BYTES] for i in range(0, len(content), PART_BYTES)]
+    for number, part in enumerate(parts):
+        replace_file(part_path(folder, number), part)
+    replace_file(folder / AUXILIARY_FILE, serialise(auxiliary))
+    return Saved(len(parts), len(content), hashlib.sha256(content).hexdigest())
+
+
+def part_path(folder: Path, number: int) -> Path:
+    return folder / f"model-{number:02d}.part"
+
+
+def join_parts(folder: Path, target: Path) -> str:
+    """Put the parts in ``folder`` together again, checked against the last save in its metrics file; the SHA-256.
+
+    Raises:
+        WeightsError: a part or the metrics file is missing, or the parts are of different saves.
+    """
+    saved = last_event(folder, "saved")
+    if saved is None:
+        raise WeightsError(f"no save is noted in {folder / METRICS_FILE}: fetch it along with the parts")
+    paths = [part_path(folder, number) for number in range(saved["parts"])]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise WeightsError(f"{folder} lacks {missing[0]}: fetch all {saved['parts']} parts")
+    content = b"".join(path.read_bytes() for path in paths)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != saved["sha256"]:
+        raise WeightsError(f"the parts in {folder} do not add up to its last save: fetch all of them again")
+    replace_file(target, content)
+    return digest
+
+
+def load_into(module: nn.Module, path: Path) -> None:
+    """Fill a module with the tensors of a file.
+
+    Raises:
+        WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
+    """
+    tensors = read_tensors(path)
+    expected = module.state_dict()
+    odd = sorted(set(expected) ^ set(tensors))
+    if odd:
+        raise WeightsError(
+            f"{path} does not fit: tensor {odd[0]} is {'missing' if odd[0] in expected else 'unexpected'}"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise WeightsError(
+                f"{path} does not fit: {name} has shape {list(tensor.shape)}, not {list(expected[name].shape)}"
+            )
+    module.load_state_dict({name: t.float() for name, t in tensors.items()})

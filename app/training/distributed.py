@@ -1,0 +1,71 @@
+"""The workers of one run: one process for each GPU, as torchrun starts them, or a single process."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+TIMEOUT = timedelta(minutes=30)
+"""Compiling can keep one worker long while the others wait."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker writes files."""
+        return self.rank == 0
+
+    def share_(self, tensor: Tensor) -> Tensor:
+        """Give all workers the first one's values, in place."""
+        if self.count > 1:
+            dist.broadcast(tensor, 0)
+        return tensor
+
+    def average_(self, tensor: Tensor) -> Tensor:
+        """Mean over the workers, in place; the same bits everywhere."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+            tensor.div_(self.count)
+        return tensor
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Stack all workers' rows [n, K], n being the same everywhere, to [count * n, K]."""
+        if self.count == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.count)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    def wait(self) -> None:
+        """Until all workers have come here."""
+        self.average_(torch.zeros(1, device=self.device)).tolist()
+
+    def close(self) -> None:
+        if self.count > 1:
+            dist.destroy_process_group()
+
+
+def join_workers(environment: Mapping[str, str] = os.environ) -> Workers:
+    """The workers that torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) describe; else, this process alone."""
+    count = int(environment.get("WORLD_SIZE", "1"))
+    rank, local = int(environment.get("RANK", "0")), int(environment.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    if count > 1:
+        if device.type == "cuda":
+            dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
+        else:
+            dist.init_process_group("gloo", timeout=TIMEOUT)
+    return Workers(rank, count, device)

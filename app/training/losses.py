@@ -1,0 +1,185 @@
+"""Losses on poses, depth and the auxiliary maps. All terms are free of the scene's unit of length."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.training.rotations import matrix_from_quaternion
+from stream_recon.app.training.targets import Targets
+from stream_recon.models.network import Prediction
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What one unit of each error costs."""
+
+    translation: float = 2.0
+    rotation: float = 1.0
+    """For each radian."""
+    quaternion_norm: float = 0.02
+    fov: float = 1.0
+    relative_rotation: float = 2.0
+    relative_translation: float = 0.5
+    direction: float = 0.3
+    depth: float = 1.0
+    confidence: float = 0.2
+    """Reward for the logarithm of the confidence; it sets what error a pixel of confidence 1 is expected to have."""
+    depth_gradient: float = 0.5
+    flow: float = 0.3
+    points: float = 0.5
+
+
+@dataclass(frozen=True)
+class Losses:
+    total: Tensor
+    parts: dict[str, Tensor]
+    """Weighted terms, detached, and ``depth_error``: the plain mean error of log depth."""
+
+
+ITERATION_DECAY = 0.8
+SMALL_STEP = 0.03
+"""Relative translations much shorter than this share of the scene's scale count by their length, not by share."""
+SEEN_STEP = 0.01
+"""A direction counts by how far its step exceeds this: shorter ones can hardly be seen."""
+MAX_LOG_DEPTH = 5.0
+GRADIENT_STRIDES = (1, 2, 4, 8)
+
+DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+
+
+def draw_pairs(rng: np.random.Generator, frames: int) -> Tensor:
+    """Indices of frames to compare, int64 [2, N] (other, frame): all neighbours, then as many random pairs."""
+    later = np.arange(1, frames)
+    if frames < 3:
+        return torch.from_numpy(np.stack([later - 1, later]))
+    frame = np.arange(frames)
+    other = (frame + rng.integers(1, frames, frames)) % frames
+    return torch.from_numpy(np.stack([np.r_[later - 1, other], np.r_[later, frame]]))
+
+
+class Criterion:
+    """The weighted sum of all terms.
+
+    Args:
+        compile_depth: compile the full-resolution depth terms, which are bound by memory traffic.
+    """
+
+    def __init__(self, weights: LossWeights, *, compile_depth: bool = False) -> None:
+        self.weights = weights
+        self._depth_terms: DepthTerms = torch.compile(depth_terms, dynamic=False) if compile_depth else depth_terms
+
+    def __call__(
+        self, prediction: Prediction, auxiliary: Tensor, batch: ClipBatch, targets: Targets, pairs: Tensor
+    ) -> Losses:
+        """``auxiliary`` [B, S, gh2, gw2, 5] from `AuxiliaryHead`, ``pairs`` [2, N] from `draw_pairs`, all in fp32."""
+        weights = self.weights
+        log_depth, raw_confidence = prediction.dense.flatten(0, 1).unbind(1)
+        frames = batch.depth.shape[1]
+        depth, gradient, depth_error = self._depth_terms(
+            log_depth,
+            raw_confidence,
+            batch.depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
+            weights.confidence,
+        )
+        terms = pose_terms(prediction.pose, targets, weights)
+        terms |= relative_terms(prediction.pose, targets, pairs, weights)
+        terms |= auxiliary_terms(auxiliary, targets, weights)
+        terms["depth"] = weights.depth * depth
+        terms["depth_gradient"] = weights.depth_gradient * gradient
+        total = torch.stack(list(terms.values())).sum()
+        parts = {name: value.detach() for name, value in terms.items()}
+        return Losses(total, parts | {"depth_error": depth_error.detach()})
+
+
+def iteration_weights(iterations: int, device: torch.device) -> Tensor:
+    """[I, 1, 1], adding up to 1, later iterations weighing more."""
+    weights = ITERATION_DECAY ** torch.arange(iterations - 1, -1, -1, device=device, dtype=torch.float32)
+    return (weights / weights.sum()).view(-1, 1, 1)
+
+
+def _weighted(errors: Tensor) -> Tensor:
+    """Mean over clips and frames of errors [I, B, N], iterations weighted."""
+    return (errors * iteration_weights(errors.shape[0], errors.device)).sum(0).mean()
+
+
+def rotation_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Chordal distance of rotation matrices [..., 3, 3]: the angle in radians where that is small."""
+    return ((a - b).square().sum((-2, -1)) / 2 + 1e-10).sqrt()
+
+
+def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
+    """Each pose [I, B, S, 9] against the truth in the first camera's frame."""
+    translation, quaternion, fov = pose[..., :3], pose[..., 3:7], pose[..., 7:]
+    reach = targets.translation.norm(dim=-1, keepdim=True).clamp_min(1)
+    off = ((translation - targets.translation) / reach).abs().clamp_max(10).mean(-1)
+    turned = rotation_distance(matrix_from_quaternion(quaternion), targets.R_first_camera)
+    return {
+        "translation": weights.translation * _weighted(off),
+        "rotation": weights.rotation * _weighted(turned),
+        "quaternion_norm": weights.quaternion_norm * _weighted((quaternion.norm(dim=-1) - 1).abs()),
+        "fov": weights.fov * _weighted((fov - targets.fov).abs().mean(-1)),
+    }
+
+
+def relative_terms(pose: Tensor, targets: Targets, pairs: Tensor, weights: LossWeights) -> dict[str, Tensor]:
+    """The motion between the two frames of each pair, seen from the first of them; directions for themselves too."""
+    other, frame = pairs
+    R, t = matrix_from_quaternion(pose[..., 3:7]), pose[..., :3]
+    R_true, t_true = targets.R_first_camera, targets.translation
+    R_back = R[:, :, other].transpose(-1, -2)
+    R_true_back = R_true[:, other].transpose(-1, -2)
+    turned = rotation_distance(R_back @ R[:, :, frame], R_true_back @ R_true[:, frame])
+    move = (R_back @ (t[:, :, frame] - t[:, :, other])[..., None])[..., 0]
+    true_move = (R_true_back @ (t_true[:, frame] - t_true[:, other])[..., None])[..., 0]
+    length = true_move.norm(dim=-1)
+    off = (move - true_move).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
+    # The softening keeps the gradient finite where the predicted move is still near zero.
+    soft = SEEN_STEP + 0.1 * length
+    predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
+    true = true_move / (length.square() + soft.square()).sqrt()[..., None]
+    chord = (predicted - true).square().sum(-1).add(1e-10).sqrt()
+    return {
+        "relative_rotation": weights.relative_rotation * 2 * _weighted(turned),
+        "relative_translation": weights.relative_translation * 2 * _weighted(off.clamp_max(5)),
+        "direction": weights.direction * 2 * _weighted(chord * (length / (length + SEEN_STEP))),
+    }
+
+
+def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
+    """Flow and points where they are known."""
+    flow_valid, points_valid = targets.flow_valid.float(), targets.points_valid.float()
+    flow_off = (auxiliary[:, 1:, ..., :2] - targets.flow).abs().sum(-1).clamp_max(8)
+    points_off = (auxiliary[..., 2:] - targets.points).abs().sum(-1).clamp_max(20)
+    return {
+        "flow": weights.flow * (flow_off * flow_valid).sum() / flow_valid.sum().clamp_min(1),
+        "points": weights.points * (points_off * points_valid).sum() / points_valid.sum().clamp_min(1),
+    }
+
+
+def depth_terms(
+    log_depth: Tensor, raw_confidence: Tensor, depth: Tensor, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Error weighted by confidence (Kendall & Gal 2017), error of its gradients at several strides, plain error.
+
+    Args:
+        log_depth, raw_confidence: predictions [F, H, W]; confidence = 1 + exp(raw).
+        depth: truth [F, H, W] in units of the clip's scale, 0 where there is none.
+        alpha: reward for log confidence.
+    """
+    valid = (depth > 0).float()
+    truth = depth.clamp_min(1e-6).log().clamp(-MAX_LOG_DEPTH, MAX_LOG_DEPTH)
+    error = (log_depth - truth) * valid
+    confidence = 1 + raw_confidence.clamp(-8, 5).exp()
+    count = valid.sum().clamp_min(1)
+    weighted = ((error.abs() * confidence - alpha * confidence.log()) * valid).sum() / count
+    gradient = torch.zeros_like(weighted)
+    for stride in GRADIENT_STRIDES:
+        across = (error[..., stride:] - error[..., :-stride]).abs().clamp_max(1)
+        down = (error[..., stride:, :] - error[..., :-stride, :]).abs().clamp_max(1)
+        gradient = gradient + (across * valid[..., stride:] * valid[..., :-stride]).sum() / count
+        gradient = gradient + (down * valid[..., stride:, :] * valid[..., :-stride, :]).sum() / count
+    return weighted, gradient * (2 / len(GRADIENT_STRIDES)), error.abs().sum() / count

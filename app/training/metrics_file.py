@@ -1,0 +1,40 @@
+"""One file for all that a run says about itself: a JSON object a line."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsFile:
+    """Appends lines; a run that is continued in the same folder goes on below the earlier one's."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / METRICS_FILE
+        self._start = time.monotonic()
+
+    def write(self, event: str, **values: Any) -> None:
+        """Add a line: the event, seconds since the start of the run, and the values, floats cut to five digits."""
+        line = {"event": event, "seconds": time.monotonic() - self._start, **values}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_short(line)) + "\n")
+
+
+def last_event(folder: Path, event: str) -> dict[str, Any] | None:
+    """The last line of that event in a folder's metrics file; None if there is none."""
+    path = folder / METRICS_FILE
+    if not path.is_file():
+        return None
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line["event"] == event), None)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _short(entry) for key, entry in value.items()}
+    return value

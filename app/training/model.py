@@ -1,0 +1,94 @@
+"""The product's network with the auxiliary head beside it, and how both begin."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from stream_recon.app.training.auxiliary import AuxiliaryHead
+from stream_recon.app.training.checkpoint import load_into
+from stream_recon.app.training.schedule import Visibility
+from stream_recon.cache.clip import ClipVisibility
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.network import Prediction, StreamingNetwork
+
+TYPICAL_FOV = (0.8, 1.0)
+"""Vertical and horizontal field of view, radians, that training starts from."""
+
+
+@dataclass(frozen=True)
+class TrainingOutput:
+    prediction: Prediction
+    auxiliary: Tensor  # [B, S, 2*gh, 2*gw, 5]
+
+
+class TrainingModel(nn.Module):
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.network = StreamingNetwork(config)
+        self.auxiliary = AuxiliaryHead(config.dim, config.special_tokens)
+
+    def forward(self, images: Tensor, visibility: Visibility, times: Tensor, *, flex: bool) -> TrainingOutput:
+        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]."""
+        frames = images.shape[1]
+        patch, special = self.config.patch_size, self.config.special_tokens
+        grid = (images.shape[3] // patch, images.shape[4] // patch)
+        memory = ClipVisibility(
+            frames=frames,
+            tokens=special + grid[0] * grid[1],
+            special=special,
+            scale_frames=visibility.scale_frames,
+            window=visibility.window,
+            camera_window=visibility.camera_window,
+            device=images.device,
+            times=times,
+            flex=flex,
+        )
+        prediction = self.network(images, memory)
+        return TrainingOutput(prediction, self.auxiliary(prediction.tokens, grid))
+
+
+def build_model(config: NetworkConfig, weights: Path | None = None, auxiliary: Path | None = None) -> TrainingModel:
+    """A model in fp32 on the CPU, fresh or continued from files.
+
+    Raises:
+        WeightsError: a file that does not fit.
+    """
+    model = TrainingModel(config)
+    initialise(model)
+    if weights is not None:
+        load_into(model.network, weights)
+    if auxiliary is not None:
+        load_into(model.auxiliary, auxiliary)
+    return model.train()
+
+
+@torch.no_grad()
+def initialise(model: TrainingModel) -> None:
+    """Fresh weights: small linear maps and tokens, poses that start at rest with a typical field of view."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    network = model.network
+    encoder, aggregator = network.encoder, network.aggregator
+    for tokens in (
+        encoder.cls_token,
+        encoder.register_tokens,
+        encoder.pos_embed,
+        aggregator.camera_token,
+        aggregator.register_token,
+        aggregator.scale_token,
+    ):
+        nn.init.trunc_normal_(tokens, std=0.02)
+    head = network.camera_head
+    nn.init.trunc_normal_(head.pose_branch.fc2.weight, std=0.01)
+    # Every iteration adds the bias, so each brings its share of the resting pose.
+    resting = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, *TYPICAL_FOV])
+    head.pose_branch.fc2.bias.copy_(resting / head.iterations)
+    nn.init.trunc_normal_(network.depth_head.out3.weight, std=0.01)
+    assert network.depth_head.out3.bias is not None
+    nn.init.zeros_(network.depth_head.out3.bias)

@@ -1,0 +1,161 @@
+"""What each step trains on, and at which rate: all drawn from one random stream that every worker shares."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stream_recon.configs.schema import StreamConfig
+
+MAX_TIME = 2000
+"""Furthest that streamed frames are set away from the scale frames, in cached frames."""
+
+
+@dataclass(frozen=True)
+class ClipShape:
+    frames: int
+    rows: int
+    """Of patches."""
+    columns: int
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a streamed frame remembers; the fields of `StreamConfig` that training varies."""
+
+    scale_frames: int
+    window: int
+    camera_window: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    shape: ClipShape
+    clips: int
+    visibility: Visibility
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How steps are drawn. Each (length, grid) pair costs a compilation, so there are few.
+
+    A mix is a tuple of (weight, frames, rows, columns).
+    """
+
+    frames_per_step: int = 384
+    early: tuple[tuple[float, int, int, int], ...] = (
+        (0.16, 2, 12, 16),
+        (0.12, 4, 12, 16),
+        (0.20, 8, 12, 16),
+        (0.22, 16, 12, 16),
+        (0.09, 8, 10, 18),
+        (0.09, 8, 16, 12),
+        (0.06, 8, 18, 10),
+        (0.06, 8, 8, 24),
+    )
+    late: tuple[tuple[float, int, int, int], ...] = (
+        (0.06, 2, 12, 16),
+        (0.06, 4, 12, 16),
+        (0.14, 8, 12, 16),
+        (0.24, 16, 12, 16),
+        (0.16, 32, 12, 16),
+        (0.06, 64, 12, 16),
+        (0.08, 8, 10, 18),
+        (0.08, 8, 16, 12),
+        (0.06, 8, 18, 10),
+        (0.06, 8, 8, 24),
+    )
+    late_from: float = 0.6
+    """Progress from which the late mix is drawn."""
+    own_visibility: float = 0.5
+    """Share of steps under the preset's own visibility."""
+    scale_frames: tuple[int, ...] = (1, 2, 4, 6, 8)
+    windows: tuple[int, ...] = (4, 8, 16)
+    camera_windows: tuple[int, ...] = (16, 64)
+
+    def shapes(self) -> list[ClipShape]:
+        """All shapes that can occur, the early ones first."""
+        mixes = (self._usable(self.early), self._usable(self.late))
+        return list(dict.fromkeys(shape for mix in mixes for _, shape in mix))
+
+    def mix(self, progress: float) -> list[tuple[float, ClipShape]]:
+        """Weights (adding up to 1) and shapes to draw from at this progress in [0, 1]."""
+        usable = self._usable(self.late if progress > self.late_from else self.early)
+        total = sum(weight for weight, _ in usable)
+        return [(weight / total, shape) for weight, shape in usable]
+
+    def _usable(self, mix: tuple[tuple[float, int, int, int], ...]) -> list[tuple[float, ClipShape]]:
+        usable = [(m[0], ClipShape(*m[1:])) for m in mix if m[1] <= self.frames_per_step]
+        assert usable, "frames_per_step is below the shortest clip"
+        return usable
+
+
+class Schedule:
+    """Draws step plans; two of the same seed that are asked with the same progress agree."""
+
+    def __init__(self, config: ScheduleConfig, stream: StreamConfig, seed: int) -> None:
+        self.config = config
+        self._own = Visibility(stream.scale_frames, stream.window, stream.camera_window)
+        self._rng = np.random.default_rng([seed, 1])
+
+    def draw(self, progress: float) -> StepPlan:
+        """The next step at this progress in [0, 1]."""
+        weights, shapes = zip(*self.config.mix(progress), strict=True)
+        shape = shapes[int(self._rng.choice(len(shapes), p=weights))]
+        return self.plan(shape, self._draw_visibility())
+
+    def plan(self, shape: ClipShape, visibility: Visibility | None = None) -> StepPlan:
+        """A step of this shape with as many clips as the budget holds; the preset's visibility if none is given."""
+        visibility = visibility or self._own
+        fitting = Visibility(min(visibility.scale_frames, shape.frames), visibility.window, visibility.camera_window)
+        return StepPlan(shape, max(1, self.config.frames_per_step // shape.frames), fitting)
+
+    def _draw_visibility(self) -> Visibility:
+        config, rng = self.config, self._rng
+        own = rng.random() < config.own_visibility
+        drawn = Visibility(
+            int(rng.choice(config.scale_frames)),
+            int(rng.choice(config.windows)),
+            int(rng.choice(config.camera_windows)),
+        )
+        return self._own if own else drawn
+
+
+def draw_times(rng: np.random.Generator, clips: int, frames: int, scale_frames: int) -> Tensor:
+    """Time coordinates int64 [clips, frames], increasing from 0.
+
+    Half of the clips simply count. In a long stream the scale frames lie far back and, under keyframes, neighbours
+    may be apart: so others have a jump behind the scale frames, small gaps, or both.
+    """
+    times = np.broadcast_to(np.arange(frames), (clips, frames)).copy()
+    for clip in np.flatnonzero(rng.random(clips) >= 0.5):
+        kind = rng.integers(3)
+        if kind != 0 and scale_frames < frames:
+            times[clip, scale_frames:] += int(math.exp(rng.uniform(0, math.log(MAX_TIME)))) - 1
+        if kind != 1:
+            gaps = rng.integers(0, 4, frames) * (rng.random(frames) < 0.3)
+            gaps[:scale_frames] = 0
+            times[clip] += np.cumsum(gaps)
+    return torch.from_numpy(times)
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """Warm-up, plateau, half a cosine."""
+
+    peak: float = 1e-3
+    warmup_steps: int = 200
+    hold_until: float = 0.25
+    """Progress up to which the rate stays at its peak."""
+    final: float = 0.02
+    """Share of the peak at the end."""
+
+
+def learning_rate(config: RateConfig, step: int, progress: float) -> float:
+    """The rate of ``step`` (from 0) at ``progress`` in [0, 1]."""
+    warmup = min(1.0, (step + 1) / config.warmup_steps)
+    past = min(1.0, max(0.0, (progress - config.hold_until) / (1 - config.hold_until)))
+    cosine = (1 + math.cos(math.pi * past)) / 2
+    return config.peak * warmup * (config.final + (1 - config.final) * cosine)

@@ -1,0 +1,120 @@
+"""What the network should have said: poses, scale and auxiliary maps from a clip's exact geometry."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.training.rotations import inverse_pose, quaternion_from_matrix
+
+MIN_SCALE, MAX_SCALE = 0.02, 2000.0
+MAX_FLOW = 10.0
+"""Longer motions, in patches, are not asked of the flow head."""
+FRAME_MARGIN = 1.15
+"""A point may leave the previous image by this factor of its half size and still have a flow target."""
+OCCLUSION_RATIO = 0.06
+"""A point is hidden in the previous frame if the depth seen there differs by more than this share."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Lengths are divided by ``scale``; the world is the first camera. gh2 x gw2 points: two by two in each patch."""
+
+    scale: Tensor  # [B] geometric mean distance of the scale frames' visible points from the first camera
+    R_first_camera: Tensor  # [B, S, 3, 3]
+    translation: Tensor  # [B, S, 3]
+    quaternion: Tensor  # [B, S, 4] xyzw
+    fov: Tensor  # [B, 1, 2] vertical and horizontal, radians
+    points: Tensor  # [B, S, gh2, gw2, 3] in the first camera's frame, compressed by `compress`
+    points_valid: Tensor  # bool [B, S, gh2, gw2]
+    flow: Tensor  # [B, S-1, gh2, gw2, 2] motion (x, y) to the previous frame, in patches
+    flow_valid: Tensor  # bool [B, S-1, gh2, gw2]
+
+
+def compress(x: Tensor) -> Tensor:
+    """Signed logarithm: far points must not drown near ones."""
+    return x.sign() * x.abs().log1p()
+
+
+@lru_cache(maxsize=32)
+def sample_centres(height: int, width: int, cell: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Offsets from the image centre, in pixels, of the middle pixel of each cell: x and y, each [H/cell, W/cell]."""
+    ys = torch.arange(cell // 2, height, cell, device=device) + 0.5 - height / 2
+    xs = torch.arange(cell // 2, width, cell, device=device) + 0.5 - width / 2
+    y, x = torch.meshgrid(ys, xs, indexing="ij")
+    return x, y
+
+
+@torch.no_grad()
+def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int) -> Targets:
+    """Targets of a clip under a stream whose first ``scale_frames`` frames fix the unit of length."""
+    cell = patch_size // 2
+    T_first_camera = inverse_pose(batch.T_world_camera[:, :1]) @ batch.T_world_camera
+    in_camera, valid = _sampled_points(batch, cell)
+    in_first = _transform(T_first_camera, in_camera)
+    scale = _clip_scale(in_first[:, :scale_frames], valid[:, :scale_frames])
+    height, width = batch.depth.shape[-2:]
+    fx, fy = batch.intrinsics[:, 0], batch.intrinsics[:, 1]
+    fov = torch.stack([2 * torch.atan(height / 2 / fy), 2 * torch.atan(width / 2 / fx)], dim=-1)
+    flow, flow_valid = _flow_to_previous(batch, in_camera[:, 1:], valid[:, 1:], cell)
+    flow = flow / patch_size
+    return Targets(
+        scale=scale,
+        R_first_camera=T_first_camera[..., :3, :3],
+        translation=T_first_camera[..., :3, 3] / scale[:, None, None],
+        quaternion=quaternion_from_matrix(T_first_camera[..., :3, :3]),
+        fov=fov[:, None],
+        points=compress(in_first / scale[:, None, None, None, None]),
+        points_valid=valid,
+        flow=flow,
+        flow_valid=flow_valid & (flow.abs().amax(dim=-1) < MAX_FLOW),
+    )
+
+
+def _transform(T: Tensor, points: Tensor) -> Tensor:
+    """T [B, S, 4, 4], points [B, S, h, w, 3] -> [B, S, h, w, 3]"""
+    flat = points.flatten(2, 3)
+    moved = flat @ T[..., :3, :3].transpose(-1, -2) + T[..., None, :3, 3]
+    return moved.view_as(points)
+
+
+def _sampled_points(batch: ClipBatch, cell: int) -> tuple[Tensor, Tensor]:
+    """Points in each camera's own frame at the sample centres, [B, S, gh2, gw2, 3], and which of them exist."""
+    height, width = batch.depth.shape[-2:]
+    z = batch.depth[:, :, cell // 2 :: cell, cell // 2 :: cell]
+    x, y = sample_centres(height, width, cell, z.device)
+    fx, fy = (batch.intrinsics[:, i].view(-1, 1, 1, 1) for i in (0, 1))
+    return torch.stack([x / fx * z, y / fy * z, z], dim=-1), z > 0
+
+
+def _clip_scale(points: Tensor, valid: Tensor) -> Tensor:
+    """Geometric mean distance, [B]: a far horizon moves it little. 1 where nothing is seen."""
+    weight = valid.float()
+    log_distance = points.norm(dim=-1).clamp(1e-3, 1e5).log() * weight
+    total = weight.sum((1, 2, 3))
+    scale: Tensor = (log_distance.sum((1, 2, 3)) / total.clamp_min(1)).exp()
+    return scale.clamp(MIN_SCALE, MAX_SCALE)
+
+
+def _flow_to_previous(batch: ClipBatch, in_camera: Tensor, valid: Tensor, cell: int) -> tuple[Tensor, Tensor]:
+    """Motion in pixels from each sample of frames 1.. to its place in the frame before, and whether it shows there."""
+    depth, T = batch.depth, batch.T_world_camera
+    height, width = depth.shape[-2:]
+    T_previous_camera = inverse_pose(T[:, :-1]) @ T[:, 1:]
+    moved = _transform(T_previous_camera, in_camera)
+    z = moved[..., 2].clamp_min(1e-3)
+    fx, fy = (batch.intrinsics[:, i].view(-1, 1, 1, 1) for i in (0, 1))
+    u, v = moved[..., 0] / z * fx, moved[..., 1] / z * fy
+    place = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
+    seen = F.grid_sample(
+        depth[:, :-1].flatten(0, 1)[:, None], place.flatten(0, 1), mode="nearest", align_corners=False
+    ).view_as(z)
+    x, y = sample_centres(height, width, cell, z.device)
+    inside = place.abs().amax(dim=-1) <= 1
+    near = place.abs().amax(dim=-1) < FRAME_MARGIN
+    unhidden = (seen - z).abs() < OCCLUSION_RATIO * z
+    in_front = moved[..., 2] > 0.01 * in_camera[..., 2]
+    return torch.stack([u - x, v - y], dim=-1), valid & in_front & near & (~inside | unhidden)

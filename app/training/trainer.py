@@ -1,0 +1,306 @@
+"""The training loop: draw a step, render it, learn from it, all on the device, without the host waiting for it."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stream_recon.app.scenes import SceneGenerator
+from stream_recon.app.training.checkpoint import save_weights
+from stream_recon.app.training.clock import PartTimer, SharedClock
+from stream_recon.app.training.distributed import Workers
+from stream_recon.app.training.flat import AveragedWeights, FlatParameters
+from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
+from stream_recon.app.training.metrics_file import MetricsFile
+from stream_recon.app.training.model import TrainingModel
+from stream_recon.app.training.optimizer import Optimizer, OptimizerConfig, group_parameters
+from stream_recon.app.training.schedule import (
+    RateConfig,
+    Schedule,
+    ScheduleConfig,
+    StepPlan,
+    draw_times,
+    learning_rate,
+)
+from stream_recon.app.training.targets import build_targets
+from stream_recon.app.training.validator import Validator
+from stream_recon.configs.schema import Preset
+
+logger = logging.getLogger(__name__)
+
+EARLY_STEPS = 10
+"""First steps that are logged one by one: compiling shows there."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    minutes: float
+    seed: int = 0
+    max_steps: int | None = None
+    average_decay: float = 0.999
+    validate_clips: int = 96
+    """Held-out clips; rounded up to whole steps of every worker. 0: no validation."""
+    save_seconds: float = 150.0
+    validate_seconds: float = 300.0
+    metrics_steps: int = 50
+    compile: bool = False
+    tiles: Path | None = None
+    """Photo tiles for the scenes' textures."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    rate: RateConfig = field(default_factory=RateConfig)
+    losses: LossWeights = field(default_factory=LossWeights)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+
+class Trainer:
+    """One worker's side of a run.
+
+    Args:
+        model: on the worker's device; its parameters move into one vector here.
+        folder: where the first worker writes weights, metrics and a contact sheet.
+    """
+
+    def __init__(
+        self, model: TrainingModel, preset: Preset, config: TrainingConfig, workers: Workers, folder: Path
+    ) -> None:
+        self.model, self.config, self.workers = model, config, workers
+        self._preset = preset
+        self._folder = folder
+        self._patch = preset.network.patch_size
+        self._flex = config.compile and workers.device.type == "cuda"
+        self.parameters = FlatParameters(group_parameters(model))
+        workers.share_(self.parameters.values)
+        self.average = AveragedWeights(self.parameters, config.average_decay)
+        self._optimizer = Optimizer(self.parameters, config.optimizer)
+        self._criterion = Criterion(config.losses, compile_depth=config.compile)
+        self.schedule = Schedule(config.schedule, preset.stream, config.seed)
+        own = np.random.SeedSequence([config.seed, workers.rank])
+        self._rng = np.random.default_rng(own.spawn(1)[0])
+        # Scene seeds lie above 2**32, clear of those of validation.
+        scene_seed = 2**32 + int(own.generate_state(1)[0])
+        self._generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        self.timer = PartTimer(workers.device)
+        self._validator: Validator | None = None
+        if config.compile:
+            prepare_compiler()
+            model.network.compile_for_training()
+
+    def run(self) -> dict[str, Any]:
+        """Train until the time or the steps are used up; the closing summary (on all workers)."""
+        config, workers = self.config, self.workers
+        metrics = MetricsFile(self._folder) if workers.leads else None
+        if metrics is not None:
+            metrics.write("start", **self._description())
+        clock = SharedClock(workers)
+        if config.compile and workers.count > 1:
+            self._compile_shares()
+        report = StepReport(self.timer, workers.count, config.metrics_steps)
+        saved_at = validated_at = 0.0
+        validation: dict[str, Any] = {}
+        step, seconds = 0, 0.0
+        while seconds < config.minutes * 60 and step != config.max_steps:
+            progress = self._progress(step, seconds)
+            plan = self.schedule.draw(progress)
+            rate = learning_rate(config.rate, step, progress)
+            losses, norm = self.step(plan, rate, step)
+            line = report.add(plan, losses, norm)
+            if metrics is not None and line is not None:
+                metrics.write("step", step=step + 1, progress=progress, learning_rate=rate, **line)
+                logger.info("step %d  %.0f %%  %s", step + 1, 100 * progress, readable(line))
+            elif workers.leads and step < EARLY_STEPS:
+                logger.info("step %d  %s  loss %.3f", step + 1, plan.shape, float(losses.total.detach()))
+            step += 1
+            seconds = clock.now()
+            if seconds - validated_at > config.validate_seconds:
+                validation = self._validate(metrics, step)
+                validated_at = seconds
+                report.restart()
+            if seconds - saved_at > config.save_seconds:
+                self._save(metrics, step)
+                saved_at = seconds
+        self._save(metrics, step)
+        validation = self._validate(metrics, step) or validation
+        summary = report.summary(step, time.monotonic()) | {"validation": validation}
+        if metrics is not None:
+            metrics.write("end", **self._description(), **summary)
+        return summary
+
+    def step(self, plan: StepPlan, rate: float, step: int) -> tuple[Losses, Tensor]:
+        """Render, learn, average; the losses and the gradient's norm before clipping, on the device."""
+        losses = self.forward_backward(plan)
+        self.workers.average_(self.parameters.collect_gradient())
+        self.timer.mark("exchange")
+        norm = self._optimizer.step(rate)
+        self.average.update(step)
+        self.timer.mark("optimizer")
+        return losses, norm
+
+    def forward_backward(self, plan: StepPlan) -> Losses:
+        """Leave the gradient of fresh clips in the parameters."""
+        device, timer = self.workers.device, self.timer
+        frames = plan.shape.frames
+        timer.mark("start")
+        height, width = plan.shape.rows * self._patch, plan.shape.columns * self._patch
+        batch = self._generator.render(plan.clips, frames, height, width)
+        timer.mark("render")
+        targets = build_targets(batch, plan.visibility.scale_frames, self._patch)
+        times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
+        pairs = to_device(draw_pairs(self._rng, frames), device)
+        timer.mark("targets")
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            output = self.model(batch.images, plan.visibility, times, flex=self._flex)
+        losses = self._criterion(output.prediction, output.auxiliary, batch, targets, pairs)
+        timer.mark("forward")
+        losses.total.backward()  # type: ignore[no-untyped-call]
+        timer.mark("backward")
+        return losses
+
+    def _progress(self, step: int, seconds: float) -> float:
+        """Share of the run that is over, in [0, 1]: of its time or of its steps, whichever is nearer the end."""
+        by_steps = step / self.config.max_steps if self.config.max_steps else 0.0
+        return min(1.0, max(by_steps, seconds / (self.config.minutes * 60)))
+
+    def _compile_shares(self) -> None:
+        """Each worker compiles its share of the shapes; the others then find them in the cache on disk."""
+        begin = time.monotonic()
+        shapes = self.config.schedule.shapes()
+        for shape in shapes[self.workers.rank :: self.workers.count]:
+            self.forward_backward(self.schedule.plan(shape))
+            self.parameters.collect_gradient()
+        self.timer.totals()
+        self.workers.wait()
+        if self.workers.leads:
+            logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
+
+    def _validate(self, metrics: MetricsFile | None, step: int) -> dict[str, Any]:
+        """Figures of the averaged weights; {} where there is no validation. To be called by all workers."""
+        if self.config.validate_clips == 0:
+            return {}
+        begin = time.monotonic()
+        self.workers.share_(self.parameters.values)  # bits that drifted apart by any chance meet again here
+        if self._validator is None:
+            self._validator = Validator(
+                self.model, self.schedule, self.workers, self.config.validate_clips, self._patch, self.config.tiles
+            )
+        sheet = self._folder / "sheet.png" if self.workers.leads else None
+        with self.average.in_use():
+            figures = self._validator.measure(self._flex, sheet)
+        if metrics is not None:
+            metrics.write("validation", step=step, took=time.monotonic() - begin, figures=figures)
+            for kind, values in figures.items():
+                logger.info("validation at step %d  %s  %s", step, kind, readable(values))
+        return figures
+
+    def _save(self, metrics: MetricsFile | None, step: int) -> None:
+        if metrics is None:
+            return
+        saved = save_weights(
+            self._folder,
+            self.parameters.named(self.model.network, self.average.values),
+            self.parameters.named(self.model.auxiliary, self.average.values),
+        )
+        metrics.write("saved", step=step, **dataclasses.asdict(saved))
+
+    def _description(self) -> dict[str, Any]:
+        device = self.workers.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        return {
+            "preset": self._preset.name,
+            "workers": self.workers.count,
+            "device": name,
+            "torch": torch.__version__,
+            "parameters": sum(p.numel() for p in self.model.network.parameters()),
+            "minutes": self.config.minutes,
+            "seed": self.config.seed,
+            "learning_rate_peak": self.config.rate.peak,
+            "frames_per_step": self.config.schedule.frames_per_step * self.workers.count,
+        }
+
+
+class StepReport:
+    """Gathers steps into metrics lines; looks at the device once for each line."""
+
+    def __init__(self, timer: PartTimer, workers: int, every: int) -> None:
+        self._timer, self._workers, self._every = timer, workers, every
+        self._start = time.monotonic()
+        self._total_frames = 0
+        self._skipped = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was gathered, so that a pause does not count as slowness."""
+        self._begin = time.monotonic()
+        self._frames = 0
+        self._parts: list[dict[str, Tensor]] = []
+        self._norms: list[Tensor] = []
+        self._timer.totals()
+
+    def add(self, plan: StepPlan, losses: Losses, norm: Tensor) -> dict[str, Any] | None:
+        """A line's values after every ``every`` steps, else None."""
+        frames = plan.clips * plan.shape.frames * self._workers
+        self._frames += frames
+        self._total_frames += frames
+        self._parts.append(losses.parts | {"loss": losses.total.detach()})
+        self._norms.append(norm)
+        if len(self._parts) < self._every:
+            return None
+        seconds = self._timer.totals()
+        norms = torch.stack(self._norms)
+        usable = norms.isfinite()
+        self._skipped += int((~usable).sum())
+        means = {name: float(torch.stack([p[name] for p in self._parts])[usable].mean()) for name in self._parts[0]}
+        rendering = seconds["render"] + seconds["targets"]
+        line = {
+            **means,
+            "gradient_norm": float(norms[usable].mean()),
+            "frames": self._total_frames,
+            "skipped_steps": self._skipped,
+            "frames_per_s": self._frames / (time.monotonic() - self._begin),
+            "render_frames_per_s": self._frames / self._workers / rendering,
+            "train_frames_per_s": self._frames / self._workers / (sum(seconds.values()) - rendering),
+            "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
+        }
+        self.restart()
+        return line
+
+    def summary(self, steps: int, now: float) -> dict[str, Any]:
+        """For the model card."""
+        seconds = now - self._start
+        return {
+            "steps": steps,
+            "frames": self._total_frames,
+            "hours": seconds / 3600,
+            "mean_frames_per_s": self._total_frames / seconds,
+            "skipped_steps": self._skipped,
+            "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
+        }
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a small host tensor without waiting for the device."""
+    if device.type != "cuda":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def readable(values: Mapping[str, float]) -> str:
+    """Figures in one line, three digits each."""
+    return "  ".join(
+        f"{name} {value:.3g}" if abs(value) < 100 else f"{name} {value:.0f}" for name, value in values.items()
+    )
+
+
+def prepare_compiler() -> None:
+    """Room for one compilation of each module for each shape; TF32 for what stays in fp32."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 512
+    torch._dynamo.config.accumulated_recompile_limit = 8192
+    torch.set_float32_matmul_precision("high")
