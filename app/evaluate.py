@@ -57,8 +57,8 @@ def run(
     opened = _unique_names([read_sequence(folder) for folder in sequences])
     for sequence in opened:
         sequence.used(stride, frames)
-    if json_path is not None and not json_path.parent.is_dir():
-        raise OutputError(f"no folder {json_path.parent} to write {json_path.name} in")
+    if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
+        raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
 
     from stream_recon.app.engine import load_engine
 
@@ -82,7 +82,7 @@ def evaluate_all(
         console = Console(width=PIPE_WIDTH)
     evaluations: list[Evaluation] = []
     for sequence in sequences:
-        with Progress(console=console, transient=True) as progress:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
             watched = _Watched(engine, progress, sequence.name, len(sequence.used(stride, limit)))
             evaluation = evaluate_sequence(watched, sequence, stride, limit)
         evaluations.append(evaluation)
@@ -168,7 +168,7 @@ def summary_lines(evaluations: list[Evaluation]) -> list[str]:
         if summary is not None:
             share = f" ({summary.ours / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
             lines.append(
-                f"mean {COLUMNS[figure][0]} of {summary.sequences} sequences: ours {summary.ours:.4f}, "
+                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.ours:.4f}, "
                 f"best trivial baseline of each {summary.best_trivial:.4f}{share}"
             )
     return lines

@@ -187,7 +187,7 @@ def test_summary_takes_the_best_trivial_baseline_of_each_sequence() -> None:
     assert (summary.sequences, summary.ours, summary.best_trivial) == (2, pytest.approx(0.15), pytest.approx(0.4))
     assert summarise(evaluations, "absrel") is None
     assert evaluate.summary_lines(evaluations) == [
-        "mean ATE/path of 2 sequences: ours 0.1500, best trivial baseline of each 0.4000 (0.38x)"
+        "mean ATE/path (sequences: 2): ours 0.1500, best trivial baseline of each 0.4000 (0.38x)"
     ]
 
 
@@ -206,7 +206,7 @@ def test_the_json_file_has_the_promised_form(
     assert all(promised <= set(row) for row in figures["baselines"].values())
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
     printed = capsys.readouterr().out
-    for text in ("room: 9 frames, stride 1", "ours", "constant velocity", "two view", "mean ATE/path of 1 sequences"):
+    for text in ("room: 9 frames, stride 1", "ours", "constant velocity", "two view", "mean ATE/path (sequences: 1)"):
         assert text in printed
 
 
@@ -287,8 +287,9 @@ def test_bad_input_is_found_before_the_engine_is_loaded(tmp_path: Path, monkeypa
         run([folder], 0, None, None)
     with pytest.raises(ConfigError, match="keyframes"):
         run([folder], 1, None, None, keyframes="none")
-    with pytest.raises(OutputError, match="no folder"):
-        run([folder], 1, None, tmp_path / "nowhere" / "out.json")
+    for path in (tmp_path / "nowhere" / "out.json", tmp_path):
+        with pytest.raises(OutputError, match="no place for a file"):
+            run([folder], 1, None, path)
 
 
 SEQUENCES = Path(__file__).parents[2].parent / "shared" / "eval"
