@@ -1,0 +1,253 @@
+"""What can be opened: video files and folders of images. A reader steps through all frames of one."""
+
+import os
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.configs.errors import InputError
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
+IMAGE_FOLDER_FPS = 30.0
+"""Rate that a folder of images is taken to have unless told otherwise."""
+
+# Containers without a frame count report nonsense (raw H.264: -1.9e14), so a hint beyond this is none.
+MAX_PLAUSIBLE_FRAMES = 1e8
+# Some damage is passed by trying again: the decoder hands out what it still holds, or finds a keyframe.
+GRAB_ATTEMPTS = 4
+# A container's length and the last timestamp may differ by this many frames without anything being lost.
+END_TOLERANCE_FRAMES = 2.5
+
+
+class Reader(ABC):
+    """Steps through the frames of one source in order. ``grab`` moves on; ``retrieve`` is the costly part."""
+
+    live = False
+    """Frames come by the clock and are dropped when nobody takes them."""
+
+    def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
+        self.name = name
+        self.rate = rate
+        """Nominal frames a second."""
+        self.frame_hint = frame_hint
+        self.damaged = 0
+        """Frames that should be there and could not be decoded."""
+        self.dropped = 0
+        self.warnings: list[str] = []
+
+    @abstractmethod
+    def grab(self) -> tuple[int, float] | None:
+        """Go to the next frame: its index and timestamp in seconds, or None at the end."""
+
+    @abstractmethod
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        """The frame of the last ``grab`` as RGB [H, W, 3], or None where it is unreadable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file or device; callable from another thread than the one that reads."""
+
+
+def open_capture(spec: str | int, name: str, timeout_seconds: float | None = None) -> cv2.VideoCapture:
+    """Open a file, an address (with ``timeout_seconds``) or a camera number with OpenCV.
+
+    Raises:
+        InputError: nothing there that can be decoded.
+    """
+    # The decoder's own lines on stderr say less than our one line, and there may be thousands of them.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        if isinstance(spec, int):
+            capture = cv2.VideoCapture(spec)
+            capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
+        elif timeout_seconds is not None:
+            limit = int(1000 * timeout_seconds)
+            options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]
+            capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, options)
+        else:
+            capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG)
+    except cv2.error as error:
+        raise InputError(f"{name} cannot be opened: {str(error).splitlines()[0]}") from error
+    if not capture.isOpened():
+        if isinstance(spec, int):
+            raise InputError(f"camera {spec} cannot be opened: check that it is plugged in and not in use")
+        if timeout_seconds is not None:
+            raise InputError(f"nothing answers at {name}, or it is no video stream: check the address")
+        raise InputError(f"{name} is not a video that can be read (or it broke off before its index was written)")
+    return capture
+
+
+def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
+    """The container's frame count: a hint, never a promise; None where it is nonsense."""
+    count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
+    return int(count) if 0 < count < MAX_PLAUSIBLE_FRAMES else None
+
+
+def capture_rate(capture: cv2.VideoCapture) -> float:
+    """Nominal frames a second, 30 where the container does not say."""
+    rate = capture.get(cv2.CAP_PROP_FPS)
+    return float(rate) if 0 < rate < 1000 else 30.0
+
+
+class VideoReader(Reader):
+    """A video with an end. Every frame is decoded in order: seeking is wrong with a varying frame rate."""
+
+    def __init__(self, capture: cv2.VideoCapture, name: str) -> None:
+        """
+        Raises:
+            InputError: not one frame can be decoded, or the file is text that a decoder draws.
+        """
+        super().__init__(name, capture_rate(capture), capture_frame_count(capture))
+        self._capture = capture
+        self._index = -1
+        self._time = -1.0 / self.rate
+        self._size: tuple[int, int] | None = None
+        # FFmpeg renders plain text files as a terminal's screen.
+        if int(capture.get(cv2.CAP_PROP_FOURCC)) == cv2.VideoWriter.fourcc(*"ansi"):
+            raise InputError(f"{name} is a text file, not a video")
+        self._first = self._step()
+        if self._first is None:
+            raise InputError(f"no frame of {name} can be decoded")
+
+    def grab(self) -> tuple[int, float] | None:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return self._step()
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        ok, bgr = self._capture.retrieve()
+        if not ok:
+            self.damaged += 1
+            return None
+        size = (bgr.shape[1], bgr.shape[0])
+        self._size = self._size or size
+        if size != self._size:
+            raise InputError(
+                f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} "
+                f"at {self._time:.2f} s: use --end {self._time:.2f} or --start {self._time:.2f}"
+            )
+        rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+        return rgb
+
+    def close(self) -> None:
+        self._capture.release()
+
+    def _step(self) -> tuple[int, float] | None:
+        for attempt in range(GRAB_ATTEMPTS):
+            if self._capture.grab():
+                before, self._time = self._time, self._timestamp()
+                self._index += 1
+                if attempt and (lost := round((self._time - before) * self.rate) - 1) > 0:
+                    self._report(lost, f"{self.name} is damaged at {before:.2f} s: {lost} frames are missing")
+                return self._index, self._time
+            if not self._missing():
+                return None
+        lost = self._missing()
+        if lost and self._index >= 0:
+            end = self._time + 1 / self.rate
+            self._report(
+                lost,
+                f"{self.name} breaks off at {end:.2f} s of {end + lost / self.rate:.2f} s "
+                f"(after frame {self._index}): what was decoded before is used",
+            )
+        return None
+
+    def _missing(self) -> int:
+        """Frames between here and the container's end; 0 where this is the end or the container does not say.
+
+        The count alone is no proof: for a varying rate some containers give length times the highest rate.
+        The length in seconds decides.
+        """
+        if self.frame_hint is None or self._index + 1 >= self.frame_hint:
+            return 0
+        short = self.frame_hint - (self._time * self.rate + 1)
+        return round(short) if short > END_TOLERANCE_FRAMES else 0
+
+    def _timestamp(self) -> float:
+        # Containers without timestamps report 0 for ever; time always moves on here.
+        time = float(self._capture.get(cv2.CAP_PROP_POS_MSEC)) / 1000
+        return time if time > self._time else self._time + 1 / self.rate
+
+    def _report(self, lost: int, warning: str) -> None:
+        self.damaged += lost
+        self.warnings.append(warning)
+
+
+class ImageReader(Reader):
+    """Image files as frames. Unreadable ones are left out and counted."""
+
+    def __init__(self, paths: list[Path], name: str, fps: float | None) -> None:
+        assert paths, "a folder without images is refused before"
+        super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
+        self._paths = paths
+        self._index = -1
+        self._first: tuple[str, tuple[int, int]] | None = None
+
+    def grab(self) -> tuple[int, float] | None:
+        self._index += 1
+        return (self._index, self._index / self.rate) if self._index < len(self._paths) else None
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        path = self._paths[self._index]
+        rgb = read_image(path)
+        if rgb is None:
+            self.damaged += 1
+            self.warnings.append(f"{path.name} is not a readable image and was left out")
+            return None
+        size = (rgb.shape[1], rgb.shape[0])
+        self._first = self._first or (path.name, size)
+        if size != self._first[1]:
+            raise InputError(
+                f"images of different sizes: {path.name} is {size[0]}x{size[1]} but {self._first[0]} is "
+                f"{self._first[1][0]}x{self._first[1][1]}; all images of a folder must have one size"
+            )
+        return rgb
+
+    def close(self) -> None:
+        self._paths = []
+
+
+def read_image(path: Path) -> NDArray[np.uint8] | None:
+    """An image file as 8-bit RGB [H, W, 3], or None where it is unreadable.
+
+    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range
+    (0..65535, 0..1) to 0..255, and the orientation noted by the camera is applied.
+    """
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError:
+        return None
+    if not data.size:
+        return None
+    try:
+        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+    except cv2.error:
+        return None
+    if bgr is None:
+        return None
+    if bgr.dtype == np.uint16:
+        bgr = (bgr >> 8).astype(np.uint8)
+    elif bgr.dtype != np.uint8:
+        bgr = np.rint(np.clip(np.nan_to_num(bgr), 0, 1) * 255).astype(np.uint8)
+    rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+    return rgb
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Image files right in ``folder``, in natural order, without hidden ones."""
+    paths = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")]
+    return sorted((p for p in paths if p.is_file()), key=lambda p: natural_key(p.name))
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Sort key under which 2 comes before 10: runs of digits count as numbers."""
+    parts: list[str | int] = []
+    for number, part in enumerate(re.split(r"(\d+)", name.casefold())):
+        parts.append(int(part) if number % 2 else part)
+    return parts, name
