@@ -66,25 +66,30 @@ class LiveReader(Reader):
             self._changed.notify_all()
 
     def _receive(self) -> None:
+        try:
+            self._receive_until_closed()
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            # Released by the thread that reads: another one would pull the capture away in mid-read.
+            self._capture.release()
+
+    def _receive_until_closed(self) -> None:
         start = time.monotonic()
-        index = -1
+        index = 0
         while not self._closed:
             ok, bgr = self._capture.read()
+            now = time.monotonic()
             if not ok:
                 break
-            index += 1
-            if index == 0:
-                start = time.monotonic()
+            start = start if index else now
             with self._changed:
                 if self._newest is not None:
                     self.dropped += 1
                 if not self._closed:
-                    self._newest = (index, time.monotonic() - start, bgr)
+                    self._newest = (index, now - start, bgr)
                 self._changed.notify_all()
-        with self._changed:
-            if not self._closed:
-                self.warnings.append(f"{self.name} ended after {time.monotonic() - start:.1f} s")
-            self._ended = True
-            self._changed.notify_all()
-        # Released by the thread that reads: another one would pull the capture away in mid-read.
-        self._capture.release()
+            index += 1
+        if not self._closed:
+            self.warnings.append(f"{self.name} ended after {time.monotonic() - start:.1f} s")

@@ -146,10 +146,12 @@ class Source:
         """
         cell, best, error = -1, None, math.inf
         origin: float | None = None
+        covered = 0.0
         for index, timestamp in self._within():
             origin = timestamp if origin is None else origin
             position = (timestamp - origin) * fps
             here = math.floor(position + 0.5)
+            covered = position + fps / self._reader.rate
             if here != cell:
                 if best is not None:
                     yield best
@@ -161,7 +163,8 @@ class Source:
                     if self.live:
                         yield best
                         best = None
-        if best is not None:
+        # A last point after the end of the last frame is none of this source's.
+        if best is not None and cell < covered - 1e-6:
             yield best
 
     def _why_nothing(self) -> str:

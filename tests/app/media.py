@@ -1,0 +1,45 @@
+"""Small videos and image folders for tests."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+
+def numbered_image(number: int, size: tuple[int, int] = (64, 48)) -> NDArray[np.uint8]:
+    """An RGB image [H, W, 3] whose brightness carries a number from 0 to 30, coarse enough to survive a codec."""
+    return np.full((size[1], size[0], 3), number * 8 + 4, np.uint8)
+
+
+def number_of(rgb: NDArray[np.uint8]) -> int:
+    return round((float(rgb.mean()) - 4) / 8)
+
+
+def write_video(path: Path, frames: int = 30, fps: float = 10.0, size: tuple[int, int] = (64, 48)) -> Path:
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), fps, size)
+    assert writer.isOpened()
+    for number in range(frames):
+        writer.write(numbered_image(number % 31, size))
+    writer.release()
+    return path
+
+
+def write_broken_avi(path: Path, frames: int = 30, size: tuple[int, int] = (64, 48)) -> Path:
+    """An AVI (index at the end, so it opens all the same) cut off in the middle of its pictures."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, size)
+    assert writer.isOpened()
+    noise = np.random.default_rng(0)
+    for _ in range(frames):
+        writer.write(noise.integers(0, 255, (size[1], size[0], 3), dtype=np.uint8))
+    writer.release()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    return path
+
+
+def write_images(folder: Path, names: list[str], size: tuple[int, int] = (64, 48)) -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    for number, name in enumerate(names):
+        assert cv2.imwrite(str(folder / name), numbered_image(number, size))
+    return folder
