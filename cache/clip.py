@@ -31,11 +31,15 @@ def frame_visibility(frames: int, scale_frames: int, window: int, device: torch.
 def _block_mask(
     frames: int, tokens: int, special: int, scale_frames: int, window: int, device: torch.device
 ) -> BlockMask:
-    table = frame_visibility(frames, scale_frames, window, device)
+    # Tensors, so that other numbers do not compile another kernel; arithmetic, not a table: a gathered table
+    # would be staged through shared memory for every pair of tokens.
+    scale, reach = torch.tensor(scale_frames, device=device), torch.tensor(window, device=device)
 
     def visible(_b: Tensor, _h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = table[query // tokens, key // tokens]
-        return (seen == FULL) | ((seen == SPECIAL_ONLY) & (key % tokens < special))
+        t, s = query // tokens, key // tokens
+        past = s <= t
+        full = ((t < scale) & (s < scale)) | (past & ((s < scale) | (s >= t - reach)))
+        return full | (past & (key % tokens < special))
 
     length = frames * tokens
     return create_block_mask(visible, None, None, length, length, device=str(device))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.resize import resize_bilinear
 
 HIDDEN = 32
 POSITION_RATIO = 0.1
@@ -62,7 +63,7 @@ class Fusion(nn.Module):
     def forward(self, x: Tensor, finer: Tensor | None, size: tuple[int, int]) -> Tensor:
         if self.skip is not None and finer is not None:
             x = x + self.skip(finer)
-        x = F.interpolate(self.refine(x), size=size, mode="bilinear", align_corners=True)
+        x = resize_bilinear(self.refine(x), size, align_corners=True)
         return self.out(x)  # type: ignore[no-any-return]
 
 
@@ -103,8 +104,8 @@ class DPTHead(nn.Module):
             finer = levels[level] if level < 3 else None
             size = levels[level - 1].shape[-2:] if level else tuple(2 * s for s in x.shape[-2:])
             x = self.fusions[level](x, finer, (int(size[0]), int(size[1])))
-        x = F.interpolate(self.out1(x), size=(height, width), mode="bilinear", align_corners=True)
+        x = resize_bilinear(self.out1(x), (height, width), align_corners=True)
         x = _add_position(x, aspect)
         if self.detail is not None and detail is not None:
-            x = x + F.interpolate(self.detail(detail), size=(height, width), mode="bilinear")
+            x = x + resize_bilinear(self.detail(detail), (height, width), align_corners=False)
         return self.out3(F.relu(self.out2(x)))  # type: ignore[no-any-return]

@@ -73,6 +73,9 @@ class StreamingNetwork(nn.Module):
             if isinstance(module, Block) and module not in set(self.camera_head.trunk):
                 module.project = torch.compile(module.project)  # type: ignore[method-assign]
                 module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
+        for convolutional in (self.depth_head, self.encoder.patch_embed, self.encoder.stem):
+            if convolutional is not None:
+                convolutional.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.depth_head.compile(dynamic=False)
 
     def forward(self, images: Tensor, memory: Memory) -> Prediction:
@@ -82,6 +85,7 @@ class StreamingNetwork(nn.Module):
         assert height % patch == 0 and width % patch == 0
         grid = (height // patch, width // patch)
         normalised = ((images - self.image_mean) / self.image_std).flatten(0, 1)
+        normalised = normalised.contiguous(memory_format=torch.channels_last)
         patches, detail = self.encoder(normalised)
         taps = self.aggregator(patches.unflatten(0, (clips, frames)), grid, memory)
         pose = self.camera_head(taps[-1][:, :, 0], memory)

@@ -35,12 +35,12 @@ def test_flashinfer_agrees_with_torch(spans: list[Span], queries: int) -> None:
 
 def stream_outputs(device: str, attention: AttentionChoice) -> tuple[torch.Tensor, torch.Tensor]:
     preset = load_preset("small", {"stream.keyframes": "interval", "stream.keyframe_interval": 2, "stream.window": 3})
-    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(3)
     network = StreamingNetwork(preset.network).eval().requires_grad_(False)
     for parameter in network.parameters():
         if parameter.ndim > 1:
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.04)
-    images = torch.rand(16, 3, 168, 224, generator=generator)
+            parameter.copy_(torch.randn(parameter.shape) * 0.04)
+    images = torch.rand(16, 3, 168, 224)
     stream = Stream(network.to(device), preset, (12, 16), attention)
     predictions = [stream.step(images[:4])[0], *(stream.step(image[None])[0] for image in images[4:])]
     pose = torch.cat([p.pose[-1, 0] for p in predictions]).cpu()
