@@ -11,7 +11,7 @@ from torch import Tensor
 @lru_cache(maxsize=64)
 def _weights(source: int, target: int, align_corners: bool, device: torch.device) -> Tensor:
     """[target, source]: how much each source sample gives to each target sample, along one axis."""
-    unit = torch.eye(source, device=device)[:, None]
+    unit = torch.eye(source, device=device, dtype=torch.float64)[:, None]
     mode = {"mode": "linear", "align_corners": align_corners}
     return F.interpolate(unit, size=target, **mode)[:, 0].T.contiguous()  # type: ignore[arg-type]
 
@@ -37,5 +37,5 @@ class _Resize(torch.autograd.Function):
 def resize_bilinear(x: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
     """x [F, C, H, W] -> [F, C, *size]."""
     if x.requires_grad:
-        return _Resize.apply(x, *size, align_corners)  # type: ignore[no-any-return]
+        return _Resize.apply(x, *size, align_corners)  # type: ignore[no-any-return, no-untyped-call]
     return F.interpolate(x, size=size, mode="bilinear", align_corners=align_corners)
