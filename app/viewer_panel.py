@@ -74,7 +74,8 @@ class ViewerPanel:
             point_size=float(self._point_size.value),
             last_frame=frame if self._until_here.value else None,
             selected=frame if picked and not self._from_here.value else None,
-            cameras=bool(self._cameras.value),
+            # Seen from inside a camera, the pictures of its neighbours would hide the cloud.
+            cameras=bool(self._cameras.value and not self._from_here.value),
             path=bool(self._path.value),
         )
 
