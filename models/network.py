@@ -73,9 +73,6 @@ class StreamingNetwork(nn.Module):
             if isinstance(module, Block) and module not in set(self.camera_head.trunk):
                 module.project = torch.compile(module.project)  # type: ignore[method-assign]
                 module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
-        for convolutional in (self.depth_head, self.encoder.patch_embed, self.encoder.stem):
-            if convolutional is not None:
-                convolutional.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.depth_head.compile(dynamic=False)
 
     def forward(self, images: Tensor, memory: Memory) -> Prediction:
