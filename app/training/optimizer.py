@@ -57,8 +57,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.transpose(1, 2)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    x = x.transpose(1, 2) if tall else x
-    return x
+    upright: Tensor = x.transpose(1, 2) if tall else x
+    return upright
 
 
 class Optimizer:
@@ -79,7 +79,7 @@ class Optimizer:
     def step(self, learning_rate: float) -> Tensor:
         """Use ``parameters.gradient``; its norm before clipping, a scalar on the device."""
         gradient = self._parameters.gradient
-        norm = gradient.norm()
+        norm: Tensor = gradient.norm()
         finite = norm.isfinite()
         factor = (self._config.max_gradient_norm / (norm + 1e-6)).clamp_max(1)
         gradient.nan_to_num_(0, 0, 0).mul_(torch.where(finite, factor, 0))

@@ -1,0 +1,158 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs
+from stream_recon.app.training.targets import Targets, build_targets
+from stream_recon.models.network import Prediction
+from tests.app.training.planes import plane_clips
+from tests.app.training.test_targets import scaled
+
+FRAMES = 4
+CONFIDENCE_FREE = LossWeights(confidence=0.0)
+
+
+def perfect(batch: ClipBatch, targets: Targets, iterations: int = 2) -> tuple[Prediction, torch.Tensor]:
+    fov = targets.fov.expand(-1, FRAMES, -1)
+    pose = torch.cat([targets.translation, targets.quaternion, fov], dim=-1).repeat(iterations, 1, 1, 1)
+    log_depth = (batch.depth / targets.scale[:, None, None, None]).log()
+    dense = torch.stack([log_depth, torch.full_like(log_depth, -20)], dim=2)
+    first = torch.zeros_like(targets.flow[:, :1])
+    auxiliary = torch.cat([torch.cat([first, targets.flow], dim=1), targets.points], dim=-1)
+    return Prediction(pose=pose, dense=dense, tokens=torch.empty(0)), auxiliary
+
+
+def evaluate(
+    batch: ClipBatch, prediction: Prediction, auxiliary: torch.Tensor, weights: LossWeights = CONFIDENCE_FREE
+) -> dict[str, float]:
+    pairs = draw_pairs(np.random.default_rng(0), FRAMES)
+    losses = Criterion(weights)(prediction, auxiliary, batch, build_targets(batch, 2, 14), pairs)
+    return {name: float(value) for name, value in losses.parts.items()} | {"total": float(losses.total)}
+
+
+@pytest.fixture
+def batch() -> ClipBatch:
+    return plane_clips(0, 3, FRAMES, 28, 42)
+
+
+def test_perfect_predictions_cost_nothing(batch: ClipBatch) -> None:
+    parts = evaluate(batch, *perfect(batch, build_targets(batch, 2, 14)))
+    assert all(abs(value) < 2e-3 for value in parts.values()), parts
+
+
+@pytest.mark.parametrize("factor", [0.1, 30.0])
+def test_the_unit_of_length_does_not_matter(batch: ClipBatch, factor: float) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    off = dataclasses.replace(prediction, pose=prediction.pose + 0.1, dense=prediction.dense + 0.1)
+    here, there = evaluate(batch, off, auxiliary + 0.1), evaluate(scaled(batch, factor), off, auxiliary + 0.1)
+    assert here == pytest.approx(there, rel=1e-3, abs=1e-4)
+    assert here["total"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("channels", "terms"),
+    [
+        (slice(0, 3), {"translation", "relative_translation", "direction"}),
+        (slice(3, 7), {"rotation", "relative_rotation"}),
+        (slice(7, 9), {"fov"}),
+    ],
+)
+def test_each_part_of_the_pose_has_its_terms(batch: ClipBatch, channels: slice, terms: set[str]) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    exact = evaluate(batch, prediction, auxiliary)
+    pose = prediction.pose.clone()
+    pose[..., channels] += (
+        torch.linspace(0, 0.3, FRAMES)[:, None] * torch.tensor([1.0, -1, 1, -1])[: channels.stop - channels.start]
+    )
+    parts = evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary)
+    assert {name for name in terms if parts[name] > exact[name] + 0.01} == terms
+
+
+def test_direction_is_judged_even_when_the_step_is_short() -> None:
+    batch = plane_clips(1, 3, FRAMES, 28, 42, motion=0.02)
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    still = prediction.pose.clone()
+    still[..., :3] = 0
+    backward = prediction.pose.clone()
+    backward[..., :3] *= -1
+    exact, resting, wrong = (
+        evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary)["direction"]
+        for pose in (prediction.pose, still, backward)
+    )
+    assert exact < 0.01 < resting < wrong
+
+
+def test_late_iterations_weigh_more(batch: ClipBatch) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14), iterations=3)
+    costs = []
+    for iteration in range(3):
+        pose = prediction.pose.clone()
+        pose[iteration, ..., 0] += 0.2
+        costs.append(evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary)["translation"])
+    assert costs[0] < costs[1] < costs[2]
+
+
+def test_a_quaternions_sign_and_length_do_not_change_the_rotation(batch: ClipBatch) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    pose = prediction.pose.clone()
+    pose[..., 3:7] *= -2
+    parts = evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary)
+    assert parts["rotation"] < 2e-3 and parts["relative_rotation"] < 2e-3
+
+
+def test_confidence_pays_where_depth_is_right_and_costs_where_it_is_wrong(batch: ClipBatch) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    weights = LossWeights(confidence=0.2)
+
+    def depth_cost(error: float, raw: float) -> float:
+        dense = torch.stack([prediction.dense[:, :, 0] + error, torch.full_like(batch.depth, raw)], dim=2)
+        return evaluate(batch, dataclasses.replace(prediction, dense=dense), auxiliary, weights)["depth"]
+
+    assert depth_cost(0.0, 2.0) < depth_cost(0.0, -2.0)
+    assert depth_cost(1.0, 2.0) > depth_cost(1.0, -2.0)
+
+
+def test_sky_has_no_say_in_depth(batch: ClipBatch) -> None:
+    batch.depth[:, :, :14] = 0
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    dense = prediction.dense.clone()
+    dense[:, :, 0, :14] = 9.0
+    parts = evaluate(batch, dataclasses.replace(prediction, dense=dense), auxiliary)
+    assert parts["depth"] < 1e-4 and parts["depth_gradient"] < 1e-4
+
+
+def test_gradients_are_finite_at_perfection_and_at_rest(batch: ClipBatch) -> None:
+    targets = build_targets(batch, 2, 14)
+    prediction, auxiliary = perfect(batch, targets)
+    resting = torch.zeros_like(prediction.pose)
+    resting[..., 6] = 1
+    for pose in (prediction.pose, resting):
+        pose = pose.clone().requires_grad_()
+        dense = prediction.dense.clone().requires_grad_()
+        pairs = draw_pairs(np.random.default_rng(0), FRAMES)
+        losses = Criterion(LossWeights())(Prediction(pose, dense, torch.empty(0)), auxiliary, batch, targets, pairs)
+        losses.total.backward()
+        assert pose.grad is not None and torch.isfinite(pose.grad).all()
+        assert dense.grad is not None and torch.isfinite(dense.grad).all()
+
+
+@pytest.mark.parametrize("frames", [2, 3, 16])
+def test_pairs_are_of_different_frames_and_hold_all_neighbours(frames: int) -> None:
+    other, frame = draw_pairs(np.random.default_rng(1), frames)
+    assert (other != frame).all()
+    assert {(i, i + 1) for i in range(frames - 1)} <= set(zip(other.tolist(), frame.tolist(), strict=True))
+    assert int(min(other.min(), frame.min())) >= 0 and int(max(other.max(), frame.max())) < frames
+
+
+def test_weights_scale_their_terms(batch: ClipBatch) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    off = dataclasses.replace(prediction, pose=prediction.pose + 0.1, dense=prediction.dense + 0.1)
+    base = evaluate(batch, off, auxiliary + 0.1)
+    for field in dataclasses.fields(LossWeights):
+        if field.name != "confidence":
+            doubled = dataclasses.replace(CONFIDENCE_FREE, **{field.name: 2 * getattr(CONFIDENCE_FREE, field.name)})
+            parts = evaluate(batch, off, auxiliary + 0.1, doubled)
+            assert parts[field.name] == pytest.approx(2 * base[field.name], rel=1e-4), field.name

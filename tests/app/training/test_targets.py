@@ -1,0 +1,113 @@
+import torch
+import torch.nn.functional as F
+
+from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.training.rotations import inverse_pose, matrix_from_quaternion, quaternion_from_matrix
+from stream_recon.app.training.targets import build_targets, compress
+from tests.app.training.planes import plane_clips
+
+PATCH = 14
+CELL = PATCH // 2
+
+
+def scaled(batch: ClipBatch, factor: float) -> ClipBatch:
+    T = batch.T_world_camera.clone()
+    T[..., :3, 3] *= factor
+    return ClipBatch(batch.images, batch.depth * factor, T, batch.intrinsics, batch.kind)
+
+
+def test_quaternions_and_matrices_agree_for_all_kinds_of_rotations() -> None:
+    generator = torch.Generator().manual_seed(0)
+    random = F.normalize(torch.randn(200, 4, generator=generator), dim=-1)
+    half_turns = torch.eye(4)[:3]
+    quaternions = torch.cat([random, half_turns, torch.tensor([[0.0, 0, 0, 1]])])
+    R = matrix_from_quaternion(quaternions)
+    assert torch.allclose(R @ R.transpose(-1, -2), torch.eye(3).expand_as(R), atol=1e-5)
+    back = quaternion_from_matrix(R)
+    assert (back[:, 3] >= 0).all()
+    assert torch.allclose((back * quaternions).sum(-1).abs(), torch.ones(len(back)), atol=1e-5)
+
+
+def test_quaternion_is_xyzw_and_right_handed() -> None:
+    quarter_turn_about_z = torch.tensor([0, 0, 0.5**0.5, 0.5**0.5])
+    turned = matrix_from_quaternion(quarter_turn_about_z) @ torch.tensor([1.0, 0, 0])
+    assert torch.allclose(turned, torch.tensor([0.0, 1, 0]), atol=1e-6)
+
+
+def test_inverse_pose_undoes_a_pose() -> None:
+    T = plane_clips(1, 2, 3, 28, 42).T_world_camera
+    assert torch.allclose(inverse_pose(T) @ T, torch.eye(4).expand_as(T), atol=1e-5)
+
+
+def test_flow_target_leads_to_the_same_colour_in_the_previous_frame() -> None:
+    height, width = 56, 84
+    batch = plane_clips(2, 3, 4, height, width)
+    targets = build_targets(batch, 2, PATCH)
+    ys = torch.arange(CELL // 2, height, CELL) + 0.5
+    xs = torch.arange(CELL // 2, width, CELL) + 0.5
+    y, x = torch.meshgrid(ys, xs, indexing="ij")
+    place = torch.stack([x, y], dim=-1) + targets.flow * PATCH
+    unit = place / torch.tensor([width, height]) * 2 - 1
+    previous = batch.images[:, :-1].flatten(0, 1)
+    colour = F.grid_sample(previous, unit.flatten(0, 1), mode="bilinear", align_corners=False)
+    own = batch.images[:, 1:, :, CELL // 2 :: CELL, CELL // 2 :: CELL].flatten(0, 1)
+    inside = (unit.abs().amax(-1) < 0.95).flatten(0, 1) & targets.flow_valid.flatten(0, 1)
+    assert inside.float().mean() > 0.5
+    assert targets.flow[targets.flow_valid].abs().mean() > 0.02
+    assert (colour - own).abs().amax(1)[inside].max() < 0.03
+
+
+def test_points_target_lies_in_the_first_cameras_frame() -> None:
+    batch = plane_clips(3, 2, 4, 28, 42)
+    targets = build_targets(batch, 1, PATCH)
+    first, T_first_world = targets.points, inverse_pose(batch.T_world_camera[:, :1])
+    # Frame 0's own points are its pixels' rays times depth; all others lie on the same plane, seen from camera 0.
+    normal = T_first_world[:, 0, :3, 2]
+    metric = first.sign() * first.abs().expm1() * targets.scale[:, None, None, None, None]
+    heights = (metric * normal[:, None, None, None]).sum(-1)
+    assert (heights - heights[:, :1, :1, :1]).abs().max() < 1e-3
+    z = batch.depth[:, 0, CELL // 2 :: CELL, CELL // 2 :: CELL]
+    assert torch.allclose(metric[:, 0, ..., 2], z, atol=1e-3)
+
+
+def test_targets_do_not_know_the_unit_of_length() -> None:
+    batch = plane_clips(4, 2, 4, 28, 42)
+    small, large = build_targets(batch, 2, PATCH), build_targets(scaled(batch, 7.0), 2, PATCH)
+    assert torch.allclose(large.scale, 7 * small.scale, rtol=1e-4)
+    for name in ("translation", "quaternion", "fov", "points", "flow"):
+        assert torch.allclose(getattr(small, name), getattr(large, name), atol=1e-4), name
+
+
+def test_scale_is_the_mean_distance_of_the_scale_frames_points() -> None:
+    batch = plane_clips(5, 1, 4, 28, 42, motion=0.0)
+    targets = build_targets(batch, 1, PATCH)
+    plane = float(batch.depth.min())
+    assert plane < float(targets.scale) < 1.3 * plane
+
+
+def test_sky_is_asked_for_nothing() -> None:
+    batch = plane_clips(6, 1, 3, 28, 42)
+    batch.depth[:, :, :14] = 0
+    targets = build_targets(batch, 1, PATCH)
+    assert not targets.points_valid[:, :, :2].any() and targets.points_valid[:, :, 2:].all()
+    assert not targets.flow_valid[:, :, :2].any()
+    assert torch.isfinite(targets.flow[targets.flow_valid]).all() and torch.isfinite(targets.points).all()
+
+
+def test_hidden_points_have_no_flow_target() -> None:
+    batch = plane_clips(7, 1, 2, 28, 42, motion=0.001)
+    assert build_targets(batch, 1, PATCH).flow_valid.all()
+    batch.depth[:, 0] *= 0.5  # something stood before the plane in frame 0
+    assert not build_targets(batch, 1, PATCH).flow_valid.any()
+
+
+def test_fields_of_view_come_from_both_focal_lengths() -> None:
+    batch = plane_clips(8, 2, 2, 28, 42)
+    fov = build_targets(batch, 1, PATCH).fov[:, 0]
+    assert torch.allclose(torch.tan(fov[:, 0] / 2), 14 / batch.intrinsics[:, 1])
+    assert torch.allclose(torch.tan(fov[:, 1] / 2), 21 / batch.intrinsics[:, 0])
+
+
+def test_compress_is_odd_and_grows() -> None:
+    x = torch.linspace(-50, 50, 101)
+    assert torch.allclose(compress(-x), -compress(x)) and (compress(x).diff() > 0).all()

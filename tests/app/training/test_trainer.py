@@ -1,0 +1,172 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from stream_recon.app.training import trainer as trainer_module
+from stream_recon.app.training import validation, validator
+from stream_recon.app.training.distributed import Workers, join_workers
+from stream_recon.app.training.losses import Losses
+from stream_recon.app.training.model import build_model
+from stream_recon.app.training.profile import profile_steps
+from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan
+from stream_recon.app.training.trainer import Trainer, TrainingConfig
+from stream_recon.models.weights import load_network
+from tests.app.training.networks import TINY_NETWORK, tiny_preset
+from tests.app.training.planes import PlaneScenes
+
+MIX = ((0.6, 4, 2, 3), (0.4, 2, 3, 2))
+ALONE = Workers(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def _plane_scenes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        replace_scenes(patch)
+        yield
+
+
+def replace_scenes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(trainer_module, "SceneGenerator", PlaneScenes)
+    patch.setattr(validation, "SceneGenerator", PlaneScenes)
+    patch.setattr(validator, "FRAMES", 4)
+    patch.setattr(validator, "ROWS", 2)
+    patch.setattr(validator, "COLUMNS", 3)
+
+
+def config(steps: int, **changes: Any) -> TrainingConfig:
+    settings: dict[str, Any] = {
+        "minutes": 10.0,
+        "max_steps": steps,
+        "metrics_steps": 10,
+        "validate_clips": 0,
+        "schedule": ScheduleConfig(frames_per_step=16, early=MIX, late=MIX),
+        "rate": RateConfig(peak=3e-3, warmup_steps=10),
+    }
+    return TrainingConfig(**(settings | changes))
+
+
+def make(folder: Path, settings: TrainingConfig, workers: Workers = ALONE, weights: Path | None = None) -> Trainer:
+    torch.manual_seed(settings.seed)
+    return Trainer(build_model(TINY_NETWORK, weights), tiny_preset(), settings, workers, folder)
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def test_a_run_lowers_the_loss_and_leaves_weights_metrics_and_a_picture(tmp_path: Path) -> None:
+    summary = make(tmp_path, config(60, validate_clips=8)).run()
+    steps = events(tmp_path, "step")
+    assert steps[-1]["step"] == 60 and len(steps) == 6
+    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+    assert steps[-1]["frames"] == summary["frames"] == 60 * 16
+    assert 0 < steps[-1]["learning_rate"] < steps[1]["learning_rate"]
+    network = load_network(tmp_path / "model.safetensors", TINY_NETWORK)
+    assert all(torch.isfinite(p).all() for p in network.parameters())
+    assert (tmp_path / "sheet.png").stat().st_size > 1000
+    figures = events(tmp_path, "validation")[-1]["figures"]
+    assert set(figures) == {"all", "room", "outdoor", "clutter"} and figures["all"]["clips"] == 8
+    assert summary["validation"]["all"]["absrel"] == pytest.approx(figures["all"]["absrel"], rel=1e-3)
+
+
+def test_saved_and_validated_is_the_average(tmp_path: Path) -> None:
+    trainer = make(tmp_path, config(5))
+    trainer.run()
+    saved = load_network(tmp_path / "model.safetensors", TINY_NETWORK)
+    average = trainer.parameters.named(trainer.model.network, trainer.average.values)
+    for name, value in saved.named_parameters():
+        assert torch.equal(value, average[name].bfloat16().float())
+    assert not torch.equal(trainer.average.values, trainer.parameters.values)
+
+
+def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> None:
+    make(tmp_path / "a", config(60)).run()
+    weights = tmp_path / "a" / "model.safetensors"
+    make(tmp_path / "b", config(10, seed=1), weights=weights).run()
+    first, second = events(tmp_path / "a", "step"), events(tmp_path / "b", "step")
+    assert second[0]["loss"] < 0.9 * first[0]["loss"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    def values(seed: int, name: str) -> torch.Tensor:
+        trainer = make(tmp_path / name, config(3, seed=seed))
+        trainer.run()
+        return trainer.parameters.values
+
+    assert torch.equal(values(1, "a"), values(1, "b"))
+    assert not torch.equal(values(1, "c"), values(2, "d"))
+
+
+def test_a_run_stops_when_its_minutes_are_over(tmp_path: Path) -> None:
+    summary = make(tmp_path, config(100_000, minutes=0.02)).run()
+    assert 3 <= summary["steps"] < 1000
+
+
+def test_a_broken_step_is_skipped_counted_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(tmp_path, config(20))
+    calls = []
+    whole = trainer.forward_backward
+
+    def sometimes_broken(plan: StepPlan) -> Losses:
+        losses = whole(plan)
+        calls.append(plan)
+        if len(calls) == 4:
+            for parameter in trainer.model.parameters():
+                parameter.grad = torch.full_like(parameter, float("nan"))
+        return losses
+
+    monkeypatch.setattr(trainer, "forward_backward", sometimes_broken)
+    assert trainer.run()["skipped_steps"] == 1
+    assert torch.isfinite(trainer.parameters.values).all()
+    assert events(tmp_path, "step")[0]["loss"] > 0
+
+
+def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) -> None:
+    trainer = make(tmp_path, config(3, validate_clips=8))
+    first = trainer.run()["validation"]
+    before = trainer.parameters.values.clone()
+    again = trainer._validate(None, 3)
+    assert again == first
+    assert torch.equal(trainer.parameters.values, before)
+
+
+def test_profile_names_the_parts_of_a_step(tmp_path: Path) -> None:
+    table = profile_steps(make(tmp_path, config(1)), steps=2, shape=ClipShape(4, 2, 3), kernel_rows=3)
+    for part in ("render", "targets", "forward", "backward", "exchange", "optimizer", "all"):
+        assert f"\n{part}" in table
+
+
+def _worker(rank: int, count: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        replace_scenes(patch)
+        store = folder / "store"
+        torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+        workers = Workers(rank, count, torch.device("cpu"))
+        torch.manual_seed(rank)  # workers must agree although they begin apart
+        model = build_model(TINY_NETWORK)
+        trainer = Trainer(model, tiny_preset(), config(4, validate_clips=8), workers, folder / "run")
+        summary = trainer.run()
+        trainer.step(trainer.schedule.plan(ClipShape(2, 2, 3)), 1e-3, 5)
+        torch.save((trainer.parameters.values, summary["validation"]), folder / f"{rank}.pt")
+        workers.close()
+
+
+def test_two_workers_keep_equal_weights_and_share_validation(tmp_path: Path) -> None:
+    mp.spawn(_worker, args=(2, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    (first, figures), (second, other) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert torch.equal(first, second)
+    assert figures == other and figures["all"]["clips"] == 8
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert sum('"event": "end"' in line for line in lines) == 1
+    assert json.loads(lines[0])["workers"] == 2
+
+
+def test_torchruns_variables_name_the_worker() -> None:
+    assert join_workers({}) == Workers(0, 1, torch.device("cpu")) or torch.cuda.is_available()
