@@ -21,15 +21,8 @@ def plane_clips(seed: int, clips: int, frames: int, height: int, width: int, mot
     T = torch.eye(4).repeat(clips, frames, 1, 1)
     T[..., :3, :3], T[..., :3, 3] = R, position
     focal = max(height, width) * (1 + 0.2 * draw(clips))
-    intrinsics = torch.stack(
-        [
-            focal,
-            focal * (1 + 0.05 * draw(clips)),
-            torch.full_like(focal, width / 2),
-            torch.full_like(focal, height / 2),
-        ],
-        dim=-1,
-    )
+    centre = torch.tensor([width / 2, height / 2]).expand(clips, 2)
+    intrinsics = torch.cat([torch.stack([focal, focal * (1 + 0.05 * draw(clips))], dim=-1), centre], dim=-1)
     plane = 4 + draw(clips)
     y, x = torch.meshgrid(torch.arange(height) + 0.5 - height / 2, torch.arange(width) + 0.5 - width / 2, indexing="ij")
     rays = torch.stack(

@@ -137,7 +137,7 @@ def test_weight_decay_shrinks_arrays_and_spares_vectors() -> None:
 
 
 def test_average_starts_near_the_weights_and_then_lags() -> None:
-    model, parameters, _ = make()
+    _, parameters, _ = make()
     average = AveragedWeights(parameters, decay=0.9)
     with torch.no_grad():
         parameters.values.add_(1.0)
