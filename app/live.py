@@ -59,7 +59,7 @@ class LiveReader(Reader):
         return rgb
 
     def close(self) -> None:
-        """Stop receiving; a waiting ``grab`` returns None."""
+        """Stop receiving; a ``grab`` waiting in another thread returns None."""
         with self._changed:
             self._closed = self._ended = True
             self._newest = None

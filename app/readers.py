@@ -49,7 +49,7 @@ class Reader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file or device; callable from another thread than the one that reads."""
+        """Let go of the file or device."""
 
 
 def open_capture(spec: str | int, name: str, timeout_seconds: float | None = None) -> cv2.VideoCapture:

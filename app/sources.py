@@ -110,8 +110,13 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file or device. A live source that is waiting for a frame ends."""
+        """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
         self._reader.close()
+
+    def interrupt(self) -> None:
+        """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
+        if self._reader.live:
+            self._reader.close()
 
     def _choose(self) -> Iterator[Frame]:
         count = 0

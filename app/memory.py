@@ -1,0 +1,48 @@
+"""How much memory was used, and what to say when there is none left."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stream_recon.configs.errors import ResourceError
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn running out of memory, of the GPU or of the host, into `ResourceError` with what to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = str(error).strip().splitlines()[0] if str(error).strip() else "no memory left"
+        raise ResourceError(
+            f"out of memory ({first}): use a smaller --preset, or one of your own (--preset FILE.toml) with a lower "
+            "[stream] window or a smaller image ([image] max_patches)"
+        ) from error
+
+
+def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    import torch
+
+    # The allocator of the CPU raises a bare RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def peak_host_memory_mb() -> float:
+    """Largest resident size of this process so far; 0 where the system does not say."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def peak_device_memory_mb(device: str) -> float | None:
+    """Most memory that tensors held on a GPU so far; None on a CPU."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)

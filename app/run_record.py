@@ -1,0 +1,84 @@
+"""``run.json``: what was run, with which weights, how fast, and what was lost."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from stream_recon.configs.schema import Preset
+
+RUN_NAME = "run.json"
+PROGRAM = "stream-recon"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before it begins."""
+
+    source: str
+    preset: Preset
+    weights_sha256: str
+    device: str
+    options: dict[str, Any] = field(default_factory=dict)
+    """Choices that change the result, as given on the command line."""
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run went, or has gone so far."""
+
+    interrupted: bool = True
+    frames_read: int = 0
+    frames_reconstructed: int = 0
+    keyframes: int = 0
+    frames_dropped: int = 0
+    """Frames of a live source that came while the one before was still waiting."""
+    frames_damaged: int = 0
+    """Frames that should be there and could not be decoded."""
+    seconds: float = 0.0
+    """From the first frame's decoding to now."""
+    latency_p50_ms: float | None = None
+    """From a frame's way into the engine to its result; None before the first one."""
+    latency_p95_ms: float | None = None
+    peak_host_memory_mb: float = 0.0
+    peak_device_memory_mb: float | None = None
+    """None on a CPU."""
+    attention: str = "auto"
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fps(self) -> float:
+        """Frames reconstructed a second, over the whole run."""
+        return self.frames_reconstructed / self.seconds if self.seconds > 0 else 0.0
+
+
+def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
+    """The content of ``run.json``."""
+    return {
+        "program": PROGRAM,
+        "version": version("stream-recon"),
+        "source": info.source,
+        "started": info.started.isoformat(timespec="seconds"),
+        "interrupted": summary.interrupted,
+        "weights_sha256": info.weights_sha256,
+        "device": info.device,
+        "attention": summary.attention,
+        "options": info.options,
+        "frames": {
+            "read": summary.frames_read,
+            "reconstructed": summary.frames_reconstructed,
+            "keyframes": summary.keyframes,
+            "dropped": summary.frames_dropped,
+            "damaged": summary.frames_damaged,
+        },
+        "timings": {
+            "seconds": round(summary.seconds, 3),
+            "fps": round(summary.fps, 3),
+            "latency_ms": {"p50": summary.latency_p50_ms, "p95": summary.latency_p95_ms},
+        },
+        "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
+        "warnings": list(summary.warnings),
+        "preset": dataclasses.asdict(info.preset),
+    }
