@@ -1,0 +1,150 @@
+"""Camera motion: smooth velocity with jitter, in metres and radians. World: z up. Cameras: x right, y down."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .draws import Draws, wave
+
+WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
+
+
+@dataclass
+class Path:
+    """position [B, S, 3] in metres (z relative to the eye's height of the first frame), yaw, pitch, roll [B, S] in
+    radians, step [B]: the mean translation of a frame in metres."""
+
+    position: Tensor
+    yaw: Tensor
+    pitch: Tensor
+    roll: Tensor
+    step: Tensor
+
+    def rotation(self) -> Tensor:
+        """R_world_camera [B, S, 3, 3]."""
+        cy, sy = self.yaw.cos(), self.yaw.sin()
+        cp, sp = self.pitch.cos(), self.pitch.sin()
+        forward = torch.stack([cp * cy, cp * sy, sp], -1)
+        right = torch.stack([sy, -cy, torch.zeros_like(cy)], -1)
+        down = torch.linalg.cross(forward, right)
+        cr, sr = self.roll.cos()[..., None], self.roll.sin()[..., None]
+        return torch.stack([right * cr + down * sr, down * cr - right * sr, forward], -1)
+
+
+def _rescale(signal: Tensor, step: Tensor) -> Tensor:
+    """The signal [B, S] scaled so that its mean absolute change from frame to frame is step [B, 1]."""
+    change = signal.diff(dim=1).abs().mean(1, keepdim=True)
+    return signal * (step / change.clamp_min(1e-4))
+
+
+def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tensor, Tensor]:
+    """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each."""
+    # Few frames are what is left of a video with large gaps between them.
+    wide = 2.2 if frames <= 4 else 1.0
+    share = (draws.normal(clips, 1, deviation=0.9).exp() * 0.02).clamp(0.0015, 0.12) * wide
+    turn = (draws.normal(clips, 1, deviation=0.9).exp() * 0.9).clamp(0.04, 8.0) * wide * math.pi / 180
+    m = modes[:, None]
+    share = torch.where(m == PAN, share * 0.03, share)
+    turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
+    share = torch.where(m == STATIC, share * 0.002, share)
+    turn = torch.where(m == STATIC, turn * 0.01, turn)
+    turn = torch.where((m == DRIVE) | (m == DRONE), turn * 0.35, turn)
+    share = torch.where(m == DRIVE, share * draws.uniform(1.5, 4.0, clips, 1), share)
+    return share, turn
+
+
+def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tensor) -> Path:
+    """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn."""
+    clips = depth.shape[0]
+    modes = draws.constant(list(weights), torch.int64)[draws.choice(list(weights.values()), clips)]
+    m = modes[:, None]
+    share, turn = _speeds(draws, clips, frames, modes)
+    step = share * depth[:, None]
+    time = torch.arange(frames, device=draws.device, dtype=torch.float32)[None]
+
+    def slow(parts: int = 3) -> Tensor:
+        return wave(draws, clips, frames, 0.02, 0.35, parts)
+
+    # Rotation: drift, slow wandering, and a shaking hand.
+    drift = draws.normal(clips, 1) * time * draws.chance(0.5, clips, 1)
+    shake = draws.log_uniform(0.02, 0.35, clips, 1) * wave(draws, clips, frames, 0.5, 2.5)
+    yaw = draws.uniform(0, 2 * math.pi, clips, 1) + _rescale(drift + 3 * slow() + shake, turn)
+    tilt = _rescale(slow() + 0.3 * shake, turn * draws.uniform(0.1, 0.6, clips, 1))
+    pitch = tilt + draws.normal(clips, 1, deviation=0.15) - 0.1
+    pitch = torch.where(m == DRONE, tilt - draws.uniform(0.15, 1.25, clips, 1), pitch)
+    pitch = torch.where(m == DRIVE, 0.1 * tilt + draws.normal(clips, 1, deviation=0.03), pitch)
+    lean = torch.where(draws.chance(0.1, clips, 1), draws.normal(clips, 1, deviation=0.35), 0.0)
+    sway = _rescale(slow() + 0.5 * shake, turn * draws.uniform(0.05, 0.4, clips, 1))
+    roll = draws.normal(clips, 1, deviation=0.035) + lean + sway * (m != DRIVE)
+
+    # Translation along a heading that follows the view.
+    side = torch.where(m == STRAFE, draws.sign(clips, 1) * math.pi / 2, 0.0)
+    side = torch.where((m == WALK) & draws.chance(0.15, clips, 1), math.pi, side)
+    heading = yaw + side + draws.normal(clips, 1, deviation=0.25) + 0.3 * slow()
+    heading = torch.where(m == DRIVE, yaw, heading)
+    heading = torch.where(m == DRONE, draws.uniform(0, 2 * math.pi, clips, 1) + 0.3 * slow(), heading)
+    pace = (1 + 0.4 * slow()).clamp_min(0.05)
+    travel = torch.stack([pace * heading.cos(), pace * heading.sin()], -1).cumsum(1)
+    rise = draws.uniform(0.0, 0.4, clips, 1) * 3 * slow() + 0.25 * shake
+    position = torch.cat([travel, torch.where(m == DRIVE, 0.02 * rise, rise)[..., None]], -1)
+    # A hand that scans: three waves, so that it comes back to where it was.
+    scan = 6 * torch.stack([slow(), slow(), 0.6 * slow()], -1)
+    position = torch.where((m == SCAN)[..., None], scan, position)
+    orbit, orbit_yaw = _orbit(draws, depth, step, pace, slow())
+    position = torch.where((m == ORBIT)[..., None], orbit, position)
+    yaw = torch.where(m == ORBIT, orbit_yaw + 0.3 * sway, yaw)
+    position = position - position[:, :1]
+    length = position.diff(dim=1).norm(dim=-1).mean(1) if frames > 1 else torch.ones_like(depth)
+    position = position * (step[:, 0] / length.clamp_min(1e-5))[:, None, None]
+
+    path = Path(position, yaw, pitch, roll, step[:, 0])
+    return _jitter(draws, _revisit(draws, path), turn)
+
+
+def _orbit(
+    draws: Draws, depth: Tensor, step: Tensor, pace: Tensor, wander: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A circle about something at the scene's depth, looked at."""
+    clips = depth.shape[0]
+    radius = depth[:, None] * draws.uniform(0.5, 1.2, clips, 1) * (1 + 0.1 * wander)
+    start = draws.uniform(0, 2 * math.pi, clips, 1)
+    angle = start + draws.sign(clips, 1) * torch.cumsum(pace * step / (depth[:, None] * 0.85), 1)
+    position = torch.stack([radius * angle.cos(), radius * angle.sin(), 0.05 * depth[:, None] * wander], -1)
+    return position, angle + math.pi
+
+
+def _revisit(draws: Draws, path: Path) -> Path:
+    """Some clips turn back half-way and see the same places again."""
+    frames = path.yaw.shape[1]
+    if frames < 8:
+        return path
+    back = draws.chance(0.15, path.yaw.shape[0], 1)
+    time = torch.arange(frames, device=path.yaw.device)
+    mirrored = torch.minimum(time, frames - 1 - time)
+    angles = [torch.where(back, x[:, mirrored], x) for x in (path.yaw, path.pitch, path.roll)]
+    position = torch.where(back[..., None], path.position[:, mirrored], path.position)
+    return Path(position, angles[0], angles[1], angles[2], path.step)
+
+
+def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
+    """What no smooth motion explains, independent from frame to frame."""
+    clips, frames = path.yaw.shape
+    size = turn * draws.log_uniform(0.01, 0.3, clips, 1)
+    yaw, pitch, roll = (
+        x + size * weight * draws.normal(clips, frames)
+        for x, weight in ((path.yaw, 1.0), (path.pitch, 1.0), (path.roll, 0.6))
+    )
+    shift = path.step[:, None, None] * draws.log_uniform(0.01, 0.15, clips, 1, 1)
+    position = path.position + shift * draws.normal(clips, frames, 3)
+    return Path(position, yaw, pitch.clamp(-1.45, 1.2), roll, path.step)
+
+
+def draw_focal(draws: Draws, clips: int, height: int, width: int) -> Tensor:
+    """Focal lengths fx, fy in pixels [B, 2]: 35 to 100 degrees over the longer side, pixels nearly square."""
+    usual = draws.normal(clips, deviation=11.0) + 62.0
+    field = torch.where(draws.chance(0.5, clips), usual, draws.uniform(35.0, 100.0, clips)).clamp(35.0, 100.0)
+    focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
+    squeeze = draws.uniform(-0.05, 0.05, clips) * draws.chance(0.6, clips)
+    return torch.stack([focal * (1 + squeeze / 2), focal * (1 - squeeze / 2)], -1)

@@ -1,0 +1,237 @@
+"""What cameras do to images: motion blur, rolling shutter, lens, exposure, colour, blur, noise, JPEG.
+
+Labels stay those of the ideal pinhole at the middle of the exposure; what moves pixels is kept small and to a
+minority of clips.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .draws import Draws, wave
+
+_TAPS = 7  # of a motion blur
+_FAR_AWAY = 200.0  # metres, where there is no surface
+
+
+@dataclass
+class Lens:
+    """Geometric defects of clips [B]: radial distortion at the corners, readout of the rolling shutter and
+    exposure, both in frame intervals."""
+
+    distortion: Tensor
+    readout: Tensor
+    exposure: Tensor
+
+
+@dataclass
+class Tone:
+    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, vignette, blur (pixels), noise, shot [F]."""
+
+    gain: Tensor
+    saturation: Tensor
+    contrast: Tensor
+    gamma: Tensor
+    vignette: Tensor
+    blur: Tensor
+    noise: Tensor
+    shot: Tensor
+
+
+class Degradations:
+    """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all."""
+
+    def __init__(self, draws: Draws, compile: bool) -> None:
+        self._draws = draws
+        self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=True) if compile else apply_tone
+        self._jpeg: Callable[..., Tensor] = torch.compile(apply_jpeg, dynamic=True) if compile else apply_jpeg
+
+    def __call__(self, images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
+        """Degraded images [B, S, 3, H, W] of clean ones."""
+        clips, frames, _, height, width = images.shape
+        images = images.clone()
+        some = slice(0, None, 2)
+        lens = draw_lens(self._draws, images[some].shape[0])
+        images[some] = apply_lens(images[some], depth[some], poses[some], intrinsics[some], lens)
+        tone = draw_tone(self._draws, images.mean((1, 2, 3, 4)), frames)
+        flat = images.view(clips * frames, 3, height, width)
+        noise = self._draws.normal(*flat.shape)
+        images = self._tone(flat, tone, noise).view(images.shape)
+        some = slice(0, None, 3)
+        part = images[some]
+        quality = self._draws.uniform(15.0, 95.0, part.shape[0]).repeat_interleave(frames)
+        images[some] = self._jpeg(part.reshape(-1, 3, height, width), quality).view(part.shape)
+        return images
+
+
+def draw_lens(draws: Draws, clips: int) -> Lens:
+    return Lens(
+        draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),
+        draws.uniform(-0.35, 0.35, clips) * draws.chance(0.4, clips),
+        draws.uniform(0.1, 0.7, clips) * draws.chance(0.6, clips),
+    )
+
+
+def apply_lens(images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor, lens: Lens) -> Tensor:
+    """Images [B, S, 3, H, W] resampled along the motion of their pixels."""
+    clips, frames, _, height, width = images.shape
+    flow = pixel_velocity(depth, poses, intrinsics)
+    x = torch.arange(width, device=images.device) + 0.5 - width / 2
+    y = torch.arange(height, device=images.device)[:, None] + 0.5 - height / 2
+    square = (x * x + y * y) / (0.25 * (height * height + width * width))
+
+    def per_clip(value: Tensor) -> Tensor:
+        return value.view(clips, 1, 1, 1)
+
+    radial = 1 + per_clip(lens.distortion) * square
+    late = per_clip(lens.readout) * (y / height)
+    base_x, base_y = x * radial + flow[..., 0] * late, y * radial + flow[..., 1] * late
+    flat = images.reshape(-1, 3, height, width)
+    total = torch.zeros_like(flat)
+    for tap in range(_TAPS):
+        when = per_clip(lens.exposure) * (tap / (_TAPS - 1) - 0.5)
+        u = (base_x + flow[..., 0] * when) * (2 / width)
+        v = (base_y + flow[..., 1] * when) * (2 / height)
+        grid = torch.stack([u, v], -1).view(-1, height, width, 2)
+        total += torch.nn.functional.grid_sample(flat, grid, padding_mode="border", align_corners=False)
+    return (total / _TAPS).view(images.shape)
+
+
+def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
+    """Motion of pixels over one frame interval [B, S, H, W, 2], at most a tenth of the width."""
+    clips, frames, height, width = depth.shape
+    if frames == 1:
+        return depth.new_zeros(clips, 1, height, width, 2)
+    R, t = poses[..., :3, :3], poses[..., :3, 3]
+    # Camera of the next frame, seen from this one; the last frame moves as the one before.
+    R_rel = R[:, 1:].transpose(-1, -2) @ R[:, :-1]
+    t_rel = (R[:, 1:].transpose(-1, -2) @ (t[:, :-1] - t[:, 1:])[..., None])[..., 0]
+    R_rel, t_rel = (torch.cat([x, x[:, -1:]], 1) for x in (R_rel, t_rel))
+    fx, fy = (intrinsics[:, i].view(clips, 1, 1, 1) for i in (0, 1))
+    x = torch.arange(width, device=depth.device) + 0.5 - width / 2
+    y = torch.arange(height, device=depth.device)[:, None] + 0.5 - height / 2
+    z = torch.where(depth > 0, depth, _FAR_AWAY)
+    rays = (x / fx, y / fy, torch.ones_like(z))
+    moved = [
+        sum((R_rel[..., i, j, None, None] * rays[j] for j in range(3)), torch.zeros_like(z)) * z
+        + t_rel[..., i, None, None]
+        for i in range(3)
+    ]
+    ahead = moved[2].clamp_min(0.05)
+    flow = torch.stack([moved[0] / ahead * fx - x, moved[1] / ahead * fy - y], -1)
+    return flow.clamp(-0.1 * width, 0.1 * width)
+
+
+def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
+    """Tone of frames, from the mean brightness of clips [B]."""
+    clips = brightness.shape[0]
+    target = draws.uniform(0.25, 0.58, clips)
+    drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
+    flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
+    exposure = (target / brightness.clamp_min(0.04)).clamp(0.3, 5.0)[:, None] * (drift + flicker).exp()
+    white = 1 + draws.normal(clips, 1, 3, deviation=0.06)
+    white = white + draws.log_uniform(0.001, 0.02, clips, 1, 1) * draws.normal(clips, frames, 3)
+
+    def per_frame(value: Tensor) -> Tensor:
+        return value[:, None].expand(clips, frames).reshape(-1)
+
+    grey = draws.chance(0.06, clips)
+    blur = draws.uniform(0.35, 1.2, clips) * draws.chance(0.5, clips)
+    return Tone(
+        gain=(exposure[..., None] * white).reshape(-1, 3),
+        saturation=per_frame(torch.where(grey, 0.0, draws.uniform(0.35, 1.35, clips))),
+        contrast=per_frame(draws.uniform(0.8, 1.35, clips)),
+        gamma=per_frame(draws.log_uniform(0.7, 1.4, clips)),
+        vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
+        blur=per_frame(blur),
+        noise=per_frame(draws.log_uniform(0.001, 0.025, clips)),
+        shot=per_frame(draws.log_uniform(0.001, 0.04, clips)),
+    )
+
+
+def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
+    """Images [F, 3, H, W] with tone, blur and noise (standard normal [F, 3, H, W]), 8 bits deep, in 0..1."""
+    height, width = images.shape[-2:]
+
+    def per_frame(value: Tensor) -> Tensor:
+        return value.view(-1, 1, 1, 1)
+
+    x = images * tone.gain[:, :, None, None]
+    grey = x.mean(1, keepdim=True)
+    x = grey + (x - grey) * per_frame(tone.saturation)
+    u = torch.linspace(-1, 1, width, device=x.device)
+    v = torch.linspace(-1, 1, height, device=x.device)[:, None]
+    x = x * (1 - per_frame(tone.vignette) * 0.5 * (u * u + v * v))
+    x = 0.4 + (x - 0.4) * per_frame(tone.contrast)
+    # Highlights roll off instead of clipping at once.
+    x = x.clamp_min(1e-4)
+    x = torch.where(x > 0.8, 0.8 + 0.2 * torch.tanh((x - 0.8) / 0.2), x)
+    x = x ** per_frame(tone.gamma)
+    x = _blur(x, per_frame(tone.blur))
+    x = x + noise * (per_frame(tone.noise) + per_frame(tone.shot) * x.sqrt())
+    return (x.clamp(0, 1) * 255).round() * (1 / 255)
+
+
+def _blur(x: Tensor, sigma: Tensor) -> Tensor:
+    """Separable Gaussian of 5 taps, sigma [F, 1, 1, 1] in pixels (0: none)."""
+    near = torch.exp(-0.5 / (sigma * sigma + 1e-3))
+    wide = near**4
+    scale = 1 / (1 + 2 * near + 2 * wide)
+    near, wide = near * scale, wide * scale
+    for axis in (2, 3):
+        size = x.shape[axis]
+        pad = (0, 0, 2, 2) if axis == 2 else (2, 2, 0, 0)
+        p = torch.nn.functional.pad(x, pad, mode="replicate")
+        shifts = [p.narrow(axis, i, size) for i in range(5)]
+        x = scale * shifts[2] + near * (shifts[1] + shifts[3]) + wide * (shifts[0] + shifts[4])
+    return x
+
+
+_LUMA = (
+    16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56,
+    14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92,
+    49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99,
+)  # fmt: skip
+
+
+def _cosines(device: torch.device) -> Tensor:
+    """The 8x8 matrix of the DCT."""
+    k = torch.arange(8, device=device, dtype=torch.float32)[:, None]
+    x = torch.arange(8, device=device, dtype=torch.float32)[None]
+    basis = torch.cos((2 * x + 1) * k * (math.pi / 16)) * 0.5
+    return torch.where(k == 0, basis * math.sqrt(0.5), basis)
+
+
+def _quantise(plane: Tensor, table: Tensor) -> Tensor:
+    """Planes [F, H, W] (0..255 around 0) through blockwise DCT and tables [F, 8, 8]."""
+    frames, height, width = plane.shape
+    pad = (0, -width % 8, 0, -height % 8)
+    padded = torch.nn.functional.pad(plane[:, None], pad, mode="replicate")[:, 0]
+    blocks = padded.view(frames, padded.shape[1] // 8, 8, padded.shape[2] // 8, 8)
+    D = _cosines(plane.device)
+    spectrum = torch.einsum("ij,fajbk,lk->faibl", D, blocks, D)
+    steps = table[:, None, :, None, :]
+    spectrum = (spectrum / steps).round() * steps
+    blocks = torch.einsum("ij,faibl,lk->fajbk", D, spectrum, D)
+    return blocks.reshape(padded.shape)[:, :height, :width]
+
+
+def apply_jpeg(images: Tensor, quality: Tensor) -> Tensor:
+    """Images [F, 3, H, W] in 0..1 with the artefacts of JPEG (quality 1..100 [F], chroma at half resolution)."""
+    height, width = images.shape[-2:]
+    scale = torch.where(quality < 50, 5000 / quality, 200 - 2 * quality) / 100
+    base = torch.tensor(_LUMA, dtype=torch.float32, device=images.device).view(8, 8)
+    table = (base * scale[:, None, None]).clamp(1, 255)
+    r, g, b = (images * 255).unbind(1)
+    luma = 0.299 * r + 0.587 * g + 0.114 * b
+    chroma = torch.stack([0.564 * (b - luma), 0.713 * (r - luma)], 1)
+    half = torch.nn.functional.avg_pool2d(chroma, 2, ceil_mode=True)
+    chroma_table = torch.maximum(table, table[:, 2:3, 2:3] * 1.5).clamp(1, 255)
+    half = torch.stack([_quantise(half[:, i], chroma_table) for i in range(2)], 1)
+    blue, red = torch.nn.functional.interpolate(half, size=(height, width), mode="bilinear").unbind(1)
+    luma = _quantise(luma - 128, table) + 128
+    result = torch.stack([luma + 1.402 * red, luma - 0.344 * blue - 0.714 * red, luma + 1.772 * blue], 1)
+    return (result * (1 / 255)).clamp(0, 1)
