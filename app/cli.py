@@ -1,0 +1,179 @@
+"""The command line. Only what parses options is imported here: `--help` answers at once, torch comes later."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, ParamSpec
+
+import typer
+
+from stream_recon.configs.errors import InputError, StreamReconError
+
+ERROR_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
+"""128 + SIGINT, as shells report a program that Ctrl-C ended."""
+
+P = ParamSpec("P")
+
+EPILOG = (
+    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
+    "against ground truth; 'stream-recon view --help' says more. A word is a command only as the first argument; for "
+    "a video or folder that is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
+    "(what was finished is kept)."
+)
+
+
+def reported(command: Callable[P, int]) -> Callable[P, None]:
+    """The one place where errors for users become a line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except StreamReconError as error:
+            typer.echo(f"stream-recon: error: {' '.join(str(error).split())}", err=True)
+            code = ERROR_EXIT_CODE
+        except KeyboardInterrupt:
+            typer.echo("stream-recon: stopped", err=True)
+            code = INTERRUPTED_EXIT_CODE
+        raise typer.Exit(code)
+
+    return run
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"stream-recon {version('stream-recon')}")
+        raise typer.Exit
+
+
+Preset = Annotated[str, typer.Option(help="A preset that ships with the program, or a TOML file.")]
+Weights = Annotated[Path | None, typer.Option(help="A .safetensors file that fits the preset; else the embedded one.")]
+Device = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where the network runs.")]
+Attention = Annotated[Literal["auto", "flashinfer", "sdpa"], typer.Option(help="Attention backend.")]
+Keyframes = Annotated[
+    str | None,
+    typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
+]
+Host = Annotated[str, typer.Option(help="Address that the viewer listens on; it has no password.")]
+Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535)]
+
+
+@reported
+def reconstruct_command(
+    source: Annotated[
+        str, typer.Argument(help="Video file, folder of images, camera number (0), or address (rtsp://)")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Result folder; else NAME-recon here, numbered if that exists."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in that folder.")] = False,
+    stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
+    fps: Annotated[float | None, typer.Option(help="Take frames at this rate; for images: their rate.")] = None,
+    start: Annotated[float | None, typer.Option(help="Begin at this second of the source.")] = None,
+    end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
+    max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
+    preset: Preset = "small",
+    weights: Weights = None,
+    device: Device = "auto",
+    attention: Attention = "auto",
+    keyframes: Keyframes = None,
+    viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    keep_open: Annotated[
+        bool, typer.Option("--keep-open", help="Keep the viewer open at the end; at a terminal it always is.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> int:
+    """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame.
+
+    Works with SOURCE alone. The viewer's address is printed first; results are written as they come.
+    """
+    from stream_recon.app.commands import FrameChoice, ModelChoice, ViewerChoice, reconstruct_source
+
+    return reconstruct_source(
+        source,
+        output=output,
+        overwrite=overwrite,
+        frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
+        model=ModelChoice(preset, weights, device, attention, keyframes),
+        view=ViewerChoice(host, port, keep_open=keep_open or sys.stdin.isatty()) if viewer else None,
+    )
+
+
+@reported
+def view_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+) -> int:
+    """Show a finished (or interrupted) result in the browser until Ctrl-C."""
+    from stream_recon.app.commands import ViewerChoice, view_folder
+
+    return view_folder(folder, ViewerChoice(host, port, keep_open=True))
+
+
+@reported
+def eval_command(
+    sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
+    stride: Annotated[int, typer.Option(help="Take every n-th frame.", min=1)] = 1,
+    frames: Annotated[int | None, typer.Option(help="Take at most so many frames.", min=1)] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file, too.")] = None,
+    preset: Preset = "small",
+    weights: Weights = None,
+    device: Device = "auto",
+    attention: Attention = "auto",
+    keyframes: Keyframes = None,
+) -> int:
+    """Run on sequences with ground truth and print errors beside those of simple baselines."""
+    from stream_recon.app.evaluate import run
+    from stream_recon.app.memory import memory_errors
+
+    with memory_errors():
+        return run(
+            sequences,
+            stride=stride,
+            frames=frames,
+            json_path=json,
+            preset=preset,
+            weights=weights,
+            device=device,
+            attention=attention,
+            keyframes=keyframes,
+        )
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"view": view_command, "eval": eval_command}
+
+
+@reported
+def _name_is_a_command(word: str) -> int:
+    raise InputError(f"'{word}' is a command: for the file or folder of that name write ./{word}")
+
+
+def main() -> None:
+    """Entry point: the first argument chooses the command if it is exactly one of their words."""
+    arguments = sys.argv[1:]
+    word = arguments[0] if arguments else ""
+    program = typer.Typer(add_completion=False)
+    if word not in COMMANDS:
+        program.command(epilog=EPILOG)(reconstruct_command)
+        name = "stream-recon"
+    elif len(arguments) == 1 and Path(word).exists():
+        program.command()(lambda: _name_is_a_command(word))
+        name, arguments = "stream-recon", []
+    else:
+        program.command()(COMMANDS[word])
+        name, arguments = f"stream-recon {word}", arguments[1:]
+    typer.main.get_command(program).main(arguments, prog_name=name)
+
+
+if __name__ == "__main__":
+    main()
