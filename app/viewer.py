@@ -149,9 +149,9 @@ class Viewer:
             self._wake.notify()
 
     def has_room(self) -> bool:
-        """Whether a result added now would skip no points."""
+        """Whether a result added now would skip no points. A viewer that has stopped never makes anyone wait."""
         with self._wake:
-            return len(self._heavy) < WAITING_RESULTS
+            return len(self._heavy) < WAITING_RESULTS or not self._thread.is_alive()
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until everything added so far is on the page; False if it took too long."""

@@ -1,5 +1,6 @@
 """Starting and stopping the web server of the viewer, at exactly the address asked for and without a word."""
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -10,6 +11,9 @@ import rich
 import viser
 
 from stream_recon.configs.errors import ResourceError
+
+GOODBYE_S = 0.5
+"""Time that browsers get to close their connections."""
 
 
 def start_server(host: str, port: int) -> Any:
@@ -38,7 +42,20 @@ def start_server(host: str, port: int) -> Any:
 
 
 def stop_server(server: Any) -> None:
+    """Stop serving, also while browsers are connected.
+
+    Browsers keep spare connections open on which they never say a word, and the web server would wait for each
+    of them; hence what has not closed by itself after ``GOODBYE_S`` is cut.
+    """
+    loop = server.get_event_loop()
+
+    def hang_up() -> None:
+        for task in asyncio.all_tasks(loop):
+            if task.get_coro().__qualname__ == "Server.conn_handler":
+                task.cancel()
+
     with _quiet_console():
+        loop.call_soon_threadsafe(loop.call_later, GOODBYE_S, hang_up)
         server.stop()
 
 

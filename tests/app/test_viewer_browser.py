@@ -79,7 +79,7 @@ class Feeder:
 
 @pytest.fixture
 def fed() -> Iterator[tuple[Viewer, Feeder]]:
-    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.06), port=0, point_budget=60_000) as viewer:
+    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.04), port=0, point_budget=60_000) as viewer:
         feeder = Feeder(viewer, fps=8)
         yield viewer, feeder
         feeder.stop()
@@ -170,8 +170,8 @@ def test_confidence_slider_hides_points_and_the_button_downloads_them(browser: A
     assert viewer.flush()
     before = wait_for(lambda: (n := points_on_page(browser)) == viewer.points_shown and n)
     slider = browser.find_elements("css selector", "[role=slider]")[0]
-    slider.send_keys("\ue014" * 40)  # arrow right
-    wait_for(lambda: 0 < points_on_page(browser) < 0.8 * before)
+    slider.send_keys("\ue014" * 60)  # arrow right
+    wait_for(lambda: 0 < points_on_page(browser) < 0.9 * before)
 
     assert viewer.flush()
     shown = viewer.points_shown
@@ -191,3 +191,29 @@ def test_a_late_browser_sees_everything(browser: Any, fed: tuple[Viewer, Feeder]
     assert wait_for(lambda: points_on_page(browser)) == viewer.points_shown
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.05)
     assert not browser.find_elements("xpath", "//button[contains(., 'Pause')]")
+
+
+def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 12 and points_on_page(browser))
+    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+
+    def distance_to(ordinal: int) -> float:
+        return float(np.linalg.norm(client.camera.position - viewer.timeline.poses[ordinal, :3, 3]))
+
+    started = distance_to(0)
+    browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
+    wait_for(lambda: viewer.panel.follow)
+    before = client.camera.position
+    wait_for(lambda: np.linalg.norm(client.camera.position - before) > 0.02)
+    feeder.stop()
+    assert viewer.flush()
+    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.scene.unit)
+
+    viewer.panel._scrubber.value = 3
+    viewer.panel._from_here.value = True
+    assert viewer.flush()
+    wait_for(lambda: distance_to(3) < 0.01)
+    assert started > 0.1
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.2)
