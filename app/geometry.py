@@ -126,9 +126,7 @@ def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
 def rotation_angle_deg(R: NDArray[np.floating]) -> NDArray[np.float64]:
     """Angles [...] in degrees of rotations [..., 3, 3]; exact near 0 and 180, unlike arccos of the trace."""
     m = np.asarray(R, np.float64)
-    axis = np.stack(
-        [m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]], axis=-1
-    )
+    axis = np.stack([m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]], axis=-1)
     sine, cosine = np.linalg.norm(axis, axis=-1), np.trace(m, axis1=-2, axis2=-1) - 1.0
     angle: NDArray[np.float64] = np.degrees(np.arctan2(sine, cosine))
     return angle
@@ -148,9 +146,7 @@ def quaternion_xyzw(R: NDArray[np.floating]) -> NDArray[np.float64]:
     for a, b, c in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
         outer[..., a, b] = outer[..., b, a] = m[..., a, b] + m[..., b, a]
         # (c + 2) % 3 and (c + 1) % 3 are the rows left over, in the order that gives +sin.
-        outer[..., c, 3] = outer[..., 3, c] = (
-            m[..., (c + 2) % 3, (c + 1) % 3] - m[..., (c + 1) % 3, (c + 2) % 3]
-        )
+        outer[..., c, 3] = outer[..., 3, c] = m[..., (c + 2) % 3, (c + 1) % 3] - m[..., (c + 1) % 3, (c + 2) % 3]
     best = np.argmax(np.diagonal(outer, axis1=-2, axis2=-1), axis=-1)
     q = np.take_along_axis(outer, best[..., None, None], axis=-2)[..., 0, :]
     q /= np.linalg.norm(q, axis=-1, keepdims=True)

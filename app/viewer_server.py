@@ -5,6 +5,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from types import CoroutineType
 from typing import Any
 
 import rich
@@ -51,7 +52,8 @@ def stop_server(server: Any) -> None:
 
     def hang_up() -> None:
         for task in asyncio.all_tasks(loop):
-            if task.get_coro().__qualname__ == "Server.conn_handler":
+            coroutine = task.get_coro()
+            if isinstance(coroutine, CoroutineType) and coroutine.__qualname__ == "Server.conn_handler":
                 task.cancel()
 
     with _quiet_console():

@@ -139,9 +139,7 @@ def test_poses_invert_and_move_points() -> None:
 
 def test_quaternions_round_trip_also_at_half_turns() -> None:
     half_turns = np.stack([2 * np.outer(n, n) - np.eye(3) for n in random_rotations(20, 7)[:, 0]])
-    axes = np.stack([np.diag([1, -1, -1]), np.diag([-1, 1, -1]), np.diag([-1, -1, 1]), np.eye(3)]).astype(
-        float
-    )
+    axes = np.stack([np.diag([1, -1, -1]), np.diag([-1, 1, -1]), np.diag([-1, -1, 1]), np.eye(3)]).astype(float)
     rotations = np.concatenate([random_rotations(500), half_turns, axes])
     q = quaternion_xyzw(rotations)
     np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1.0, atol=1e-12)
