@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stream_recon.app.results import FrameResult
 from stream_recon.configs.schema import PointsConfig
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from stream_recon.app.geometry import (
     depth_edges,
     frame_points,
