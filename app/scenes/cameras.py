@@ -35,6 +35,8 @@ class Path:
 
 def _rescale(signal: Tensor, step: Tensor) -> Tensor:
     """The signal [B, S] scaled so that its mean absolute change from frame to frame is step [B, 1]."""
+    if signal.shape[1] == 1:
+        return signal * step
     change = signal.diff(dim=1).abs().mean(1, keepdim=True)
     return signal * (step / change.clamp_min(1e-4))
 
@@ -103,9 +105,7 @@ def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tenso
     return _jitter(draws, _revisit(draws, path), turn)
 
 
-def _orbit(
-    draws: Draws, depth: Tensor, step: Tensor, pace: Tensor, wander: Tensor
-) -> tuple[Tensor, Tensor]:
+def _orbit(draws: Draws, depth: Tensor, step: Tensor, pace: Tensor, wander: Tensor) -> tuple[Tensor, Tensor]:
     """A circle about something at the scene's depth, looked at."""
     clips = depth.shape[0]
     radius = depth[:, None] * draws.uniform(0.5, 1.2, clips, 1) * (1 + 0.1 * wander)

@@ -10,9 +10,7 @@ _COLOURED = ("plastic", "paint", "ceramic", "paper", "fabric", "wild")
 def _legs(radius: float, top: float, x: float = 0.46, y: float = 0.44, group: int = 1) -> tuple[Part, ...]:
     half = (0.0, 0.0, top / 2)
     return tuple(
-        box((sx * x, sy * y, top / 2), half, (radius, radius, 0.0), group=group)
-        for sx in (-1, 1)
-        for sy in (-1, 1)
+        box((sx * x, sy * y, top / 2), half, (radius, radius, 0.0), group=group) for sx in (-1, 1) for sy in (-1, 1)
     )
 
 

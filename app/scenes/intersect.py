@@ -110,7 +110,9 @@ def primitive(row: list[float], p: Vector, d: Vector, least: float) -> tuple[Ten
         low, high = ellipsoid(o, r)
         face = torch.zeros_like(low, dtype=torch.int64)
         if kind == BLOB:
-            low = blob(o, r, low, high, shape0, shape1)
+            near = low < high  # few rays meet the ball at all, and the march is long
+            some_o, some_r = ([x.expand(low.shape)[near] for x in v] for v in (o, r))
+            low = low.masked_scatter(near, blob(tuple(some_o), tuple(some_r), low[near], high[near], shape0, shape1))
     t = torch.where((low < high) & (low > least), low, FAR)
     if mask:
         front = is_solid((o[0] + low * r[0], o[1] + low * r[1], o[2] + low * r[2]), mask, frequency)

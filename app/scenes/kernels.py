@@ -4,8 +4,6 @@ One program handles a tile of TILE_WIDTH x TILE_HEIGHT pixels with 2x2 rays each
 tile, the primitives whose bounding sphere meets the cone around the tile's rays; the caster visits those alone.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -18,7 +16,16 @@ _AIR = tl.constexpr(5)
 
 
 @triton.jit  # type: ignore[misc]
-def _box(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any, kx: Any, ky: Any) -> Any:
+def _box(
+    ox: tl.tensor,
+    oy: tl.tensor,
+    oz: tl.tensor,
+    rx: tl.tensor,
+    ry: tl.tensor,
+    rz: tl.tensor,
+    kx: tl.tensor,
+    ky: tl.tensor,
+) -> tl.tensor:
     """Entry, exit and entry face of the unit box whose x and y extents shrink by k * (z + 1)."""
     small = 1e-8
     sz = tl.where(tl.abs(rz) < small, small, rz)
@@ -45,7 +52,9 @@ def _box(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any, kx: Any, ky: Any)
 
 
 @triton.jit  # type: ignore[misc]
-def _frustum(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any, k: Any) -> Any:
+def _frustum(
+    ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor, k: tl.tensor
+) -> tl.tensor:
     """The same for a round frustum: radius 1 - k * (z + 1), a cylinder where k is 0."""
     small = 1e-8
     sz = tl.where(tl.abs(rz) < small, small, rz)
@@ -76,7 +85,7 @@ def _frustum(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any, k: Any) -> An
 
 
 @triton.jit  # type: ignore[misc]
-def _ellipsoid(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any) -> Any:
+def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor) -> tl.tensor:
     qa = rx * rx + ry * ry + rz * rz + 1e-20
     qb = ox * rx + oy * ry + oz * rz
     root = qb * qb - qa * (ox * ox + oy * oy + oz * oz - 1.0)
@@ -88,8 +97,17 @@ def _ellipsoid(ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any) -> Any:
 
 @triton.jit  # type: ignore[misc]
 def _blob(
-    ox: Any, oy: Any, oz: Any, rx: Any, ry: Any, rz: Any, low: Any, high: Any, amplitude: Any, frequency: Any
-) -> Any:
+    ox: tl.tensor,
+    oy: tl.tensor,
+    oz: tl.tensor,
+    rx: tl.tensor,
+    ry: tl.tensor,
+    rz: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    amplitude: tl.tensor,
+    frequency: tl.tensor,
+) -> tl.tensor:
     """Sphere tracing of a lumpy ball inside the unit sphere; a miss moves the entry behind the exit."""
     speed = 0.6 / tl.sqrt(rx * rx + ry * ry + rz * rz + 1e-20)
     t = tl.maximum(low, 0.0)
@@ -105,12 +123,12 @@ def _blob(
 
 
 @triton.jit  # type: ignore[misc]
-def _cell(x: Any) -> Any:
+def _cell(x: tl.tensor) -> tl.tensor:
     return tl.floor(x).to(tl.int32)
 
 
 @triton.jit  # type: ignore[misc]
-def _is_solid(x: Any, y: Any, z: Any, mask: Any, frequency: Any) -> Any:
+def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequency: tl.tensor) -> tl.tensor:
     """Whether a perforated primitive has matter at a surface point of its unit cube."""
     u = x * frequency
     v = z * frequency
@@ -124,7 +142,16 @@ def _is_solid(x: Any, y: Any, z: Any, mask: Any, frequency: Any) -> Any:
 
 
 @triton.jit  # type: ignore[misc]
-def _hit(row: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, least: Any) -> Any:
+def _hit(
+    row: tl.tensor,
+    px: tl.tensor,
+    py: tl.tensor,
+    pz: tl.tensor,
+    dx: tl.tensor,
+    dy: tl.tensor,
+    dz: tl.tensor,
+    least: tl.tensor,
+) -> tl.tensor:
     """Ray parameter (above least) and face of a primitive, _FAR for a miss. row points to its columns."""
     a0 = tl.load(row)
     a1 = tl.load(row + 1)
@@ -165,7 +192,9 @@ def _hit(row: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, least: 
 
 
 @triton.jit  # type: ignore[misc]
-def _height_at(heights: Any, x: Any, y: Any, x0: Any, y0: Any, cell: Any, G: tl.constexpr) -> Any:
+def _height_at(
+    heights: tl.tensor, x: tl.tensor, y: tl.tensor, x0: tl.tensor, y0: tl.tensor, cell: tl.tensor, G: tl.constexpr
+) -> tl.tensor:
     u = tl.minimum(tl.maximum((x - x0) / cell, 0.0), G - 1.001)
     v = tl.minimum(tl.maximum((y - y0) / cell, 0.0), G - 1.001)
     iu = tl.floor(u).to(tl.int32)
@@ -182,18 +211,18 @@ def _height_at(heights: Any, x: Any, y: Any, x0: Any, y0: Any, cell: Any, G: tl.
 
 @triton.jit  # type: ignore[misc]
 def _terrain(
-    heights: Any,
-    px: Any,
-    py: Any,
-    pz: Any,
-    dx: Any,
-    dy: Any,
-    dz: Any,
-    x0: Any,
-    y0: Any,
-    cell: Any,
+    heights: tl.tensor,
+    px: tl.tensor,
+    py: tl.tensor,
+    pz: tl.tensor,
+    dx: tl.tensor,
+    dy: tl.tensor,
+    dz: tl.tensor,
+    x0: tl.tensor,
+    y0: tl.tensor,
+    cell: tl.tensor,
     G: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """March over a height map with steps that grow with distance, then bisect."""
     scale = 1.0 / tl.sqrt(dx * dx + dy * dy + dz * dz)
     t = tl.full(dx.shape, 0.0, tl.float32)
@@ -209,16 +238,23 @@ def _terrain(
     high = t
     for _ in range(9):
         middle = 0.5 * (low + high)
-        gap = pz + middle * dz - _height_at(
-            heights, px + middle * dx, py + middle * dy, x0, y0, cell, G
-        )
+        gap = pz + middle * dz - _height_at(heights, px + middle * dx, py + middle * dy, x0, y0, cell, G)
         low = tl.where(gap < 0, low, middle)
         high = tl.where(gap < 0, middle, high)
     return tl.where((below == 1) & (high > _NEAR), high, _FAR)
 
 
 @triton.jit  # type: ignore[misc]
-def _room(air: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, WALL: tl.constexpr) -> Any:
+def _room(
+    air: tl.tensor,
+    px: tl.tensor,
+    py: tl.tensor,
+    pz: tl.tensor,
+    dx: tl.tensor,
+    dy: tl.tensor,
+    dz: tl.tensor,
+    WALL: tl.constexpr,
+) -> tl.tensor:
     """Where a ray leaves the union of the air boxes, and the key of the wall there."""
     small = 1e-8
     ix = 1.0 / tl.where(tl.abs(dx) < small, small, dx)
@@ -226,8 +262,9 @@ def _room(air: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, WALL: 
     iz = 1.0 / tl.where(tl.abs(dz) < small, small, dz)
     out = tl.full(dx.shape, 0.0, tl.float32)
     key = tl.full(dx.shape, -1, tl.int32)
-    for again in range(2 * _AIR):
-        box = air + (again % _AIR) * 7
+    for again in range(10):  # the air boxes twice, since a ray may leave them in any order
+        index = again % 5
+        box = air + index * 7
         flag = tl.load(box + 6)
         if flag > 0.0:
             x0 = (tl.load(box) - px) * ix
@@ -247,7 +284,6 @@ def _room(air: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, WALL: 
                 tl.where(high == hx, tl.where(dx > 0, 0, 1), tl.where(dy > 0, 2, 3)),
             )
             further = (low <= out + 1e-3) & (high > out + 1e-4) & (low < high)
-            index = again % _AIR
             wall = tl.where(index == 0, WALL, tl.where(index == 2, WALL + 4, WALL + 3))
             level = tl.where(face == 5, WALL + 1, tl.where(face == 4, WALL + 2, wall))
             level = tl.where((index == 1) | (index > 2), wall, level)
@@ -259,15 +295,15 @@ def _room(air: Any, px: Any, py: Any, pz: Any, dx: Any, dy: Any, dz: Any, WALL: 
 
 @triton.jit  # type: ignore[misc]
 def list_tiles(
-    primitives: Any,
-    counts: Any,
-    views: Any,
-    lists: Any,
-    lengths: Any,
-    tiles: Any,
-    tiles_x: Any,
-    width: Any,
-    height: Any,
+    primitives: tl.tensor,
+    counts: tl.tensor,
+    views: tl.tensor,
+    lists: tl.tensor,
+    lengths: tl.tensor,
+    tiles: tl.tensor,
+    tiles_x: tl.tensor,
+    width: tl.tensor,
+    height: tl.tensor,
     N: tl.constexpr,
 ) -> None:
     """For each tile, the primitives whose bounding sphere meets the cone around the tile."""
@@ -311,22 +347,22 @@ def list_tiles(
 
 @triton.jit  # type: ignore[misc]
 def cast_tiles(
-    primitives: Any,
-    views: Any,
-    air: Any,
-    ground: Any,
-    heights: Any,
-    lists: Any,
-    lengths: Any,
-    t_first: Any,
-    key_first: Any,
-    share: Any,
-    t_second: Any,
-    key_second: Any,
-    tiles: Any,
-    tiles_x: Any,
-    width: Any,
-    height: Any,
+    primitives: tl.tensor,
+    views: tl.tensor,
+    air: tl.tensor,
+    ground: tl.tensor,
+    heights: tl.tensor,
+    lists: tl.tensor,
+    lengths: tl.tensor,
+    t_first: tl.tensor,
+    key_first: tl.tensor,
+    share: tl.tensor,
+    t_second: tl.tensor,
+    key_second: tl.tensor,
+    tiles: tl.tensor,
+    tiles_x: tl.tensor,
+    width: tl.tensor,
+    height: tl.tensor,
     N: tl.constexpr,
     G: tl.constexpr,
 ) -> None:
@@ -374,12 +410,15 @@ def cast_tiles(
         best = floor
         key = tl.where(floor < _FAR, (N + 5) * 8 + 4, -1)
     base = frame * tiles + tile
-    for i in range(tl.load(lengths + base)):
+    length = tl.load(lengths + base)
+    i = 0
+    while i < length:
         n = tl.load(lists + base * N + i).to(tl.int32)
         t, face = _hit(primitives + (clip * N + n) * _COLUMNS, px, py, pz, dx, dy, dz, _NEAR)
         closer = t < best
         best = tl.where(closer, t, best)
         key = tl.where(closer, n * 8 + face, key)
+        i += 1
     same = (key[:, :, None] == key[:, None, :]).to(tl.int32)
     votes = tl.sum(same, 2) * 8 + (3 - ray)
     top = tl.max(votes, 1)
@@ -403,13 +442,13 @@ def cast_tiles(
 
 @triton.jit  # type: ignore[misc]
 def cast_shadows(
-    primitives: Any,
-    counts: Any,
-    lights: Any,
-    points: Any,
-    clips: Any,
-    visible: Any,
-    total: Any,
+    primitives: tl.tensor,
+    counts: tl.tensor,
+    lights: tl.tensor,
+    points: tl.tensor,
+    clips: tl.tensor,
+    visible: tl.tensor,
+    total: tl.tensor,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -426,7 +465,8 @@ def cast_shadows(
     last = tl.max(own, 0)
     lowest = tl.min(tl.where(own < 0, last, own), 0)
     if last >= 0:
-        for clip in range(lowest, last + 1):
+        clip = lowest
+        while clip <= last:
             member = own == clip
             number = tl.sum(member.to(tl.int32), 0)
             if number > 0:
@@ -451,7 +491,9 @@ def cast_shadows(
                 ay = tl.load(lamp + 1) - my * near
                 az = tl.load(lamp + 2) - mz * near
                 reach = tl.where(near > 0.5, 0.999, 1.0e4)
-                for n in range(tl.load(counts + clip)):
+                count = tl.load(counts + clip)
+                n = 0
+                while n < count:
                     row = primitives + (clip * N + n) * _COLUMNS
                     sx = tl.load(row + 17) - mx
                     sy = tl.load(row + 18) - my
@@ -465,4 +507,6 @@ def cast_shadows(
                     if gx * gx + gy * gy + gz * gz < radius * radius * 1.001:
                         t, _ = _hit(row, px, py, pz, dx, dy, dz, 1e-3)
                         seen = tl.where(member & (t < reach), 0.0, seen)
+                    n += 1
+            clip += 1
     tl.store(visible + light * total + at, seen, mask=inside)

@@ -36,9 +36,7 @@ def sized(draws: Draws, catalogue: Catalogue, template: Tensor) -> Tensor:
     return draws.between(catalogue.size[template])
 
 
-def make_objects(
-    template: Tensor, position: Tensor, size: Tensor, yaw: Tensor, present: Tensor
-) -> Objects:
+def make_objects(template: Tensor, position: Tensor, size: Tensor, yaw: Tensor, present: Tensor) -> Objects:
     return Objects(template, position, size, about_z(yaw), present)
 
 

@@ -170,17 +170,13 @@ def _middle(draws: Draws, catalogue: Catalogue, walls: _Walls, clips: int) -> li
     flat = [x.reshape(clips, 8, *x.shape[3:]) for x in (chair, chair_place, chair_size, look, seated)]
     chairs = make_objects(*flat)
     rug = catalogue.choose(draws, {"rug": 1.0}, clips, 2)
-    rugs = make_objects(
-        rug, tables.position, sized(draws, catalogue, rug), yaw, draws.chance(0.4, clips, 2)
-    )
+    rugs = make_objects(rug, tables.position, sized(draws, catalogue, rug), yaw, draws.chance(0.4, clips, 2))
     number = 5
     spot = walls.middle[:, None, :2] + draws.uniform(-1, 1, clips, number, 2) * (walls.half[:, None, :2] - 0.3)
     loose = catalogue.choose(draws, _ANYWHERE, clips, number)
     spot = torch.cat([spot, torch.zeros(clips, number, 1, device=draws.device)], -1)
     turn = draws.uniform(0, 2 * math.pi, clips, number)
-    loose_objects = make_objects(
-        loose, spot, sized(draws, catalogue, loose), turn, draws.chance(0.35, clips, number)
-    )
+    loose_objects = make_objects(loose, spot, sized(draws, catalogue, loose), turn, draws.chance(0.35, clips, number))
     return [tables, chairs, rugs, loose_objects]
 
 

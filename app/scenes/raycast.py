@@ -306,22 +306,24 @@ def _shadows_torch(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor) 
     visible = torch.ones(2, clips.shape[0])
     for clip in clips.unique().tolist():
         member = (clips == clip).nonzero()[:, 0]
-        p = points[:, member]
-        middle = (p.amin(1) + p.amax(1)) / 2
-        size = float((p.amax(1) - p.amin(1)).norm()) / 2
         rows = scene.primitives[clip, : int(scene.count[clip])].tolist()
         for light in range(2):
-            lamp = lights[clip, light]
-            reach = 0.999 if float(lamp[3]) > 0.5 else FAR
-            d = lamp[:3, None] - p * lamp[3]
-            axis = lamp[:3] - middle * lamp[3]
-            seen = torch.ones(p.shape[1])
-            for row in rows:
-                sphere = torch.tensor(row[SPHERE : SPHERE + 4])
-                to = sphere[:3] - middle
-                s = (to @ axis / (axis @ axis + 1e-9)).clamp(0.0, reach)
-                if float((to - s * axis).norm()) < float(sphere[3]) + size:
-                    t, _ = intersect.primitive(row, (p[0], p[1], p[2]), (d[0], d[1], d[2]), 1e-3)
-                    seen = torch.where(t < reach, 0.0, seen)
-            visible[light, member] = seen
+            visible[light, member] = _lit(rows, points[:, member], lights[clip, light])
     return visible
+
+
+def _lit(rows: list[list[float]], points: Tensor, lamp: Tensor) -> Tensor:
+    """Which points [3, P] see one lamp [4]."""
+    reach = 0.999 if float(lamp[3]) > 0.5 else FAR
+    toward = lamp[:3, None] - points * lamp[3]
+    length = (toward * toward).sum(0) + 1e-9
+    seen = torch.ones(points.shape[1])
+    for row in rows:
+        to = torch.tensor(row[SPHERE : SPHERE + 3])[:, None] - points
+        along = ((to * toward).sum(0) / length).clamp(0.0, reach)
+        off = to - along * toward
+        near = ((off * off).sum(0) < row[SPHERE + 3] ** 2 * 1.001).nonzero()[:, 0]
+        p, d = points[:, near], toward[:, near]
+        t, _ = intersect.primitive(row, (p[0], p[1], p[2]), (d[0], d[1], d[2]), 1e-3)
+        seen[near] = torch.where(t < reach, 0.0, seen[near])
+    return seen

@@ -55,8 +55,7 @@ def _pixel_rays(index: Tensor, s: Surroundings) -> tuple[Tensor, list[Tensor], l
 
 def _local(m: dict[str, Tensor], p: list[Tensor]) -> list[Tensor]:
     return [
-        m[f"a{3 * i}"] * p[0] + m[f"a{3 * i + 1}"] * p[1] + m[f"a{3 * i + 2}"] * p[2] + m[f"o{i}"]
-        for i in range(3)
+        m[f"a{3 * i}"] * p[0] + m[f"a{3 * i + 1}"] * p[1] + m[f"a{3 * i + 2}"] * p[2] + m[f"o{i}"] for i in range(3)
     ]
 
 
@@ -109,7 +108,9 @@ def _normal(m: dict[str, Tensor], q: list[Tensor], face: Tensor, direction: list
     ]
     lumps = _blob_gradient(q, torch.where(kind == BLOB, k0, zero), k1)
     n = [
-        torch.where(kind == BOX, box[i], torch.where(kind == FRUSTUM, tube[i], torch.where(kind == ELLIPSOID, q[i], lumps[i])))
+        torch.where(
+            kind == BOX, box[i], torch.where(kind == FRUSTUM, tube[i], torch.where(kind == ELLIPSOID, q[i], lumps[i]))
+        )
         for i in range(3)
     ]
     # A normal is a gradient: it transforms with the transpose of the map to the unit cube.
@@ -132,9 +133,7 @@ def surface_points(index: Tensor, depth: Tensor, key: Tensor, s: Surroundings) -
     return points, view[14].to(torch.int32)
 
 
-def shade(
-    index: Tensor, depth: Tensor, key: Tensor, visible: Tensor, s: Surroundings
-) -> Tensor:
+def shade(index: Tensor, depth: Tensor, key: Tensor, visible: Tensor, s: Surroundings) -> Tensor:
     """Linear-ish RGB [3, P] of samples: flat pixel index, depth in metres, key, and visibility [2, P] of lights."""
     frame, direction, view = _pixel_rays(index, s)
     hit = key >= 0
@@ -150,8 +149,7 @@ def shade(
     slope = _slope(s, light, clip, p)
     terrain = (light[LIGHT["terrain"]] > 0.5) & (row == GROUND)
     normal = [
-        torch.where(terrain, x, y)
-        for x, y in zip((-slope[0], -slope[1], torch.ones_like(t)), normal, strict=True)
+        torch.where(terrain, x, y) for x, y in zip((-slope[0], -slope[1], torch.ones_like(t)), normal, strict=True)
     ]
     normal = _unit_toward(normal, direction)
     ray = (direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2).rsqrt()
@@ -170,9 +168,7 @@ def shade(
     return torch.stack([torch.where(hit, c, b) for c, b in zip(result, sky, strict=True)])
 
 
-def _albedo(
-    m: dict[str, Tensor], q: list[Tensor], face: Tensor, pixel: Tensor, s: Surroundings
-) -> list[Tensor]:
+def _albedo(m: dict[str, Tensor], q: list[Tensor], face: Tensor, pixel: Tensor, s: Surroundings) -> list[Tensor]:
     size = [m["s0"], m["s1"], m["s2"]]
     metres = [q[i] * size[i] for i in range(3)]
     curved = (m["type"] == ELLIPSOID) | (m["type"] == BLOB) | ((m["type"] == FRUSTUM) & (face < 4))
@@ -255,5 +251,3 @@ def _sky(light: list[Tensor], direction: list[Tensor], ray: Tensor, clip: Tensor
 def no_surface(depth: Tensor) -> Tensor:
     """Depth with 0 where there is no surface."""
     return torch.where(depth < min(FAR, 600.0), depth, torch.zeros_like(depth))
-
-

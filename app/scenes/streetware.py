@@ -8,9 +8,7 @@ _WHEEL = {"axis": 0, "group": 2}
 
 def _wheels(y: float, z: float, radius: float) -> tuple[object, ...]:
     return tuple(
-        rod((sx * 0.44, sy * y, z), (0.05, 0, 0), (0.0, radius, radius), **_WHEEL)
-        for sx in (-1, 1)
-        for sy in (-1, 1)
+        rod((sx * 0.44, sy * y, z), (0.05, 0, 0), (0.0, radius, radius), **_WHEEL) for sx in (-1, 1) for sy in (-1, 1)
     )
 
 

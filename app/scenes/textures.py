@@ -146,7 +146,6 @@ def photo(texels: Tensor, starts: Tensor, layer: Tensor, u: Tensor, v: Tensor, l
     weights = ((1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b)
     corners = [texels[(start + yy * size + xx).long().clamp_max(limit)] for yy in ys for xx in xs]
     return [
-        sum((w * ((c >> bits) & 255) for w, c in zip(weights, corners, strict=True)), torch.zeros_like(u))
-        * (1 / 255.0)
+        sum((w * ((c >> bits) & 255) for w, c in zip(weights, corners, strict=True)), torch.zeros_like(u)) * (1 / 255.0)
         for bits in (0, 8, 16)
     ]
