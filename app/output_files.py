@@ -69,8 +69,8 @@ class GrowingFile:
                 _write_all(self._file, entry + self._tail, self._end)
             except OSError:
                 # The tail's old place is still ours, so this needs no room on the disk.
-                os.ftruncate(self._file, self._end)
                 _write_all(self._file, self._tail, self._end)
+                os.ftruncate(self._file, self._end + len(self._tail))
                 raise
         self._end += len(entry)
 

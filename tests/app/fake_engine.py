@@ -1,0 +1,105 @@
+"""An engine without a network: results that can be worked out by hand."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.preprocess import plan_image, prepare
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PoseRevision
+from stream_recon.app.run_record import RunInfo
+from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
+
+IMAGE = ImageConfig(max_patches=12, max_side=56)
+POINTS = PointsConfig(confidence_quantile=0.25, voxel=0.01)
+
+
+def fake_preset() -> Preset:
+    small = load_preset("small")
+    return Preset("fake", small.network, small.stream, IMAGE, POINTS)
+
+
+def run_info() -> RunInfo:
+    return RunInfo("walk.mp4", fake_preset(), "ab" * 32, "cpu", {"stride": 1})
+
+
+def pose_at(index: int, step: float = 0.1) -> NDArray[np.float64]:
+    """A walk along x with a slow turn about y."""
+    angle = 0.02 * index
+    T = np.eye(4)
+    T[:3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
+    T[0, 3] = step * index
+    return T
+
+
+def fake_result(frame: Frame) -> FrameResult:
+    """A wall at depth 2 that slants a little, seen with a field of view of 90 degrees across."""
+    height, width = frame.rgb.shape[:2]
+    transform = plan_image((width, height), IMAGE, 14)
+    rgb = prepare(frame, transform)
+    rows, columns = np.indices(rgb.shape[:2], dtype=np.float32)
+    return FrameResult(
+        index=frame.index,
+        timestamp=frame.timestamp,
+        T_world_camera=pose_at(frame.index),
+        intrinsics=Intrinsics(width / 2, width / 2, width / 2, height / 2),
+        depth=2 + columns / 100,
+        confidence=1 + rows,
+        rgb=rgb,
+        transform=transform,
+        is_keyframe=frame.index % 3 == 0,
+        flow=None if frame.index == 0 else 0.5 * frame.index,
+    )
+
+
+class FakeEngine:
+    """Gathers ``scale_frames`` frames first, as the real one does; ``before_push`` is called with each frame."""
+
+    device = "cpu"
+    attention = "sdpa"
+    weights_sha256 = "ab" * 32
+
+    def __init__(
+        self,
+        scale_frames: int = 4,
+        seconds: float = 0.0,
+        before_push: Callable[[Frame], None] | None = None,
+        revision: PoseRevision | None = None,
+    ) -> None:
+        self.preset = fake_preset()
+        self._scale_frames = scale_frames
+        self._seconds = seconds
+        self._before_push = before_push
+        self._revision = revision
+        self._waiting: list[Frame] = []
+        self._started = False
+
+    def push(self, frame: Frame) -> Sequence[FrameResult | PoseRevision]:
+        if self._before_push is not None:
+            self._before_push(frame)
+        time.sleep(self._seconds)
+        if self._started:
+            return [fake_result(frame)]
+        self._waiting.append(frame)
+        return self._release() if len(self._waiting) == self._scale_frames else []
+
+    def finish(self) -> Sequence[FrameResult | PoseRevision]:
+        return [*self._release(), *([self._revision] if self._revision else [])]
+
+    def _release(self) -> list[FrameResult]:
+        self._started = True
+        waiting, self._waiting = self._waiting, []
+        return [fake_result(frame) for frame in waiting]
+
+
+def frames(count: int, size: tuple[int, int] = (64, 48)) -> list[Frame]:
+    noise = np.random.default_rng(0)
+    shape = (size[1], size[0], 3)
+    return [Frame(i, i / 10, noise.integers(0, 255, shape, dtype=np.uint8)) for i in range(count)]
+
+
+def trajectory_of(folder: Path) -> NDArray[np.float64]:
+    """Lines [N, 8] of a folder's trajectory.txt."""
+    return np.loadtxt(folder / "trajectory.txt", ndmin=2)
