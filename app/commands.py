@@ -17,7 +17,7 @@ from stream_recon.app.pipeline import Progress, reconstruct
 from stream_recon.app.progress import describe, progress_bar
 from stream_recon.app.result_folder import read_result
 from stream_recon.app.run_record import RunInfo, Summary
-from stream_recon.app.sources import ADDRESS, open_source
+from stream_recon.app.sources import ADDRESS, open_source, without_password
 from stream_recon.app.viewer import Viewer, view_results
 from stream_recon.app.writers import ResultWriter, check_output
 from stream_recon.configs.schema import load_preset
@@ -133,7 +133,7 @@ def default_output(spec: str, overwrite: bool) -> Path:
 
 
 def _options(spec: str, frames: FrameChoice, model: ModelChoice) -> dict[str, Any]:
-    return {"source": spec, **dataclasses.asdict(frames), "keyframes": model.keyframes}
+    return {"source": without_password(spec), **dataclasses.asdict(frames), "keyframes": model.keyframes}
 
 
 def _report(summary: Summary, out: Console, err: Console) -> None:

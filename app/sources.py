@@ -238,12 +238,18 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
     return VideoReader(open_capture(str(path), path.name), path.name)
 
 
+def without_password(address: str) -> str:
+    """An address fit for messages and result files: without ``user:password@``."""
+    return re.sub(r"(?<=://)[^/]*@", "", address)
+
+
 def _open_address(spec: str) -> Reader:
-    capture = open_capture(spec, spec, ADDRESS_TIMEOUT_SECONDS)
+    name = without_password(spec)
+    capture = open_capture(spec, name, ADDRESS_TIMEOUT_SECONDS)
     # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
-        return VideoReader(capture, spec)
-    return LiveReader(capture, spec)
+        return VideoReader(capture, name)
+    return LiveReader(capture, name)
 
 
 def _open_folder(path: Path, fps: float | None) -> Reader:

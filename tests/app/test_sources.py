@@ -1,4 +1,7 @@
+import functools
+import http.server
 import itertools
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -293,6 +296,23 @@ def test_a_live_source_without_frames_is_refused() -> None:
 def test_an_address_that_does_not_answer(spec: str) -> None:
     with pytest.raises(InputError, match="nothing answers at"):
         open_source(spec)
+
+
+def test_a_video_behind_a_web_address_is_read_like_a_file(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 12)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = open_source(f"http://127.0.0.1:{server.server_port}/a.mp4")
+        assert not source.live
+        assert indices(source) == list(range(12))
+        server.shutdown()
+
+
+def test_passwords_are_kept_out_of_messages() -> None:
+    with pytest.raises(InputError) as error:
+        open_source("rtsp://user:secret@127.0.0.1:9/live")
+    assert "secret" not in str(error.value) and "rtsp://127.0.0.1:9/live" in str(error.value)
 
 
 def test_digits_are_a_camera_unless_a_path_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
