@@ -80,12 +80,14 @@ class FlatParameters:
         """Move the parameters' gradients into ``gradient`` and free them."""
         used, found = [], []
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
-            if parameter.grad is None:
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None:
                 view.zero_()
-            else:
+            elif gradient.is_contiguous():
                 used.append(view)
-                found.append(parameter.grad)
-                parameter.grad = None
+                found.append(gradient)
+            else:  # one of another layout would make the joint copy fall back to one launch for each
+                view.copy_(gradient)
         if used:
             torch._foreach_copy_(used, found)
         return self.gradient

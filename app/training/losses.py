@@ -46,6 +46,8 @@ SMALL_STEP = 0.03
 SEEN_STEP = 0.01
 """A direction counts by how far its step exceeds this: shorter ones can hardly be seen."""
 MAX_LOG_DEPTH = 5.0
+MAX_RAW_CONFIDENCE = 3.0
+"""A surer pixel than this would drown the poses' gradient in the depth's."""
 GRADIENT_STRIDES = (1, 2, 4, 8)
 
 DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
@@ -173,7 +175,7 @@ def depth_terms(
     valid = (depth > 0).float()
     truth = depth.clamp_min(1e-6).log().clamp(-MAX_LOG_DEPTH, MAX_LOG_DEPTH)
     error = (log_depth - truth) * valid
-    confidence = 1 + raw_confidence.clamp(-8, 5).exp()
+    confidence = 1 + raw_confidence.clamp(-8, MAX_RAW_CONFIDENCE).exp()
     count = valid.sum().clamp_min(1)
     weighted = ((error.abs() * confidence - alpha * confidence.log()) * valid).sum() / count
     gradient = torch.zeros_like(weighted)

@@ -85,7 +85,7 @@ def initialise(model: TrainingModel) -> None:
     ):
         nn.init.trunc_normal_(tokens, std=0.02)
     head = network.camera_head
-    nn.init.trunc_normal_(head.pose_branch.fc2.weight, std=0.01)
+    nn.init.trunc_normal_(head.pose_branch.fc2.weight, std=0.002)
     # Every iteration adds the bias, so each brings its share of the resting pose.
     resting = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, *TYPICAL_FOV])
     head.pose_branch.fc2.bias.copy_(resting / head.iterations)

@@ -101,10 +101,11 @@ class Trainer:
         clock = SharedClock(workers)
         if config.compile and workers.count > 1:
             self._compile_shares()
+        # Before the first step already: it shows what the figures are worth, and fails early if it has to.
+        validation = self._validate(metrics, 0)
         report = StepReport(self.timer, workers.count, config.metrics_steps)
-        saved_at = validated_at = 0.0
-        validation: dict[str, Any] = {}
         step, seconds = 0, 0.0
+        saved_at = validated_at = 0.0
         while seconds < config.minutes * 60 and step != config.max_steps:
             progress = self._progress(step, seconds)
             plan = self.schedule.draw(progress)
@@ -187,7 +188,13 @@ class Trainer:
         self.workers.share_(self.parameters.values)  # bits that drifted apart by any chance meet again here
         if self._validator is None:
             self._validator = Validator(
-                self.model, self.schedule, self.workers, self.config.validate_clips, self._patch, self.config.tiles
+                self.model,
+                self.schedule,
+                self.workers,
+                clips=self.config.validate_clips,
+                patch=self._patch,
+                tiles=self.config.tiles,
+                compile_scenes=self.config.compile,
             )
         sheet = self._folder / "sheet.png" if self.workers.leads else None
         with self.average.in_use():
@@ -232,9 +239,12 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def prepare_compiler() -> None:
-    """Room for one compilation of each module for each shape; TF32 for what stays in fp32."""
+    """Room for one compilation of each module for each shape.
+
+    TF32 stays off: all heavy matrix work is in bf16 anyway, and poses multiplied in TF32 would be off by
+    hundredths of a degree.
+    """
     import torch._dynamo
 
     torch._dynamo.config.recompile_limit = 512
     torch._dynamo.config.accumulated_recompile_limit = 8192
-    torch.set_float32_matmul_precision("high")

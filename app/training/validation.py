@@ -55,6 +55,7 @@ class HeldOutClips:
     Args:
         batches: numbers of the batches that this worker looks at.
         height, width: image size in pixels.
+        compile_scenes: render as training does.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class HeldOutClips:
         width: int,
         device: torch.device,
         tiles: Path | None,
+        compile_scenes: bool,
     ) -> None:
         self._device = device
         self._batches = []
         for number in batches:
-            generator = SceneGenerator(device, VALIDATION_SEED + number, tiles)
+            generator = SceneGenerator(device, VALIDATION_SEED + number, tiles, compile_scenes)
             self._batches.append(_moved(generator.render(clips, frames, height, width), torch.device("cpu")))
 
     def __iter__(self) -> Iterator[ClipBatch]:

@@ -31,9 +31,11 @@ class Validator:
         model: TrainingModel,
         schedule: Schedule,
         workers: Workers,
+        *,
         clips: int,
         patch: int,
         tiles: Path | None,
+        compile_scenes: bool,
     ) -> None:
         self._model, self._workers = model, workers
         frames = min(FRAMES, schedule.config.frames_per_step)
@@ -47,6 +49,7 @@ class Validator:
             width=COLUMNS * patch,
             device=workers.device,
             tiles=tiles,
+            compile_scenes=compile_scenes,
         )
 
     def measure(self, flex: bool, sheet: Path | None = None) -> dict[str, dict[str, float]]:

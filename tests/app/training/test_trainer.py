@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
+from stream_recon.app.scenes import SceneGenerator
 from stream_recon.app.training import trainer as trainer_module
 from stream_recon.app.training import validation, validator
 from stream_recon.app.training.distributed import Workers, join_workers
 from stream_recon.app.training.losses import Losses
-from stream_recon.app.training.model import build_model
+from stream_recon.app.training.model import TYPICAL_FOV, build_model
 from stream_recon.app.training.profile import profile_steps
-from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan
+from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
 from stream_recon.app.training.trainer import Trainer, TrainingConfig
 from stream_recon.models.weights import load_network
 from tests.app.training.networks import TINY_NETWORK, tiny_preset
@@ -25,9 +26,13 @@ ALONE = Workers(0, 1, torch.device("cpu"))
 
 @pytest.fixture(autouse=True)
 def _plane_scenes() -> Iterator[None]:
+    # One thread: on tensors this small, several lose far more time waiting for one another.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         replace_scenes(patch)
         yield
+    torch.set_num_threads(threads)
 
 
 def replace_scenes(patch: pytest.MonkeyPatch) -> None:
@@ -86,11 +91,13 @@ def test_saved_and_validated_is_the_average(tmp_path: Path) -> None:
 
 
 def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> None:
-    make(tmp_path / "a", config(60)).run()
+    make(tmp_path / "a", config(40)).run()
     weights = tmp_path / "a" / "model.safetensors"
-    make(tmp_path / "b", config(10, seed=1), weights=weights).run()
-    first, second = events(tmp_path / "a", "step"), events(tmp_path / "b", "step")
-    assert second[0]["loss"] < 0.9 * first[0]["loss"]
+    first_step = config(1, seed=1, metrics_steps=1)
+    make(tmp_path / "continued", first_step, weights=weights).run()
+    make(tmp_path / "fresh", first_step).run()
+    continued, fresh = (events(tmp_path / name, "step")[0] for name in ("continued", "fresh"))
+    assert continued["loss"] < 0.9 * fresh["loss"]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
@@ -170,3 +177,22 @@ def test_two_workers_keep_equal_weights_and_share_validation(tmp_path: Path) -> 
 
 def test_torchruns_variables_name_the_worker() -> None:
     assert join_workers({}) == Workers(0, 1, torch.device("cpu")) or torch.cuda.is_available()
+
+
+def test_a_step_on_the_real_scenes_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "SceneGenerator", SceneGenerator)
+    settings = config(1, metrics_steps=1, schedule=ScheduleConfig(frames_per_step=4, early=MIX, late=MIX))
+    make(tmp_path, settings).run()
+    (step,) = events(tmp_path, "step")
+    assert step["gradient_norm"] > 0 and step["skipped_steps"] == 0
+    assert all(step[name] > 0 for name in ("relative_rotation", "direction", "depth_error", "flow", "points"))
+
+
+def test_fresh_weights_start_at_rest_with_a_typical_field_of_view() -> None:
+    torch.manual_seed(0)
+    model = build_model(TINY_NETWORK).eval()
+    images = torch.rand(1, 3, 3, 28, 42)
+    with torch.no_grad():
+        pose = model(images, Visibility(2, 4, 16), torch.arange(3)[None], flex=False).prediction.pose[-1]
+    resting = torch.tensor([0.0, 0, 0, 0, 0, 0, 1, *TYPICAL_FOV])
+    assert (pose - resting).abs().max() < 0.05
