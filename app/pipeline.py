@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from stream_recon.app.results import Frame, FrameResult, PoseRevision
 from stream_recon.app.run_record import Summary
 from stream_recon.app.sources import Source
 from stream_recon.app.writers import ResultWriter
-from stream_recon.configs.errors import StreamReconError
+from stream_recon.configs.errors import OutputError, StreamReconError
 
 FILE_FRAMES_AHEAD = 4
 LIVE_FRAMES_AHEAD = 1
@@ -101,7 +102,11 @@ def reconstruct(
             decoding.result()
             interrupted = stop.requested and not source.live
     except StreamReconError:
-        if not run.writer_failed:
+        if run.writer_failed:
+            # The counts may still fit where a whole frame did not.
+            with suppress(OutputError):
+                writer.checkpoint(run.summary(interrupted=True))
+        else:
             writer.finish(run.summary(interrupted=True))
         raise
     finally:

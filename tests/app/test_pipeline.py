@@ -134,7 +134,8 @@ def test_a_writer_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.M
         run(source, tmp_path / "out", engine)
     assert len(pushed) < 150
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(6))
-    assert run_json(tmp_path / "out")["interrupted"] is True
+    record = read_result(tmp_path / "out").run
+    assert record["interrupted"] is True and record["frames"]["read"] == len(pushed)
 
 
 @pytest.mark.parametrize(
