@@ -55,9 +55,10 @@ def config(steps: int, **changes: Any) -> TrainingConfig:
     return TrainingConfig(**(settings | changes))
 
 
-def make(folder: Path, settings: TrainingConfig, workers: Workers = ALONE, weights: Path | None = None) -> Trainer:
+def make(folder: Path, settings: TrainingConfig, earlier: Path | None = None) -> Trainer:
     torch.manual_seed(settings.seed)
-    return Trainer(build_model(TINY_NETWORK, weights), tiny_preset(), settings, workers, folder)
+    files = (earlier / "model.safetensors", earlier / "auxiliary.safetensors") if earlier else ()
+    return Trainer(build_model(TINY_NETWORK, *files), tiny_preset(), settings, ALONE, folder)
 
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
@@ -92,9 +93,8 @@ def test_saved_and_validated_is_the_average(tmp_path: Path) -> None:
 
 def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> None:
     make(tmp_path / "a", config(40)).run()
-    weights = tmp_path / "a" / "model.safetensors"
     first_step = config(1, seed=1, metrics_steps=1)
-    make(tmp_path / "continued", first_step, weights=weights).run()
+    make(tmp_path / "continued", first_step, earlier=tmp_path / "a").run()
     make(tmp_path / "fresh", first_step).run()
     continued, fresh = (events(tmp_path / name, "step")[0] for name in ("continued", "fresh"))
     assert continued["loss"] < fresh["loss"] and continued["points"] < 0.7 * fresh["points"]
