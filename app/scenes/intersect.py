@@ -65,6 +65,12 @@ def ellipsoid(o: Vector, r: Vector) -> tuple[Tensor, Tensor]:
     return low, torch.where(root > 0, (-qb + width) / qa, low - 1.0)
 
 
+def sine(turns: Tensor) -> Tensor:
+    """A parabola's idea of sin(2 pi turns), within 0.06: a few instructions, and the same on every device."""
+    p = turns - (turns + 0.5).floor()
+    return p * (8.0 - 16.0 * p.abs())
+
+
 def blob(o: Vector, r: Vector, low: Tensor, high: Tensor, amplitude: float, frequency: float) -> Tensor:
     """Sphere tracing of a lumpy ball inside the unit sphere; a miss moves the entry behind the exit."""
     speed = 0.6 / (r[0] * r[0] + r[1] * r[1] + r[2] * r[2] + 1e-20).sqrt()
@@ -72,7 +78,7 @@ def blob(o: Vector, r: Vector, low: Tensor, high: Tensor, amplitude: float, freq
     gap = torch.ones_like(t)
     for _ in range(16):
         x, y, z = (o[i] + t * r[i] for i in range(3))
-        lumps = torch.sin(frequency * x + 1) * torch.sin(frequency * y + 2) * torch.sin(frequency * z + 3)
+        lumps = sine(frequency * x + 0.15) * sine(frequency * y + 0.3) * sine(frequency * z + 0.45)
         gap = (x * x + y * y + z * z).sqrt() - 1.0 + amplitude * (1.0 - lumps)
         t = t + gap * speed
     return torch.where((gap < 0.03) & (t < high), t, high + 1.0)
@@ -86,11 +92,14 @@ def is_solid(p: Vector, mask: int, frequency: float) -> Tensor:
         return bar
     if mask == LATTICE:
         return bar | ((v - v.floor() - 0.5).abs() > 0.34)
-    cells = [x.floor().to(torch.int32) for x in (u + 0.4 * v, p[1] * frequency, v)]
-    h = cells[0] * 374761393 + cells[1] * 668265263 + cells[2] * 1274126177
-    h = (h ^ (h >> 13)) * 1274126177
-    h = h ^ (h >> 16)
-    return (h & 255) < 150
+    q = (u, p[1] * frequency, v)
+    return _curl(q, 0.33) + 0.7 * _curl(q, 0.75) > 0.1
+
+
+def _curl(q: Vector, scale: float) -> Tensor:
+    """A field whose zero set winds through space in all directions (the gyroid)."""
+    s, c = [sine(scale * x) for x in q], [sine(scale * x + 0.25) for x in q]
+    return s[0] * c[1] + s[1] * c[2] + s[2] * c[0]
 
 
 def primitive(row: list[float], p: Vector, d: Vector, least: float) -> tuple[Tensor, Tensor]:

@@ -96,6 +96,12 @@ def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: t
 
 
 @triton.jit  # type: ignore[misc]
+def _sine(turns: tl.tensor) -> tl.tensor:
+    p = turns - tl.floor(turns + 0.5)
+    return p * (8.0 - 16.0 * tl.abs(p))
+
+
+@triton.jit  # type: ignore[misc]
 def _blob(
     ox: tl.tensor,
     oy: tl.tensor,
@@ -116,15 +122,15 @@ def _blob(
         x = ox + t * rx
         y = oy + t * ry
         z = oz + t * rz
-        lumps = tl.sin(frequency * x + 1.0) * tl.sin(frequency * y + 2.0) * tl.sin(frequency * z + 3.0)
+        lumps = _sine(frequency * x + 0.15) * _sine(frequency * y + 0.3) * _sine(frequency * z + 0.45)
         gap = tl.sqrt(x * x + y * y + z * z) - 1.0 + amplitude * (1.0 - lumps)
         t += gap * speed
     return tl.where((gap < 0.03) & (t < high), t, high + 1.0)
 
 
 @triton.jit  # type: ignore[misc]
-def _cell(x: tl.tensor) -> tl.tensor:
-    return tl.floor(x).to(tl.int32)
+def _curl(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
+    return _sine(x) * _sine(y + 0.25) + _sine(y) * _sine(z + 0.25) + _sine(z) * _sine(x + 0.25)
 
 
 @triton.jit  # type: ignore[misc]
@@ -134,10 +140,8 @@ def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequen
     v = z * frequency
     bar = tl.abs(u - tl.floor(u) - 0.5) > 0.34
     lattice = bar | (tl.abs(v - tl.floor(v) - 0.5) > 0.34)
-    h = _cell(u + 0.4 * v) * 374761393 + _cell(y * frequency) * 668265263 + _cell(v) * 1274126177
-    h = (h ^ (h >> 13)) * 1274126177
-    h = h ^ (h >> 16)
-    leaf = (h & 255) < 150
+    w = y * frequency
+    leaf = _curl(0.33 * u, 0.33 * w, 0.33 * v) + 0.7 * _curl(0.75 * u, 0.75 * w, 0.75 * v) > 0.1
     return tl.where(mask == 1.0, bar, tl.where(mask == 2.0, lattice, leaf))
 
 

@@ -139,7 +139,7 @@ def _furniture(
     size = torch.cat([width[..., None], size[..., 1:]], -1)
     along = along + draws.uniform(-0.5, 0.5, *side.shape) * (room - width).clamp_min(0)
     place = walls.place(side, along, size[..., 1] / 2 + draws.uniform(0.01, 0.06, *side.shape))
-    fullness = draws.uniform(0.25, 0.9, clips, 1)
+    fullness = draws.uniform(0.4, 1.0, clips, 1)
     present = exists & (draws.uniform(0, 1, *side.shape) < fullness)
     present = present & (_clear_of(openings, side, along, width) | (size[..., 2] < 0.5))
     position = torch.cat([place, torch.zeros_like(place[..., :1])], -1)
@@ -277,7 +277,10 @@ def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> L
     low, high = path.position.amin(1), path.position.amax(1)
     span = (high - low)[:, :2] / 2
     half = torch.maximum(span + draws.uniform(0.5, 1.8, clips, 2), draws.uniform(1.3, 3.6, clips, 2))
-    shift = draws.uniform(-1, 1, clips, 2) * (half - span - 0.4).clamp_min(0) - (low + high)[:, :2] / 2
+    # People stand with their back to a wall and film across the room.
+    ahead = torch.stack([path.yaw.cos().mean(1), path.yaw.sin().mean(1)], 1)
+    place = (draws.normal(clips, 2, deviation=0.5) - 0.7 * ahead).clamp(-1, 1)
+    shift = place * (half - span - 0.4).clamp_min(0) - (low + high)[:, :2] / 2
     usual = draws.uniform(2.3, 3.1, clips)
     height = torch.where(draws.chance(0.12, clips), draws.uniform(3.5, 7.0, clips), usual)
     eye = draws.uniform(0.7, 1.8, clips)

@@ -55,7 +55,7 @@ def ball(centre: Triple, half: Triple, thick: Triple = (0.0, 0.0, 0.0), **rest: 
 
 def lump(centre: Triple, half: Triple, thick: Triple = (0.0, 0.0, 0.0), **rest: object) -> Part:
     """A lumpy ball: cushions, stones, foliage."""
-    rest.setdefault("shape", (0.12, 3.0))
+    rest.setdefault("shape", (0.12, 0.5))
     return Part(BLOB, centre, half, thick, **rest)  # type: ignore[arg-type]
 
 

@@ -14,11 +14,48 @@ from .surfaces import COLUMN
 from .textures import fractal_noise, pattern, photo
 
 # Columns of a clip's row of light and air.
-LIGHT_COLUMNS = (
-    "x0 y0 z0 near0 r0 g0 b0 dark0 x1 y1 z1 near1 r1 g1 b1 dark1 ambient_r ambient_g ambient_b "
-    "low_x low_y low_z high_x high_y high_z corners horizon_r horizon_g horizon_b zenith_r zenith_g zenith_b "
-    "clouds cover fog terrain map_x map_y cell sun"
-).split()
+LIGHT_COLUMNS = [
+    "x0",
+    "y0",
+    "z0",
+    "near0",
+    "r0",
+    "g0",
+    "b0",
+    "dark0",
+    "x1",
+    "y1",
+    "z1",
+    "near1",
+    "r1",
+    "g1",
+    "b1",
+    "dark1",
+    "ambient_r",
+    "ambient_g",
+    "ambient_b",
+    "low_x",
+    "low_y",
+    "low_z",
+    "high_x",
+    "high_y",
+    "high_z",
+    "corners",
+    "horizon_r",
+    "horizon_g",
+    "horizon_b",
+    "zenith_r",
+    "zenith_g",
+    "zenith_b",
+    "clouds",
+    "cover",
+    "fog",
+    "terrain",
+    "map_x",
+    "map_y",
+    "cell",
+    "sun",
+]
 LIGHT = {name: i for i, name in enumerate(LIGHT_COLUMNS)}
 
 
@@ -61,13 +98,15 @@ def _local(m: dict[str, Tensor], p: list[Tensor]) -> list[Tensor]:
 
 def _blob_gradient(q: list[Tensor], amplitude: Tensor, frequency: Tensor) -> list[Tensor]:
     length = (q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + 1e-9).rsqrt()
-    angle = [frequency * q[i] + (i + 1) for i in range(3)]
-    sine, cosine = [torch.sin(a) for a in angle], [torch.cos(a) for a in angle]
+    turns = [frequency * q[i] + 0.15 * (i + 1) for i in range(3)]
+    offset = [x - (x + 0.5).floor() for x in turns]
+    sine = [x * (8.0 - 16.0 * x.abs()) for x in offset]
+    slope = [8.0 - 32.0 * x.abs() for x in offset]
     k = amplitude * frequency
     return [
-        q[0] * length - k * cosine[0] * sine[1] * sine[2],
-        q[1] * length - k * sine[0] * cosine[1] * sine[2],
-        q[2] * length - k * sine[0] * sine[1] * cosine[2],
+        q[0] * length - k * slope[0] * sine[1] * sine[2],
+        q[1] * length - k * sine[0] * slope[1] * sine[2],
+        q[2] * length - k * sine[0] * sine[1] * slope[2],
     ]
 
 

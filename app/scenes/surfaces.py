@@ -213,11 +213,64 @@ def finish_table(draws: Draws) -> Tensor:
 
 
 # Columns of a material, in this order; geometry follows in GEOMETRY_COLUMNS.
-MATERIAL_COLUMNS = (
-    "photo layer fit photo_frequency cos sin offset_u offset_v r0 g0 b0 r1 g1 b1 r2 g2 b2 frequency aspect shift gap "
-    "cells tint inner noise noise_scale stretch sharp waves wave_scale warp fade grain gloss glow seed"
-).split()
-GEOMETRY_COLUMNS = "a0 a1 a2 a3 a4 a5 a6 a7 a8 o0 o1 o2 s0 s1 s2 type shape0 shape1".split()
+MATERIAL_COLUMNS = [
+    "photo",
+    "layer",
+    "fit",
+    "photo_frequency",
+    "cos",
+    "sin",
+    "offset_u",
+    "offset_v",
+    "r0",
+    "g0",
+    "b0",
+    "r1",
+    "g1",
+    "b1",
+    "r2",
+    "g2",
+    "b2",
+    "frequency",
+    "aspect",
+    "shift",
+    "gap",
+    "cells",
+    "tint",
+    "inner",
+    "noise",
+    "noise_scale",
+    "stretch",
+    "sharp",
+    "waves",
+    "wave_scale",
+    "warp",
+    "fade",
+    "grain",
+    "gloss",
+    "glow",
+    "seed",
+]
+GEOMETRY_COLUMNS = [
+    "a0",
+    "a1",
+    "a2",
+    "a3",
+    "a4",
+    "a5",
+    "a6",
+    "a7",
+    "a8",
+    "o0",
+    "o1",
+    "o2",
+    "s0",
+    "s1",
+    "s2",
+    "type",
+    "shape0",
+    "shape1",
+]
 COLUMN = {name: i for i, name in enumerate([*MATERIAL_COLUMNS, *GEOMETRY_COLUMNS])}
 
 

@@ -4,8 +4,8 @@ import sys
 
 import torch
 
-from stream_recon.app.scenes.raycast import TILE, cast, shadows
 from stream_recon.app.scenes.generator import SceneGenerator
+from stream_recon.app.scenes.raycast import TILE, cast, shadows
 
 
 def compare(seed: int, kinds: list[int]) -> None:
