@@ -25,7 +25,7 @@ class Prediction:
     """[I, B, S, 9]: translation, quaternion xyzw, field of view (vertical, horizontal) in radians, after each
     iteration; camera to world, the world being the first camera."""
     dense: Tensor
-    """[B, S, 2, H, W]: log depth and log(confidence - 1)."""
+    """[B, S, 2, H, W]: log depth and log(confidence - 1); of the frames asked for."""
     tokens: Tensor
     """[B, S, P, 2*dim]: the aggregator's last output."""
     points: Tensor | None = None
@@ -75,8 +75,11 @@ class StreamingNetwork(nn.Module):
                 module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
         self.depth_head.compile(dynamic=False)
 
-    def forward(self, images: Tensor, memory: Memory) -> Prediction:
-        """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size."""
+    def forward(self, images: Tensor, memory: Memory, dense_frames: Tensor | None = None) -> Prediction:
+        """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size.
+
+        ``dense_frames``: int64 [D], the frames whose dense maps are wanted; None: all.
+        """
         clips, frames, _, height, width = images.shape
         patch = self.config.patch_size
         assert height % patch == 0 and width % patch == 0
@@ -86,9 +89,14 @@ class StreamingNetwork(nn.Module):
         patches, detail = self.encoder(normalised)
         taps = self.aggregator(patches.unflatten(0, (clips, frames)), grid, memory)
         pose = self.camera_head(taps[-1][:, :, 0], memory)
-        spatial = [tap[:, :, self.config.special_tokens :].flatten(0, 1) for tap in taps]
-        dense = self.depth_head(spatial, grid, detail).float().unflatten(0, (clips, frames))
+        spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
+        if dense_frames is not None:
+            spatial = [tap[:, dense_frames] for tap in spatial]
+            if detail is not None:
+                detail = detail.unflatten(0, (clips, frames))[:, dense_frames].flatten(0, 1)
+        spatial = [tap.flatten(0, 1) for tap in spatial]
+        dense = self.depth_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
         points = None
         if self.point_head is not None:
-            points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, frames))
+            points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
         return Prediction(pose=pose, dense=dense, tokens=taps[-1], points=points)

@@ -75,16 +75,23 @@ class Criterion:
         self._depth_terms: DepthTerms = torch.compile(depth_terms, dynamic=False) if compile_depth else depth_terms
 
     def __call__(
-        self, prediction: Prediction, auxiliary: Tensor, batch: ClipBatch, targets: Targets, pairs: Tensor
+        self,
+        prediction: Prediction,
+        auxiliary: Tensor,
+        batch: ClipBatch,
+        targets: Targets,
+        pairs: Tensor,
+        dense_frames: Tensor | None = None,
     ) -> Losses:
         """``auxiliary`` [B, S, gh2, gw2, 5] from `AuxiliaryHead`, ``pairs`` [2, N] from `draw_pairs`, all in fp32."""
         weights = self.weights
         log_depth, raw_confidence = prediction.dense.flatten(0, 1).unbind(1)
-        frames = batch.depth.shape[1]
+        true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
+        frames = true_depth.shape[1]
         depth, gradient, depth_error = self._depth_terms(
             log_depth,
             raw_confidence,
-            batch.depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
+            true_depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
             weights.confidence,
         )
         terms = pose_terms(prediction.pose, targets, weights)

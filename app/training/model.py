@@ -11,10 +11,15 @@ from stream_recon.app.training.checkpoint import load_into
 from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.layers import LayerScale
 from stream_recon.models.network import Prediction, StreamingNetwork
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
+
+
+INITIAL_LAYER_SCALE = 0.1
+"""Larger than the published networks', which start from a trained encoder: here every layer has to learn at once."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,16 @@ class TrainingModel(nn.Module):
         self.network = StreamingNetwork(config)
         self.auxiliary = AuxiliaryHead(config.dim, config.special_tokens)
 
-    def forward(self, images: Tensor, visibility: Visibility, times: Tensor, *, flex: bool) -> TrainingOutput:
-        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]."""
+    def forward(
+        self,
+        images: Tensor,
+        visibility: Visibility,
+        times: Tensor,
+        *,
+        flex: bool,
+        dense_frames: Tensor | None = None,
+    ) -> TrainingOutput:
+        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]; ``dense_frames`` as the network has it."""
         frames = images.shape[1]
         patch, special = self.config.patch_size, self.config.special_tokens
         grid = (images.shape[3] // patch, images.shape[4] // patch)
@@ -46,7 +59,7 @@ class TrainingModel(nn.Module):
             times=times,
             flex=flex,
         )
-        prediction = self.network(images, memory)
+        prediction = self.network(images, memory, dense_frames)
         return TrainingOutput(prediction, self.auxiliary(prediction.tokens, grid))
 
 
@@ -74,6 +87,10 @@ def initialise(model: TrainingModel) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     network = model.network
+    for part in (network.aggregator, network.camera_head):
+        for module in part.modules():
+            if isinstance(module, LayerScale):
+                nn.init.constant_(module.gamma, INITIAL_LAYER_SCALE)
     encoder, aggregator = network.encoder, network.aggregator
     for tokens in (
         encoder.cls_token,

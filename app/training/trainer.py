@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes import SceneGenerator
+from stream_recon.app.scenes import ClipBatch, SceneGenerator
 from stream_recon.app.training.checkpoint import save_weights
 from stream_recon.app.training.clock import PartTimer, SharedClock
 from stream_recon.app.training.distributed import Workers
@@ -26,6 +26,7 @@ from stream_recon.app.training.schedule import (
     Schedule,
     ScheduleConfig,
     StepPlan,
+    draw_dense_frames,
     draw_times,
     learning_rate,
 )
@@ -35,6 +36,9 @@ from stream_recon.configs.schema import Preset
 
 logger = logging.getLogger(__name__)
 
+RENDER_AHEAD = 4
+"""Steps that take their clips from one rendering, all of one shape."""
+AHEAD_RANGE = range(RENDER_AHEAD)
 EARLY_STEPS = 10
 """First steps that are logged one by one: compiling shows there."""
 
@@ -86,6 +90,8 @@ class Trainer:
         # Scene seeds lie above 2**32, clear of those of validation.
         scene_seed = 2**32 + int(own.generate_state(1)[0])
         self._generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        self._rendered: list[ClipBatch] = []
+        self._rendered_key: tuple[int, ...] = ()
         self.timer = PartTimer(workers.device)
         self._validator: Validator | None = None
         if config.compile:
@@ -108,7 +114,8 @@ class Trainer:
         saved_at = validated_at = 0.0
         while seconds < config.minutes * 60 and step != config.max_steps:
             progress = self._progress(step, seconds)
-            plan = self.schedule.draw(progress)
+            if step % RENDER_AHEAD == 0:
+                plan = self.schedule.draw(progress)
             rate = learning_rate(config.rate, step, progress)
             losses, norm = self.step(plan, rate, step)
             line = report.add(plan, losses, norm)
@@ -149,19 +156,31 @@ class Trainer:
         frames = plan.shape.frames
         timer.mark("start")
         height, width = plan.shape.rows * self._patch, plan.shape.columns * self._patch
-        batch = self._generator.render(plan.clips, frames, height, width)
+        batch = self._next_clips(plan.clips, frames, height, width)
         timer.mark("render")
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
         pairs = to_device(draw_pairs(self._rng, frames), device)
+        dense_frames = to_device(draw_dense_frames(self._rng, frames), device)
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            output = self.model(batch.images, plan.visibility, times, flex=self._flex)
-        losses = self._criterion(output.prediction, output.auxiliary, batch, targets, pairs)
+            output = self.model(batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames)
+        losses = self._criterion(output.prediction, output.auxiliary, batch, targets, pairs, dense_frames)
         timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")
         return losses
+
+    def _next_clips(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
+        """Clips for one step, out of several steps' worth that were rendered at once: a scene takes thousands of
+        small kernels, however many clips they work on."""
+        key = (clips, frames, height, width)
+        if self._rendered_key != key or not self._rendered:
+            batch = self._generator.render(clips * RENDER_AHEAD, frames, height, width)
+            # Strided: a batch is sorted by kind of scene.
+            parts = [[getattr(batch, f.name)[i::RENDER_AHEAD] for f in dataclasses.fields(batch)] for i in AHEAD_RANGE]
+            self._rendered, self._rendered_key = [ClipBatch(*part) for part in parts], key
+        return self._rendered.pop()
 
     def _progress(self, step: int, seconds: float) -> float:
         """Share of the run that is over, in [0, 1]: of its time or of its steps, whichever is nearer the end."""
