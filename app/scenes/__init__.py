@@ -1,5 +1,5 @@
 """Procedural scenes with exact depth, poses and intrinsics."""
 
-from .generator import ClipBatch, SceneGenerator
+from stream_recon.app.scenes.generator import ClipBatch, SceneGenerator
 
 __all__ = ["ClipBatch", "SceneGenerator"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .draws import Draws
-from .parts import GROUPS, MAX_PARTS, Catalogue, Objects
-from .primitives import BOX, COLUMNS, FRUSTUM, ROWS, SLOTS
-from .surfaces import COLUMN, GEOMETRY_COLUMNS, MATERIAL_COLUMNS, draw_materials, index_of
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.parts import GROUPS, MAX_PARTS, Catalogue, Objects
+from stream_recon.app.scenes.primitives import BOX, COLUMNS, FRUSTUM, ROWS, SLOTS
+from stream_recon.app.scenes.surfaces import COLUMN, GEOMETRY_COLUMNS, MATERIAL_COLUMNS, draw_materials, index_of
 
 
 @dataclass

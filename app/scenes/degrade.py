@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .draws import Draws, wave
+from stream_recon.app.scenes.draws import Draws, wave
 
 _TAPS = 7  # of a motion blur
 _FAR_AWAY = 200.0  # metres, where there is no surface
@@ -77,7 +77,7 @@ def draw_lens(draws: Draws, clips: int) -> Lens:
 
 def apply_lens(images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor, lens: Lens) -> Tensor:
     """Images [B, S, 3, H, W] resampled along the motion of their pixels."""
-    clips, frames, _, height, width = images.shape
+    clips, _, _, height, width = images.shape
     flow = pixel_velocity(depth, poses, intrinsics)
     x = torch.arange(width, device=images.device) + 0.5 - width / 2
     y = torch.arange(height, device=images.device)[:, None] + 0.5 - height / 2

@@ -8,21 +8,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .assembly import Assembly, assemble
-from .cameras import draw_focal
-from .degrade import Degradations
-from .draws import Draws
-from .furniture import FURNITURE, HANGING, ITEMS
-from .layout import Layout
-from .layout_clutter import draw_clutter
-from .layout_outdoor import draw_outdoors
-from .layout_room import draw_rooms
-from .parts import Catalogue
-from .primitives import Scene, Views
-from .raycast import Backend, Hits, Tiling, cast, shadows
-from .shading import Surroundings, no_surface, shade, surface_points
-from .streetware import CLUTTER, STREET
-from .textures import load_tiles
+from stream_recon.app.scenes.assembly import Assembly, assemble
+from stream_recon.app.scenes.cameras import draw_focal
+from stream_recon.app.scenes.degrade import Degradations
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.furniture import FURNITURE, HANGING, ITEMS
+from stream_recon.app.scenes.layout import Layout
+from stream_recon.app.scenes.layout_clutter import draw_clutter
+from stream_recon.app.scenes.layout_outdoor import draw_outdoors
+from stream_recon.app.scenes.layout_room import draw_rooms
+from stream_recon.app.scenes.parts import Catalogue
+from stream_recon.app.scenes.primitives import Scene, Views
+from stream_recon.app.scenes.raycast import Backend, Hits, Tiling, cast, shadows
+from stream_recon.app.scenes.shading import Surroundings, no_surface, shade, surface_points
+from stream_recon.app.scenes.streetware import CLUTTER, STREET
+from stream_recon.app.scenes.textures import load_tiles
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
 _SAMPLES = 1 << 21  # shaded at once

@@ -7,7 +7,7 @@ unit cube, and return ray parameters.
 import torch
 from torch import Tensor
 
-from .primitives import BARS, BLOB, BOX, FAR, FRUSTUM, LATTICE
+from stream_recon.app.scenes.primitives import BARS, BLOB, BOX, FAR, FRUSTUM, LATTICE
 
 Vector = tuple[Tensor, Tensor, Tensor]
 _SMALL = 1e-8
@@ -120,8 +120,8 @@ def primitive(row: list[float], p: Vector, d: Vector, least: float) -> tuple[Ten
         face = torch.zeros_like(low, dtype=torch.int64)
         if kind == BLOB:
             near = low < high  # few rays meet the ball at all, and the march is long
-            some_o, some_r = ([x.expand(low.shape)[near] for x in v] for v in (o, r))
-            low = low.masked_scatter(near, blob(tuple(some_o), tuple(some_r), low[near], high[near], shape0, shape1))
+            ox, oy, oz, rx, ry, rz = (x.expand(low.shape)[near] for x in (*o, *r))
+            low = low.masked_scatter(near, blob((ox, oy, oz), (rx, ry, rz), low[near], high[near], shape0, shape1))
     t = torch.where((low < high) & (low > least), low, FAR)
     if mask:
         front = is_solid((o[0] + low * r[0], o[1] + low * r[1], o[2] + low * r[2]), mask, frequency)

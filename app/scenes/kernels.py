@@ -15,7 +15,7 @@ _COLUMNS = tl.constexpr(24)
 _AIR = tl.constexpr(5)
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _box(
     ox: tl.tensor,
     oy: tl.tensor,
@@ -51,7 +51,7 @@ def _box(
     return low, high, face
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _frustum(
     ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor, k: tl.tensor
 ) -> tl.tensor:
@@ -84,7 +84,7 @@ def _frustum(
     return low, high, face
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor) -> tl.tensor:
     qa = rx * rx + ry * ry + rz * rz + 1e-20
     qb = ox * rx + oy * ry + oz * rz
@@ -95,13 +95,13 @@ def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: t
     return low, high
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _sine(turns: tl.tensor) -> tl.tensor:
     p = turns - tl.floor(turns + 0.5)
     return p * (8.0 - 16.0 * tl.abs(p))
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _blob(
     ox: tl.tensor,
     oy: tl.tensor,
@@ -128,12 +128,12 @@ def _blob(
     return tl.where((gap < 0.03) & (t < high), t, high + 1.0)
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _curl(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
     return _sine(x) * _sine(y + 0.25) + _sine(y) * _sine(z + 0.25) + _sine(z) * _sine(x + 0.25)
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequency: tl.tensor) -> tl.tensor:
     """Whether a perforated primitive has matter at a surface point of its unit cube."""
     u = x * frequency
@@ -145,7 +145,7 @@ def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequen
     return tl.where(mask == 1.0, bar, tl.where(mask == 2.0, lattice, leaf))
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _hit(
     row: tl.tensor,
     px: tl.tensor,
@@ -195,7 +195,7 @@ def _hit(
     return t, face
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _height_at(
     heights: tl.tensor, x: tl.tensor, y: tl.tensor, x0: tl.tensor, y0: tl.tensor, cell: tl.tensor, G: tl.constexpr
 ) -> tl.tensor:
@@ -213,7 +213,7 @@ def _height_at(
     return (h00 * (1 - a) + h10 * a) * (1 - b) + (h01 * (1 - a) + h11 * a) * b
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _terrain(
     heights: tl.tensor,
     px: tl.tensor,
@@ -248,7 +248,7 @@ def _terrain(
     return tl.where((below == 1) & (high > _NEAR), high, _FAR)
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def _room(
     air: tl.tensor,
     px: tl.tensor,
@@ -297,7 +297,7 @@ def _room(
     return tl.where(key < 0, _FAR, out), key
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def list_tiles(
     primitives: tl.tensor,
     counts: tl.tensor,
@@ -349,7 +349,7 @@ def list_tiles(
     tl.store(lengths + base, tl.sum(near.to(tl.int32), 0))
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def cast_tiles(
     primitives: tl.tensor,
     views: tl.tensor,
@@ -444,7 +444,7 @@ def cast_tiles(
     tl.store(key_second + at, second)
 
 
-@triton.jit  # type: ignore[misc]
+@triton.jit  # type: ignore[untyped-decorator]
 def cast_shadows(
     primitives: tl.tensor,
     counts: tl.tensor,

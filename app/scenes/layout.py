@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .cameras import Path
-from .draws import Draws
-from .parts import Catalogue, Objects, about_z
-from .primitives import AIR_BOXES
-from .shading import LIGHT, LIGHT_COLUMNS
-from .surfaces import index_of
+from stream_recon.app.scenes.cameras import Path
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.parts import Catalogue, Objects, about_z
+from stream_recon.app.scenes.primitives import AIR_BOXES
+from stream_recon.app.scenes.shading import LIGHT, LIGHT_COLUMNS
+from stream_recon.app.scenes.surfaces import index_of
 
 MAP = 128  # cells of a terrain's side
 

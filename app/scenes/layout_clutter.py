@@ -4,12 +4,12 @@ import math
 
 import torch
 
-from .cameras import ORBIT, PAN, SCAN, STRAFE, WALK, draw_path
-from .draws import Draws
-from .layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized
-from .parts import Catalogue, any_rotation
-from .shading import LIGHT
-from .streetware import CLUTTER
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STRAFE, WALK, draw_path
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized
+from stream_recon.app.scenes.parts import Catalogue, any_rotation
+from stream_recon.app.scenes.shading import LIGHT
+from stream_recon.app.scenes.streetware import CLUTTER
 
 _MODES = {WALK: 0.25, STRAFE: 0.2, ORBIT: 0.2, SCAN: 0.27, PAN: 0.08}
 _SHAPES = {template.name: 3.0 for template in CLUTTER} | {

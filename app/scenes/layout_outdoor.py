@@ -5,13 +5,22 @@ import math
 import torch
 from torch import Tensor
 
-from .cameras import DRIVE, DRONE, ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
-from .draws import Draws
-from .intersect import height_at
-from .layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized, with_height
-from .parts import Catalogue, Objects, join
-from .primitives import GROUND_PLANE, GROUND_TERRAIN
-from .shading import LIGHT
+from stream_recon.app.scenes.cameras import DRIVE, DRONE, ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.intersect import height_at
+from stream_recon.app.scenes.layout import (
+    MAP,
+    Layout,
+    daylight,
+    make_objects,
+    no_air,
+    pick_finishes,
+    sized,
+    with_height,
+)
+from stream_recon.app.scenes.parts import Catalogue, Objects, join
+from stream_recon.app.scenes.primitives import GROUND_PLANE, GROUND_TERRAIN
+from stream_recon.app.scenes.shading import LIGHT
 
 _MODES = {WALK: 0.3, STRAFE: 0.12, ORBIT: 0.1, SCAN: 0.1, DRIVE: 0.22, PAN: 0.06, STATIC: 0.03}
 _BUILDINGS = {"block": 2.0, "house": 2.0, "low_wall": 0.4, "shed": 0.3, "hedge": 0.3}

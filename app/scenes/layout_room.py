@@ -5,12 +5,22 @@ import math
 import torch
 from torch import Tensor
 
-from .cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, draw_path
-from .draws import Draws
-from .layout import MAP, Layout, colour_of_light, daylight, make_objects, no_air, pick_finishes, sized, with_height
-from .parts import Catalogue, Objects, join
-from .primitives import AIR_ROOM, AIR_WINDOW
-from .shading import LIGHT
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, draw_path
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.layout import (
+    MAP,
+    Layout,
+    colour_of_light,
+    daylight,
+    make_objects,
+    no_air,
+    pick_finishes,
+    sized,
+    with_height,
+)
+from stream_recon.app.scenes.parts import Catalogue, Objects, join
+from stream_recon.app.scenes.primitives import AIR_ROOM, AIR_WINDOW
+from stream_recon.app.scenes.shading import LIGHT
 
 _MODES = {WALK: 0.27, STRAFE: 0.15, ORBIT: 0.15, SCAN: 0.28, PAN: 0.1, STATIC: 0.05}
 _AT_WALLS = {
@@ -296,9 +306,9 @@ def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> L
     openings = (side, along, width)
     furniture = _furniture(draws, catalogue, walls, openings, clips)
     groups = [furniture, *_middle(draws, catalogue, walls, clips)]
+    groups.append(_items(draws, catalogue, join(groups[:2]), 20))
     groups.append(_hanging(draws, catalogue, walls, openings, clips))
     groups.append(_overhead(draws, catalogue, walls, height, clips))
-    groups.append(_items(draws, catalogue, join(groups[:2]), 20))
     groups.append(_beyond(draws, catalogue, air, clips))
     return Layout(
         objects=join(groups),

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .draws import Draws
-from .primitives import BLOB, BOX, ELLIPSOID, FRUSTUM
-from .surfaces import FINISHES
+from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.primitives import BLOB, BOX, ELLIPSOID, FRUSTUM
+from stream_recon.app.scenes.surfaces import FINISHES
 
 GROUPS = 3  # materials of an object
 MAX_PARTS = 12

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from . import intersect
-from .primitives import (
+from stream_recon.app.scenes import intersect
+from stream_recon.app.scenes.primitives import (
     AIR_BOXES,
     AIR_OFF,
     AIR_WINDOW,
@@ -100,7 +100,7 @@ def shadows(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor, backend
 def _cast_triton(scene: Scene, views: Views) -> Hits:
     import triton
 
-    from . import kernels
+    from stream_recon.app.scenes import kernels
 
     tiling = Tiling(views.height, views.width)
     device, frames = views.table.device, views.table.shape[0]
@@ -139,7 +139,7 @@ def _cast_triton(scene: Scene, views: Views) -> Hits:
 def _shadows_triton(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor) -> Tensor:
     import triton
 
-    from . import kernels
+    from stream_recon.app.scenes import kernels
 
     total, block = clips.shape[0], 512
     visible = torch.empty(2, total, device=points.device)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .primitives import BLOB, BOX, ELLIPSOID, FAR, FRUSTUM, GROUND, KEY_FACES, ROWS
-from .raycast import TILE, TILE_HEIGHT, TILE_WIDTH
-from .surfaces import COLUMN
-from .textures import fractal_noise, pattern, photo
+from stream_recon.app.scenes.primitives import BLOB, BOX, ELLIPSOID, FAR, FRUSTUM, GROUND, KEY_FACES, ROWS
+from stream_recon.app.scenes.raycast import TILE, TILE_HEIGHT, TILE_WIDTH
+from stream_recon.app.scenes.surfaces import COLUMN
+from stream_recon.app.scenes.textures import fractal_noise, pattern, photo
 
 # Columns of a clip's row of light and air.
 LIGHT_COLUMNS = [
@@ -174,7 +174,7 @@ def surface_points(index: Tensor, depth: Tensor, key: Tensor, s: Surroundings) -
 
 def shade(index: Tensor, depth: Tensor, key: Tensor, visible: Tensor, s: Surroundings) -> Tensor:
     """Linear-ish RGB [3, P] of samples: flat pixel index, depth in metres, key, and visibility [2, P] of lights."""
-    frame, direction, view = _pixel_rays(index, s)
+    _, direction, view = _pixel_rays(index, s)
     hit = key >= 0
     row, face = key.clamp_min(0) // KEY_FACES, key.clamp_min(0) % KEY_FACES
     clip = view[14].to(torch.int32)

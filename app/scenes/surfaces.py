@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .draws import Draws
+from stream_recon.app.scenes.draws import Draws
 
 Range = tuple[float, float]
 
@@ -52,7 +52,8 @@ WOOD = Finish(
 )  # fmt: skip
 PLANKS = Finish(
     hue=(0.05, 0.11), saturation=(0.15, 0.6), value=(0.25, 0.8), contrast=(0.6, 1.0), joint=(0.1, 0.4),
-    photo=(0.15, 0.15), photo_size=(1.0, 3.0), cell=(0.6, 1.6), aspect=(6.0, 12.0), shift=(0.3, 0.6), gap=(0.003, 0.02),
+    photo=(0.15, 0.15), photo_size=(1.0, 3.0), cell=(0.6, 1.6), aspect=(6.0, 12.0), shift=(0.3, 0.6),
+    gap=(0.003, 0.02),
     cells=(0.2, 0.7), noise=(0.2, 0.6), noise_scale=(4.0, 10.0), stretch=(1.0, 3.0), gloss=(0.0, 0.25),
     turn=(0.0, 1.571),
 )  # fmt: skip
@@ -62,12 +63,14 @@ PAINT = Finish(
 )  # fmt: skip
 WALLPAPER = Finish(
     saturation=(0.05, 0.45), value=(0.4, 0.9), contrast=(0.6, 1.2), photo=(0.5, 0.5), photo_size=(0.6, 3.0),
-    cell=(0.1, 0.6), aspect=(0.5, 2.0), shift=(0.0, 0.5), gap=(0.0, 0.1), cells=(0.0, 0.4), inner=(-1.0, 0.5),
+    cell=(0.1, 0.6), aspect=(0.5, 2.0), shift=(0.0, 0.5), gap=(0.0, 0.1), cells=(0.0, 0.4),
+    inner=(-1.0, 0.5),
     noise=(0.0, 0.5), waves=(0.0, 0.6), gloss=(0.0, 0.05), turn=(-0.05, 0.05),
 )  # fmt: skip
 FABRIC = Finish(
     saturation=(0.05, 0.7), value=(0.15, 0.85), contrast=(0.7, 1.1), photo=(0.2, 0.2), cell=(0.03, 0.3),
-    shift=(0.0, 0.5), cells=(0.0, 0.4), noise=(0.1, 0.6), sharp=(1.0, 3.0), waves=(-0.4, 0.5), grain=(0.05, 0.3),
+    shift=(0.0, 0.5), cells=(0.0, 0.4), noise=(0.1, 0.6), sharp=(1.0, 3.0), waves=(-0.4, 0.5),
+    grain=(0.05, 0.3),
     gloss=(0.0, 0.0), turn=(0.0, 1.571),
 )  # fmt: skip
 CURTAIN = Finish(
@@ -87,49 +90,62 @@ BLACK = Finish(
     photo=(0.0, 0.0),
 )  # fmt: skip
 CERAMIC = Finish(
-    saturation=(0.0, 0.5), value=(0.5, 0.97), contrast=(0.8, 1.0), cell=(0.03, 0.2), noise=(0.05, 0.3), gap=(0.0, 0.15),
+    saturation=(0.0, 0.5), value=(0.5, 0.97), contrast=(0.8, 1.0), cell=(0.03, 0.2), noise=(0.05, 0.3),
+    gap=(0.0, 0.15),
     gloss=(0.2, 0.6), photo=(0.1, 0.1), fit=(0.5, 0.5),
 )  # fmt: skip
 TILES = Finish(
     saturation=(0.0, 0.35), value=(0.35, 0.92), contrast=(0.75, 1.1), joint=(0.3, 0.9), cell=(0.1, 0.6),
-    aspect=(1.0, 2.0), gap=(0.01, 0.05), cells=(0.0, 0.5), tint=(0.0, 0.1), noise=(0.1, 0.5), gloss=(0.0, 0.4),
+    aspect=(1.0, 2.0), gap=(0.01, 0.05), cells=(0.0, 0.5), tint=(0.0, 0.1), noise=(0.1, 0.5),
+    gloss=(0.0, 0.4),
     photo=(0.15, 0.15),
 )  # fmt: skip
 CARPET = Finish(
     saturation=(0.05, 0.6), value=(0.15, 0.7), contrast=(0.6, 1.3), photo=(0.3, 0.3), cell=(0.1, 0.8),
-    cells=(0.0, 0.4), inner=(-0.5, 0.6), noise=(0.2, 0.8), noise_scale=(2.0, 12.0), sharp=(1.0, 4.0), grain=(0.1, 0.4),
+    cells=(0.0, 0.4), inner=(-0.5, 0.6), noise=(0.2, 0.8), noise_scale=(2.0, 12.0), sharp=(1.0, 4.0),
+    grain=(0.1, 0.4),
     gloss=(0.0, 0.0),
 )  # fmt: skip
 BOOKS = Finish(
     saturation=(0.2, 0.8), value=(0.2, 0.85), contrast=(0.3, 1.3), joint=(0.03, 0.2), cell=(0.025, 0.06),
-    aspect=(0.03, 0.08), gap=(0.03, 0.1), cells=(0.6, 1.0), tint=(0.3, 0.9), inner=(-0.3, 0.5), noise=(0.1, 0.3),
+    aspect=(0.03, 0.08), gap=(0.03, 0.1), cells=(0.6, 1.0), tint=(0.3, 0.9), inner=(-0.3, 0.5),
+    noise=(0.1, 0.3),
     photo=(0.05, 0.05),
 )  # fmt: skip
 DOORS = Finish(
     hue=(0.03, 0.15), saturation=(0.0, 0.5), value=(0.3, 0.95), contrast=(0.85, 1.0), joint=(0.1, 0.5),
-    cell=(0.35, 0.8), aspect=(0.5, 1.6), gap=(0.01, 0.03), cells=(0.0, 0.1), inner=(-0.8, 0.8), noise=(0.1, 0.4),
+    cell=(0.35, 0.8), aspect=(0.5, 1.6), gap=(0.01, 0.03), cells=(0.0, 0.1), inner=(-0.8, 0.8),
+    noise=(0.1, 0.4),
     stretch=(0.1, 0.5), gloss=(0.0, 0.2), photo=(0.03, 0.03),
 )  # fmt: skip
 PICTURE = Finish(
-    saturation=(0.1, 0.9), value=(0.2, 0.9), contrast=(0.2, 1.5), photo=(0.85, 0.85), fit=(1.0, 1.0), cell=(0.1, 0.5),
-    cells=(0.0, 0.8), tint=(0.0, 0.6), gap=(0.0, 0.1), inner=(-0.5, 0.7), noise=(0.3, 1.0), sharp=(1.0, 5.0),
+    saturation=(0.1, 0.9), value=(0.2, 0.9), contrast=(0.2, 1.5), photo=(0.85, 0.85), fit=(1.0, 1.0),
+    cell=(0.1, 0.5),
+    cells=(0.0, 0.8), tint=(0.0, 0.6), gap=(0.0, 0.1), inner=(-0.5, 0.7), noise=(0.3, 1.0),
+    sharp=(1.0, 5.0),
     noise_scale=(0.5, 3.0), gloss=(0.0, 0.1),
 )  # fmt: skip
 SCREEN = Finish(
-    hue=(0.5, 0.7), saturation=(0.0, 0.6), value=(0.04, 0.5), contrast=(0.5, 3.0), photo=(0.5, 0.5), fit=(1.0, 1.0),
-    cell=(0.02, 0.2), aspect=(2.0, 8.0), gap=(0.0, 0.1), cells=(0.0, 1.0), gloss=(0.1, 0.5), glow=(-0.4, 0.6),
+    hue=(0.5, 0.7), saturation=(0.0, 0.6), value=(0.04, 0.5), contrast=(0.5, 3.0), photo=(0.5, 0.5),
+    fit=(1.0, 1.0),
+    cell=(0.02, 0.2), aspect=(2.0, 8.0), gap=(0.0, 0.1), cells=(0.0, 1.0), gloss=(0.1, 0.5),
+    glow=(-0.4, 0.6),
 )  # fmt: skip
 PAPER = Finish(
-    saturation=(0.0, 0.5), value=(0.5, 0.97), contrast=(0.2, 0.8), photo=(0.3, 0.3), fit=(0.8, 0.8), cell=(0.02, 0.1),
-    aspect=(2.0, 6.0), shift=(0.0, 0.5), gap=(0.0, 0.3), cells=(0.0, 0.8), noise=(0.0, 0.3), gloss=(0.0, 0.1),
+    saturation=(0.0, 0.5), value=(0.5, 0.97), contrast=(0.2, 0.8), photo=(0.3, 0.3), fit=(0.8, 0.8),
+    cell=(0.02, 0.1),
+    aspect=(2.0, 6.0), shift=(0.0, 0.5), gap=(0.0, 0.3), cells=(0.0, 0.8), noise=(0.0, 0.3),
+    gloss=(0.0, 0.1),
 )  # fmt: skip
 LAMP = Finish(
-    hue=(0.08, 0.17), saturation=(0.0, 0.25), value=(0.8, 1.0), contrast=(0.9, 1.0), noise=(0.0, 0.2), glow=(0.0, 1.0),
+    hue=(0.08, 0.17), saturation=(0.0, 0.25), value=(0.8, 1.0), contrast=(0.9, 1.0), noise=(0.0, 0.2),
+    glow=(0.0, 1.0),
     photo=(0.0, 0.0),
 )  # fmt: skip
 FOLIAGE = Finish(
     hue=(0.17, 0.38), saturation=(0.25, 0.75), value=(0.12, 0.6), contrast=(0.3, 1.3), photo=(0.25, 0.25),
-    photo_size=(0.5, 3.0), cell=(0.1, 0.5), cells=(0.1, 0.6), shift=(0.0, 0.5), noise=(0.5, 1.0), noise_scale=(1.0, 4.0),
+    photo_size=(0.5, 3.0), cell=(0.1, 0.5), cells=(0.1, 0.6), shift=(0.0, 0.5),
+    noise=(0.5, 1.0), noise_scale=(1.0, 4.0),
     sharp=(1.5, 4.0), grain=(0.2, 0.6), gloss=(0.0, 0.05), turn=(0.0, 1.571),
 )  # fmt: skip
 GRASS = Finish(
@@ -139,22 +155,29 @@ GRASS = Finish(
 )  # fmt: skip
 EARTH = Finish(
     hue=(0.03, 0.14), saturation=(0.08, 0.5), value=(0.2, 0.7), contrast=(0.5, 1.2), photo=(0.4, 0.4),
-    photo_size=(1.0, 8.0), cell=(1.0, 5.0), noise=(0.4, 1.0), noise_scale=(0.7, 5.0), sharp=(1.0, 3.0), grain=(0.1, 0.5),
+    photo_size=(1.0, 8.0), cell=(1.0, 5.0), noise=(0.4, 1.0), noise_scale=(0.7, 5.0),
+    sharp=(1.0, 3.0), grain=(0.1, 0.5),
     gloss=(0.0, 0.0), turn=(0.0, 1.571),
 )  # fmt: skip
 ASPHALT = Finish(
-    saturation=(0.0, 0.1), value=(0.15, 0.5), contrast=(0.75, 1.2), photo=(0.15, 0.15), photo_size=(2.0, 8.0),
-    cell=(2.0, 8.0), gap=(0.0, 0.01), noise=(0.2, 0.7), noise_scale=(1.0, 5.0), grain=(0.1, 0.4), gloss=(0.0, 0.05),
+    saturation=(0.0, 0.1), value=(0.15, 0.5), contrast=(0.75, 1.2), photo=(0.15, 0.15),
+    photo_size=(2.0, 8.0),
+    cell=(2.0, 8.0), gap=(0.0, 0.01), noise=(0.2, 0.7), noise_scale=(1.0, 5.0), grain=(0.1, 0.4),
+    gloss=(0.0, 0.05),
     turn=(0.0, 1.571),
 )  # fmt: skip
 PAVING = Finish(
-    hue=(0.0, 0.15), saturation=(0.0, 0.3), value=(0.3, 0.75), contrast=(0.6, 1.1), joint=(0.15, 0.5), cell=(0.2, 0.9),
-    aspect=(1.0, 2.5), shift=(0.0, 0.5), gap=(0.02, 0.06), cells=(0.1, 0.6), noise=(0.2, 0.6), grain=(0.05, 0.3),
+    hue=(0.0, 0.15), saturation=(0.0, 0.3), value=(0.3, 0.75), contrast=(0.6, 1.1), joint=(0.15, 0.5),
+    cell=(0.2, 0.9),
+    aspect=(1.0, 2.5), shift=(0.0, 0.5), gap=(0.02, 0.06), cells=(0.1, 0.6), noise=(0.2, 0.6),
+    grain=(0.05, 0.3),
     photo=(0.15, 0.15), photo_size=(1.0, 5.0), gloss=(0.0, 0.0),
 )  # fmt: skip
 BRICK = Finish(
-    hue=(0.0, 0.1), saturation=(0.1, 0.65), value=(0.3, 0.8), contrast=(0.5, 1.1), joint=(0.3, 0.8), cell=(0.2, 0.6),
-    aspect=(2.0, 3.5), shift=(0.5, 0.5), gap=(0.03, 0.08), cells=(0.3, 0.9), noise=(0.1, 0.5), grain=(0.05, 0.25),
+    hue=(0.0, 0.1), saturation=(0.1, 0.65), value=(0.3, 0.8), contrast=(0.5, 1.1), joint=(0.3, 0.8),
+    cell=(0.2, 0.6),
+    aspect=(2.0, 3.5), shift=(0.5, 0.5), gap=(0.03, 0.08), cells=(0.3, 0.9), noise=(0.1, 0.5),
+    grain=(0.05, 0.25),
     photo=(0.2, 0.2), photo_size=(1.5, 5.0), gloss=(0.0, 0.0),
 )  # fmt: skip
 PLASTER = Finish(
@@ -164,17 +187,21 @@ PLASTER = Finish(
 )  # fmt: skip
 FACADE = Finish(
     hue=(0.0, 0.17), saturation=(0.0, 0.5), value=(0.35, 0.95), contrast=(0.8, 1.05), joint=(0.08, 0.5),
-    cell=(1.6, 4.0), aspect=(0.8, 1.3), cells=(0.0, 0.05), inner=(0.35, 0.75), noise=(0.1, 0.5), grain=(0.02, 0.2),
+    cell=(1.6, 4.0), aspect=(0.8, 1.3), cells=(0.0, 0.05), inner=(0.35, 0.75), noise=(0.1, 0.5),
+    grain=(0.02, 0.2),
     photo=(0.25, 0.25), photo_size=(4.0, 14.0), gloss=(0.0, 0.1),
 )  # fmt: skip
 ROOF = Finish(
-    hue=(0.0, 0.09), saturation=(0.05, 0.6), value=(0.15, 0.55), contrast=(0.6, 1.1), joint=(0.05, 0.3), cell=(0.3, 0.6),
-    aspect=(1.0, 2.0), shift=(0.0, 0.5), gap=(0.03, 0.1), cells=(0.1, 0.6), noise=(0.2, 0.6), photo=(0.1, 0.1),
+    hue=(0.0, 0.09), saturation=(0.05, 0.6), value=(0.15, 0.55), contrast=(0.6, 1.1),
+    joint=(0.05, 0.3), cell=(0.3, 0.6),
+    aspect=(1.0, 2.0), shift=(0.0, 0.5), gap=(0.03, 0.1), cells=(0.1, 0.6), noise=(0.2, 0.6),
+    photo=(0.1, 0.1),
     gloss=(0.0, 0.05),
 )  # fmt: skip
 STONE = Finish(
     hue=(0.05, 0.15), saturation=(0.0, 0.25), value=(0.25, 0.75), contrast=(0.4, 1.1), photo=(0.4, 0.4),
-    photo_size=(0.7, 4.0), cell=(0.4, 2.0), noise=(0.6, 1.0), noise_scale=(1.0, 4.0), sharp=(1.0, 3.0), grain=(0.1, 0.5),
+    photo_size=(0.7, 4.0), cell=(0.4, 2.0), noise=(0.6, 1.0), noise_scale=(1.0, 4.0),
+    sharp=(1.0, 3.0), grain=(0.1, 0.5),
     gloss=(0.0, 0.05),
 )  # fmt: skip
 CAR = Finish(
@@ -182,22 +209,30 @@ CAR = Finish(
     gloss=(0.3, 0.8), photo=(0.0, 0.0),
 )  # fmt: skip
 BARK = Finish(
-    hue=(0.03, 0.12), saturation=(0.1, 0.5), value=(0.12, 0.45), contrast=(0.4, 1.0), cell=(0.1, 0.3), noise=(0.6, 1.0),
+    hue=(0.03, 0.12), saturation=(0.1, 0.5), value=(0.12, 0.45), contrast=(0.4, 1.0),
+    cell=(0.1, 0.3), noise=(0.6, 1.0),
     stretch=(0.15, 0.4), sharp=(1.0, 3.0), grain=(0.1, 0.4), gloss=(0.0, 0.0),
 )  # fmt: skip
 WILD = Finish(
     saturation=(0.0, 1.0), value=(0.05, 0.95), contrast=(0.1, 2.0), joint=(0.0, 1.0), photo=(0.65, 0.65),
-    fit=(0.2, 0.2), photo_size=(0.3, 3.0), cell=(0.05, 1.0), aspect=(0.5, 3.0), shift=(0.0, 0.5), gap=(-0.1, 0.15),
-    cells=(0.0, 1.0), tint=(-0.5, 0.7), inner=(-0.7, 0.7), noise=(0.0, 1.0), noise_scale=(0.5, 6.0), stretch=(0.2, 2.0),
-    sharp=(1.0, 5.0), waves=(-0.5, 0.8), warp=(0.0, 2.0), grain=(0.0, 0.5), gloss=(-0.2, 0.5), turn=(0.0, 3.14),
+    fit=(0.2, 0.2), photo_size=(0.3, 3.0), cell=(0.05, 1.0), aspect=(0.5, 3.0), shift=(0.0, 0.5),
+    gap=(-0.1, 0.15),
+    cells=(0.0, 1.0), tint=(-0.5, 0.7), inner=(-0.7, 0.7), noise=(0.0, 1.0),
+    noise_scale=(0.5, 6.0), stretch=(0.2, 2.0),
+    sharp=(1.0, 5.0), waves=(-0.5, 0.8), warp=(0.0, 2.0), grain=(0.0, 0.5), gloss=(-0.2, 0.5),
+    turn=(0.0, 3.14),
 )  # fmt: skip
 
 FINISHES: dict[str, Finish] = {
-    "wood": WOOD, "planks": PLANKS, "paint": PAINT, "wallpaper": WALLPAPER, "fabric": FABRIC, "curtain": CURTAIN,
-    "metal": METAL, "plastic": PLASTIC, "black": BLACK, "ceramic": CERAMIC, "tiles": TILES, "carpet": CARPET,
+    "wood": WOOD, "planks": PLANKS, "paint": PAINT, "wallpaper": WALLPAPER, "fabric": FABRIC,
+    "curtain": CURTAIN,
+    "metal": METAL, "plastic": PLASTIC, "black": BLACK, "ceramic": CERAMIC, "tiles": TILES,
+    "carpet": CARPET,
     "books": BOOKS, "doors": DOORS, "picture": PICTURE, "screen": SCREEN, "paper": PAPER, "lamp": LAMP,
-    "foliage": FOLIAGE, "grass": GRASS, "earth": EARTH, "asphalt": ASPHALT, "paving": PAVING, "brick": BRICK,
-    "plaster": PLASTER, "facade": FACADE, "roof": ROOF, "stone": STONE, "car": CAR, "bark": BARK, "wild": WILD,
+    "foliage": FOLIAGE, "grass": GRASS, "earth": EARTH, "asphalt": ASPHALT, "paving": PAVING,
+    "brick": BRICK,
+    "plaster": PLASTER, "facade": FACADE, "roof": ROOF, "stone": STONE, "car": CAR, "bark": BARK,
+    "wild": WILD,
 }  # fmt: skip
 
 _NAMES = tuple(field.name for field in fields(Finish))

@@ -9,7 +9,7 @@ from stream_recon.app.scenes.raycast import TILE, cast, shadows
 
 
 def compare(seed: int, kinds: list[int]) -> None:
-    height, width, frames = 16, 32, 1
+    height, width, frames = 8, 32, 1
     generator = SceneGenerator("cpu", seed, degrade=False)
     layouts = generator._layout(kinds, frames)
     scene, _, lights, poses = generator._assemble(layouts, len(kinds), frames)
@@ -21,7 +21,7 @@ def compare(seed: int, kinds: list[int]) -> None:
     print("same first surface", float(same.float().mean()))
     assert same.float().mean() > 0.98
     hit = same & (one.key >= 0) & (one.share == two.share)
-    assert hit.sum() > 100
+    assert hit.sum() > 60
     error = ((one.depth - two.depth).abs() / one.depth)[hit]
     print("depth error", float(error.quantile(0.99)))
     assert error.quantile(0.98) < 1e-3

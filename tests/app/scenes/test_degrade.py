@@ -1,0 +1,103 @@
+"""Each defect changes an image, keeps its range, and is absent when its strength is zero."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.scenes.degrade import Lens, Tone, apply_jpeg, apply_lens, apply_tone, pixel_velocity
+
+
+def neutral(frames: int) -> Tone:
+    zero, one = torch.zeros(frames), torch.ones(frames)
+    return Tone(
+        gain=torch.ones(frames, 3),
+        saturation=one,
+        contrast=one,
+        gamma=one,
+        vignette=zero,
+        blur=zero,
+        noise=zero,
+        shot=zero,
+    )
+
+
+@pytest.fixture()
+def frames(clean: ClipBatch) -> Tensor:
+    return (clean.images[:, 0] * 0.75).clamp(0.01, 0.75)
+
+
+def test_neutral_tone_changes_nothing(frames: Tensor) -> None:
+    result = apply_tone(frames, neutral(len(frames)), torch.randn_like(frames))
+    torch.testing.assert_close(result, frames, atol=0.5 / 255 + 1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gain", 1.5),
+        ("saturation", 0.0),
+        ("contrast", 1.4),
+        ("gamma", 0.7),
+        ("vignette", 0.4),
+        ("blur", 1.2),
+        ("noise", 0.03),
+        ("shot", 0.04),
+    ],
+)
+def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -> None:
+    tone = neutral(len(frames))
+    getattr(tone, name).fill_(value)
+    noise = torch.randn(frames.shape, generator=torch.Generator().manual_seed(0))
+    result = apply_tone(frames, tone, noise)
+    assert result.min() >= 0 and result.max() <= 1
+    plain = apply_tone(frames, neutral(len(frames)), noise)
+    assert (result - plain).abs().mean() > 2e-3
+    if name == "saturation":
+        assert (result.amax(1) - result.amin(1)).max() <= 1 / 255 + 1e-6
+
+
+def test_jpeg_gets_worse_with_lower_quality(frames: Tensor) -> None:
+    errors = [
+        (apply_jpeg(frames, torch.full((len(frames),), quality)) - frames).abs().mean()
+        for quality in (95.0, 50.0, 10.0)
+    ]
+    assert 0 < errors[0] < errors[1] < errors[2] < 0.1
+
+
+def lens(clips: int, distortion: float = 0.0, readout: float = 0.0, exposure: float = 0.0) -> Lens:
+    return Lens(*(torch.full((clips,), value) for value in (distortion, readout, exposure)))
+
+
+def test_no_lens_defect_changes_nothing(clean: ClipBatch) -> None:
+    result = apply_lens(clean.images, clean.depth, clean.T_world_camera, clean.intrinsics, lens(9))
+    torch.testing.assert_close(result, clean.images, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("distortion", "readout", "exposure"), [(0.03, 0, 0), (0, 0.35, 0), (0, 0, 0.7)])
+def test_every_lens_defect_changes_the_image(
+    clean: ClipBatch, distortion: float, readout: float, exposure: float
+) -> None:
+    defect = lens(9, distortion, readout, exposure)
+    result = apply_lens(clean.images, clean.depth, clean.T_world_camera, clean.intrinsics, defect)
+    assert result.min() >= 0 and result.max() <= 1 + 1e-5
+    assert (result - clean.images).abs().mean() > 1e-3
+
+
+def test_pixel_velocity_is_where_pixels_go(clean: ClipBatch) -> None:
+    flow = pixel_velocity(clean.depth, clean.T_world_camera, clean.intrinsics)
+    clip, y, x = 0, 20, 30
+    fx, fy, cx, cy = clean.intrinsics[clip]
+    z = clean.depth[clip, 0, y, x]
+    point = torch.stack([(x + 0.5 - cx) / fx * z, (y + 0.5 - cy) / fy * z, z, torch.tensor(1.0)])
+    moved = torch.linalg.inv(clean.T_world_camera[clip, 1]) @ clean.T_world_camera[clip, 0] @ point
+    expected = torch.stack([moved[0] / moved[2] * fx + cx - x - 0.5, moved[1] / moved[2] * fy + cy - y - 0.5])
+    torch.testing.assert_close(flow[clip, 0, y, x], expected.clamp(-5.6, 5.6), atol=1e-3, rtol=1e-3)
+
+
+def test_degraded_clips_differ_from_clean_ones_and_keep_their_range() -> None:
+    clean = SceneGenerator("cpu", 4, degrade=False).render(clips=3, frames=2, height=28, width=28)
+    real = SceneGenerator("cpu", 4, degrade=True).render(clips=3, frames=2, height=28, width=28)
+    assert torch.equal(clean.depth, real.depth)
+    assert real.images.min() >= 0 and real.images.max() <= 1
+    assert ((real.images - clean.images).abs().flatten(1).mean(1) > 5e-3).all()

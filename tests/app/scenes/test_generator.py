@@ -1,0 +1,146 @@
+"""What a clip promises: its frames warp into one another by its truth, and its numbers keep their ranges."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.scenes.primitives import SLOTS
+
+
+def warp(batch: ClipBatch, target: int, source: int) -> tuple[Tensor, Tensor]:
+    """The source frame seen from the target frame by depth, poses and intrinsics, and where it is visible."""
+    clips, _, _, height, width = batch.images.shape
+    fx, fy, cx, cy = (batch.intrinsics[:, i].view(-1, 1, 1) for i in range(4))
+    v, u = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    z = batch.depth[:, target]
+    points = torch.stack([(u - cx) / fx * z, (v - cy) / fy * z, z], -1).view(clips, -1, 3)
+    T = torch.linalg.inv(batch.T_world_camera[:, source]) @ batch.T_world_camera[:, target]
+    moved = (points @ T[:, :3, :3].transpose(1, 2) + T[:, None, :3, 3]).view(clips, height, width, 3)
+    ahead = moved[..., 2].clamp_min(1e-3)
+    x = (moved[..., 0] / ahead * fx + cx) * 2 / width - 1
+    y = (moved[..., 1] / ahead * fy + cy) * 2 / height - 1
+    grid = torch.stack([x, y], -1)
+    image = torch.nn.functional.grid_sample(batch.images[:, source], grid, align_corners=False)
+    there = torch.nn.functional.grid_sample(batch.depth[:, source, None], grid, mode="nearest", align_corners=False)[
+        :, 0
+    ]
+    visible = (z > 0) & (grid.abs().amax(-1) < 1) & ((there - moved[..., 2]).abs() < 0.03 * moved[..., 2])
+    return image, visible
+
+
+def test_frames_warp_into_one_another(clean: ClipBatch) -> None:
+    image, visible = warp(clean, 0, 2)
+    seen = visible.flatten(1).float().mean(1)
+    moving = (seen > 0.2) & (seen < 1.0)
+    assert moving.sum() >= 5
+    mask = visible[:, None]
+    aligned = ((image - clean.images[:, 0]).abs() * mask).flatten(1).sum(1) / mask.flatten(1).sum(1).clamp_min(1)
+    still = ((clean.images[:, 2] - clean.images[:, 0]).abs() * mask).flatten(1).sum(1)
+    still = still / mask.flatten(1).sum(1).clamp_min(1)
+    assert aligned[moving].mean() < 0.5 * still[moving].mean()
+
+
+def test_nothing_is_nearer_than_the_camera_needs(clean: ClipBatch) -> None:
+    assert torch.isfinite(clean.depth).all()
+    surface = clean.depth[clean.depth > 0]
+    assert surface.numel() > 0.5 * clean.depth.numel()
+    # Layouts keep 0.15 m or more around a camera clear; depth is along the axis, at most cos(60 degrees) of that.
+    assert surface.min() > 0.07
+
+
+def test_images_are_not_blank(clean: ClipBatch) -> None:
+    assert clean.images.min() >= 0 and clean.images.max() <= 1
+    assert (clean.images.flatten(2).std(-1) > 0.01).float().mean() > 0.8
+
+
+def test_poses_are_rigid_and_close_to_one_another(clean: ClipBatch) -> None:
+    R = clean.T_world_camera[..., :3, :3]
+    identity = torch.eye(3).expand_as(R)
+    torch.testing.assert_close(R @ R.transpose(-1, -2), identity, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.linalg.det(R), torch.ones(R.shape[:2]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(clean.T_world_camera[..., 3, :], torch.tensor([0.0, 0, 0, 1]).expand(9, 3, 4))
+    step = clean.T_world_camera[..., :3, 3].diff(dim=1).norm(dim=-1)
+    assert (step < 0.6 * clean.depth.flatten(1).amax(1, keepdim=True)).all()
+
+
+def test_all_kinds_appear(clean: ClipBatch) -> None:
+    assert set(clean.kind.tolist()) == {0, 1, 2}
+    kinds = SceneGenerator("cpu", 0)._kinds(100)
+    assert [kinds.count(k) for k in range(3)] == pytest.approx([52, 34, 14], abs=3)
+
+
+def test_the_same_seed_gives_the_same_clips() -> None:
+    def clip(seed: int) -> ClipBatch:
+        return SceneGenerator("cpu", seed).render(clips=2, frames=2, height=14, width=28)
+
+    first, again, other = clip(5), clip(5), clip(6)
+    for name in ("images", "depth", "T_world_camera", "intrinsics", "kind"):
+        assert torch.equal(getattr(first, name), getattr(again, name)), name
+    assert not torch.equal(first.images, other.images)
+
+
+def test_one_generator_goes_on_to_new_clips() -> None:
+    generator = SceneGenerator("cpu", 5)
+    one, two = (generator.render(clips=1, frames=1, height=14, width=14) for _ in range(2))
+    assert not torch.equal(one.T_world_camera, two.T_world_camera)
+
+
+@pytest.mark.parametrize(("height", "width"), [(14, 56), (56, 28), (30, 30), (17, 41)])
+def test_every_aspect_works(height: int, width: int) -> None:
+    batch = SceneGenerator("cpu", 9).render(clips=2, frames=2, height=height, width=width)
+    assert batch.images.shape == (2, 2, 3, height, width)
+    assert batch.depth.shape == (2, 2, height, width)
+    fx, fy, cx, cy = batch.intrinsics.unbind(1)
+    assert (cx == width / 2).all() and (cy == height / 2).all()
+    assert ((fx / fy - 1).abs() <= 0.055).all()
+    longer = fx if width >= height else fy
+    field = 2 * torch.atan(0.5 * max(height, width) / longer) * 180 / math.pi
+    assert ((field > 33) & (field < 103)).all()
+
+
+def test_fields_of_view_vary_widely() -> None:
+    from stream_recon.app.scenes.cameras import draw_focal
+    from stream_recon.app.scenes.draws import Draws
+
+    focal = draw_focal(Draws(torch.device("cpu"), 0), 400, 168, 224)
+    field = 2 * torch.atan(112 / focal[:, 0]) * 180 / math.pi
+    assert field.quantile(0.05) < 45 and field.quantile(0.95) > 85
+
+
+def test_cameras_stay_out_of_everything() -> None:
+    generator = SceneGenerator("cpu", 2, degrade=False)
+    frames = 16
+    layouts = generator._layout([0] * 8 + [1] * 8 + [2] * 4, frames)
+    scene, _, _, poses = generator._assemble(layouts, 20, frames)
+    assert (scene.count > 10).all() and (scene.count <= SLOTS).all()
+    A = scene.primitives[..., :9].view(20, SLOTS, 3, 3)
+    local = torch.einsum("bnij,bsj->bnsi", A, poses[..., :3, 3]) + scene.primitives[..., None, 9:12]
+    inside = (local.abs() < 1).all(-1).any(-1)
+    used = torch.arange(SLOTS) < scene.count[:, None]
+    assert not (inside & used).any()
+    # Rooms contain their cameras.
+    low, high = scene.air[:8, 0, None, :3], scene.air[:8, 0, None, 3:6]
+    position = poses[:8, :, :3, 3]
+    assert ((position > low) & (position < high)).all()
+
+
+def test_motion_is_slow_and_fast_and_smooth() -> None:
+    from stream_recon.app.scenes.cameras import PAN, SCAN, STATIC, WALK, draw_path
+    from stream_recon.app.scenes.draws import Draws
+
+    depth = torch.full((300,), 3.0)
+    path = draw_path(Draws(torch.device("cpu"), 1), {WALK: 1.0, SCAN: 1.0}, 32, depth)
+    move = path.position.diff(dim=1)
+    share = move.norm(dim=-1).mean(1) / 3.0
+    assert 0.01 < share.median() < 0.04
+    assert share.quantile(0.05) < 0.006 and share.quantile(0.95) > 0.06
+    towards = torch.nn.functional.cosine_similarity(move[:, 1:], move[:, :-1], dim=-1)
+    assert towards.mean() > 0.7
+    still = draw_path(Draws(torch.device("cpu"), 1), {STATIC: 1.0}, 32, depth)
+    assert still.position.diff(dim=1).norm(dim=-1).mean() < 1e-3
+    pan = draw_path(Draws(torch.device("cpu"), 1), {PAN: 1.0}, 32, depth)
+    assert pan.position.diff(dim=1).norm(dim=-1).mean() < 0.01
+    assert pan.yaw.diff(dim=1).abs().mean() > 0.01
