@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.layout import Layout
 from stream_recon.app.scenes.parts import GROUPS, MAX_PARTS, Catalogue, Objects
 from stream_recon.app.scenes.primitives import BOX, COLUMNS, FRUSTUM, ROWS, SLOTS
 from stream_recon.app.scenes.surfaces import COLUMN, GEOMETRY_COLUMNS, MATERIAL_COLUMNS, draw_materials, index_of
@@ -76,20 +77,9 @@ def _affine(half: Tensor, rotation: Tensor, centre: Tensor) -> tuple[Tensor, Ten
     return A, -(A @ centre[..., None])[..., 0]
 
 
-def assemble(
-    draws: Draws,
-    catalogue: Catalogue,
-    objects: Objects,
-    path: Tensor,
-    keep_clear: Tensor,
-    surroundings: Tensor,
-    photos: int,
-) -> Assembly:
-    """Primitives and materials of clips.
-
-    path [B, S, 3]: camera positions; keep_clear [B]: the least distance to them in metres. An object with one
-    part in the way goes as a whole. surroundings int64 [B, ROWS - SLOTS]: finishes of walls, floor and ground.
-    """
+def assemble(draws: Draws, catalogue: Catalogue, layout: Layout, photos: int) -> Assembly:
+    """Primitives and materials of a layout. An object with one part in a camera's way goes as a whole."""
+    objects, path = layout.objects, layout.path.position
     placed = _place(draws, catalogue, objects)
     clips = path.shape[0]
     kind = placed.part[..., 1]
@@ -99,7 +89,7 @@ def assemble(
     widen = torch.cat([(1 - 2 * taper).clamp_min(1.0), torch.ones_like(taper[..., :1])], -1)
     reach = placed.half * widen
     gap = clearance(placed.rotation.transpose(-1, -2), placed.centre, reach, path)
-    blocked = (gap < keep_clear[:, None]) & placed.present
+    blocked = (gap < layout.keep_clear[:, None]) & placed.present
     blocked = blocked.view(clips, -1, MAX_PARTS).any(-1).repeat_interleave(MAX_PARTS, 1)
     alive = placed.present & ~blocked
     order = (~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :SLOTS]
@@ -119,7 +109,7 @@ def assemble(
     primitives = torch.nn.functional.pad(primitives, (0, COLUMNS - primitives.shape[-1]))
 
     owner = order // MAX_PARTS * GROUPS + part[..., 14].long()
-    materials = _materials(draws, catalogue, objects, owner, surroundings, photos)
+    materials = _materials(draws, catalogue, objects, owner, layout.finishes, photos)
     geometry = torch.cat([A.flatten(2), b, half, part[..., 1:2], shape], -1)
     start = len(MATERIAL_COLUMNS)
     materials[:, :SLOTS, start : start + len(GEOMETRY_COLUMNS)] = geometry

@@ -32,6 +32,14 @@ class Path:
         cr, sr = self.roll.cos()[..., None], self.roll.sin()[..., None]
         return torch.stack([right * cr + down * sr, down * cr - right * sr, forward], -1)
 
+    def poses(self) -> Tensor:
+        """T_world_camera [B, S, 4, 4]."""
+        clips, frames = self.yaw.shape
+        T = torch.eye(4, device=self.yaw.device).repeat(clips, frames, 1, 1)
+        T[..., :3, :3] = self.rotation()
+        T[..., :3, 3] = self.position
+        return T
+
 
 def _rescale(signal: Tensor, step: Tensor) -> Tensor:
     """The signal [B, S] scaled so that its mean absolute change from frame to frame is step [B, 1]."""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, draw_path
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import (
     MAP,
@@ -281,9 +281,14 @@ def _light(draws: Draws, walls: _Walls, height: Tensor, clips: int) -> Tensor:
 
 
 def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> Layout:
-    """Layouts of furnished rooms around camera paths."""
+    """Layouts of furnished rooms around camera paths of their own."""
     depth = draws.uniform(2.0, 4.0, clips)
-    path = draw_path(draws, _MODES, frames, depth)
+    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth))
+
+
+def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
+    """Layouts of furnished rooms that hold given paths, whose z is relative to the eye's height."""
+    clips = path.yaw.shape[0]
     low, high = path.position.amin(1), path.position.amax(1)
     span = (high - low)[:, :2] / 2
     half = torch.maximum(span + draws.uniform(0.5, 1.8, clips, 2), draws.uniform(1.3, 3.6, clips, 2))

@@ -6,15 +6,16 @@ import torch
 
 from stream_recon.app.scenes.generator import SceneGenerator
 from stream_recon.app.scenes.raycast import TILE, cast, shadows
+from stream_recon.app.scenes.renderer import make_views
 
 
 def compare(seed: int, kinds: list[int]) -> None:
     height, width, frames = 8, 32, 1
     generator = SceneGenerator("cpu", seed, degrade=False)
-    layouts = generator._layout(kinds, frames)
-    scene, _, lights, poses = generator._assemble(layouts, len(kinds), frames)
+    world, poses = generator.build(generator.draw_layouts(kinds, frames))
+    scene, lights = world.scene, world.lights
     focal = torch.full((len(kinds), 2), 20.0)
-    views = generator._views(poses, focal, height, width)
+    views = make_views(poses, focal, height, width)
     one, two = cast(scene, views, "torch"), cast(scene, views, "triton")
     assert two.key.shape == one.key.shape and two.key.numel() % TILE == 0
     same = one.key == two.key

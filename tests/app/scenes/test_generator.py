@@ -68,7 +68,7 @@ def test_poses_are_rigid_and_close_to_one_another(clean: ClipBatch) -> None:
 
 def test_all_kinds_appear(clean: ClipBatch) -> None:
     assert set(clean.kind.tolist()) == {0, 1, 2}
-    kinds = SceneGenerator("cpu", 0)._kinds(100)
+    kinds = SceneGenerator("cpu", 0).next_kinds(100)
     assert [kinds.count(k) for k in range(3)] == pytest.approx([52, 34, 14], abs=3)
 
 
@@ -113,8 +113,8 @@ def test_fields_of_view_vary_widely() -> None:
 def test_cameras_stay_out_of_everything() -> None:
     generator = SceneGenerator("cpu", 2, degrade=False)
     frames = 16
-    layouts = generator._layout([0] * 8 + [1] * 8 + [2] * 4, frames)
-    scene, _, _, poses = generator._assemble(layouts, 20, frames)
+    world, poses = generator.build(generator.draw_layouts([0] * 8 + [1] * 8 + [2] * 4, frames))
+    scene = world.scene
     assert (scene.count > 10).all() and (scene.count <= SLOTS).all()
     A = scene.primitives[..., :9].view(20, SLOTS, 3, 3)
     local = torch.einsum("bnij,bsj->bnsi", A, poses[..., :3, 3]) + scene.primitives[..., None, 9:12]
