@@ -130,11 +130,11 @@ def _direction_error_deg(predicted: FloatArray, truth: FloatArray) -> float | No
 
 
 def depth_errors(predicted: FloatArray, truth: FloatArray) -> DepthErrors:
-    """Compare depths [K], gathered over a whole sequence, after one scale: the median of truth / prediction."""
+    """Compare depths [K], gathered over a sequence, after one scale: the ratio of medians (Zhou et al. 2017)."""
     assert predicted.shape == truth.shape
     if not len(truth) or not np.isfinite(predicted).all() or (predicted <= 0).any():
         return DepthErrors()
-    ratio = predicted * (np.median(truth / predicted) / truth)
+    ratio = predicted * (np.median(truth) / np.median(predicted)) / truth
     return DepthErrors(
         absrel=float(np.abs(ratio - 1).mean()), delta1=float((np.maximum(ratio, 1 / ratio) < 1.25).mean())
     )
