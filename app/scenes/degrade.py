@@ -63,7 +63,9 @@ class Degradations:
         some = slice(0, None, 3)
         part = images[some]
         quality = self._draws.uniform(15.0, 95.0, part.shape[0]).repeat_interleave(frames)
-        images[some] = self._jpeg(part.reshape(-1, 3, height, width), quality).view(part.shape)
+        images[some] = self._jpeg(part.reshape(-1, 3, height, width), quality, self._draws.constant(LUMA)).view(
+            part.shape
+        )
         return images
 
 
@@ -190,7 +192,8 @@ def _blur(x: Tensor, sigma: Tensor) -> Tensor:
     return x
 
 
-_LUMA = (
+# The quantisation of luma of ITU-T T.81, annex K.
+LUMA = (
     16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56,
     14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92,
     49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99,
@@ -219,12 +222,14 @@ def _quantise(plane: Tensor, table: Tensor) -> Tensor:
     return blocks.reshape(padded.shape)[:, :height, :width]
 
 
-def apply_jpeg(images: Tensor, quality: Tensor) -> Tensor:
-    """Images [F, 3, H, W] in 0..1 with the artefacts of JPEG (quality 1..100 [F], chroma at half resolution)."""
+def apply_jpeg(images: Tensor, quality: Tensor, luma_table: Tensor) -> Tensor:
+    """Images [F, 3, H, W] in 0..1 with the artefacts of JPEG (quality 1..100 [F], chroma at half resolution).
+
+    luma_table: LUMA as a tensor [64] on the images' device.
+    """
     height, width = images.shape[-2:]
     scale = torch.where(quality < 50, 5000 / quality, 200 - 2 * quality) / 100
-    base = torch.tensor(_LUMA, dtype=torch.float32, device=images.device).view(8, 8)
-    table = (base * scale[:, None, None]).clamp(1, 255)
+    table = (luma_table.view(8, 8) * scale[:, None, None]).clamp(1, 255)
     r, g, b = (images * 255).unbind(1)
     luma = 0.299 * r + 0.587 * g + 0.114 * b
     chroma = torch.stack([0.564 * (b - luma), 0.713 * (r - luma)], 1)

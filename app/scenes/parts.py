@@ -7,7 +7,7 @@ from torch import Tensor
 
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.primitives import BLOB, BOX, ELLIPSOID, FRUSTUM
-from stream_recon.app.scenes.surfaces import FINISHES
+from stream_recon.app.scenes.surfaces import FINISHES, finish_table
 
 GROUPS = 3  # materials of an object
 MAX_PARTS = 12
@@ -93,6 +93,7 @@ class Catalogue:
         self.size = draws.constant([template.size for template in templates])  # [T, 3, 2]
         self.finishes = draws.constant(finishes)  # [T, GROUPS, 6]
         self.surface = draws.constant([template.surface for template in templates])
+        self.ranges = finish_table(draws)  # [finishes, numbers, 2]
 
     def choose(self, draws: Draws, weights: dict[str, float], *shape: int) -> Tensor:
         """Template indices drawn with the given weights."""

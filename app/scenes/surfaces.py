@@ -317,13 +317,13 @@ def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return value * (1 + saturation * (pure - 1))
 
 
-def draw_materials(draws: Draws, finish: Tensor, photos: int, dull: Tensor) -> Tensor:
+def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, dull: Tensor) -> Tensor:
     """Materials [B, R, columns] of finishes int64 [B, R].
 
-    photos: how many tiles there are (0: patterns alone). dull [B, 1]: factor on all contrasts of a clip.
+    ranges: of finish_table(). photos: how many tiles there are (0: patterns alone). dull [B, 1]: factor on all contrasts of a clip.
     """
     shape = tuple(finish.shape)
-    n = dict(zip(_NAMES, draws.between(finish_table(draws)[finish]).unbind(-1), strict=True))
+    n = dict(zip(_NAMES, draws.between(ranges[finish]).unbind(-1), strict=True))
     unit = [draws.uniform(0.0, 1.0, *shape) for _ in range(10)]
     has_photo = (unit[0] < n["photo"]).float() if photos else torch.zeros_like(unit[0])
     first = _rgb(n["hue"], n["saturation"], n["value"])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch, SceneGenerator
-from stream_recon.app.scenes.degrade import Lens, Tone, apply_jpeg, apply_lens, apply_tone, pixel_velocity
+from stream_recon.app.scenes.degrade import LUMA, Lens, Tone, apply_jpeg, apply_lens, apply_tone, pixel_velocity
 
 
 def neutral(frames: int) -> Tone:
@@ -59,7 +59,7 @@ def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -
 
 def test_jpeg_gets_worse_with_lower_quality(frames: Tensor) -> None:
     errors = [
-        (apply_jpeg(frames, torch.full((len(frames),), quality)) - frames).abs().mean()
+        (apply_jpeg(frames, torch.full((len(frames),), quality), torch.tensor(LUMA).float()) - frames).abs().mean()
         for quality in (95.0, 50.0, 10.0)
     ]
     assert 0 < errors[0] < errors[1] < errors[2] < 0.1
