@@ -21,6 +21,7 @@ from stream_recon.app.scenes.renderer import Renderer, World
 from stream_recon.app.scenes.streetware import CLUTTER, STREET
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
+_AHEAD = 8  # batches built at once on a GPU
 
 
 @dataclass
@@ -58,20 +59,37 @@ class SceneGenerator:
         self.renderer = Renderer(self.draws, tiles, compile)
         self._degradations = Degradations(self.draws, compile) if degrade else None
         self._clips = 0
+        self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
     @torch.no_grad()
     def render(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
         """New clips of new scenes, sorted by kind. Works on the device without waiting for it."""
-        kinds = self.next_kinds(clips)
-        world, poses = self.build(self.draw_layouts(kinds, frames))
+        world, poses, kinds = self._next_world(clips, frames)
         focal = draw_focal(self.draws, clips, height, width)
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
         if self._degradations is not None:
             images = self._degradations(images, depth, poses, intrinsics)
-        kind = self.draws.constant(kinds, torch.int64)
+        device = self.draws.device
+        kind = torch.cat([torch.full((kinds.count(k),), k, device=device) for k in (ROOM, OUTDOOR, CLUTTERED)])
         return ClipBatch(images, depth, poses, intrinsics, kind)
+
+    def _next_world(self, clips: int, frames: int) -> tuple[World, Tensor, list[int]]:
+        """World, poses and kinds of the next clips.
+
+        Building takes thousands of small kernels, as many for one batch as for several: on a GPU, where launching
+        them is what costs, batches are built ahead.
+        """
+        waiting = self._ahead.setdefault((clips, frames), [])
+        if not waiting:
+            number = _AHEAD if self.draws.device.type == "cuda" else 1
+            kinds = self.next_kinds(clips * number)
+            world, poses = self.build(self.draw_layouts(kinds, frames))
+            # Clips are sorted by kind: every n-th one makes a batch of all kinds.
+            shares = [slice(i, None, number) for i in range(number)]
+            waiting.extend((world.part(share), poses[share], kinds[share]) for share in shares)
+        return waiting.pop(0)
 
     def next_kinds(self, clips: int) -> list[int]:
         """Kinds of the next clips, in order of kind: half rooms, a third outdoors, the rest clutter.
@@ -113,4 +131,4 @@ class SceneGenerator:
         )
         lights = torch.cat([layout.lights for layout in layouts])
         poses = torch.cat([layout.path.poses() for layout in layouts])
-        return World(scene, joined.materials.flatten(0, 1).contiguous(), lights), poses
+        return World(scene, joined.materials, lights), poses

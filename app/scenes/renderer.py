@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -21,11 +21,16 @@ _EDGES = 0.35  # of all pixels may show two surfaces
 
 @dataclass
 class World:
-    """Scenes of B clips with their looks. materials [B * ROWS, columns], lights [B, columns]."""
+    """Scenes of B clips with their looks. materials [B, ROWS, columns], lights [B, columns]."""
 
     scene: Scene
     materials: Tensor
     lights: Tensor
+
+    def part(self, clips: slice) -> "World":
+        """Some of the clips."""
+        scene = Scene(*(getattr(self.scene, field.name)[clips].contiguous() for field in fields(Scene)))
+        return World(scene, self.materials[clips], self.lights[clips])
 
 
 class Renderer:
@@ -57,8 +62,8 @@ class Renderer:
         grid = self._draws.constant([tiling.pixels, tiling.columns, width, height], torch.int32)
         surroundings = Surroundings(
             views.table,
-            world.materials,
-            world.lights,
+            world.materials.flatten(0, 1).contiguous(),
+            world.lights.contiguous(),
             slopes_of(world.scene),
             self.tiles.texels,
             self.tiles.starts,

@@ -320,7 +320,8 @@ def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, dull: Tensor) -> Tensor:
     """Materials [B, R, columns] of finishes int64 [B, R].
 
-    ranges: of finish_table(). photos: how many tiles there are (0: patterns alone). dull [B, 1]: factor on all contrasts of a clip.
+    ranges: of finish_table(). photos: how many tiles there are (0: patterns alone).
+    dull [B, 1]: factor on all contrasts of a clip.
     """
     shape = tuple(finish.shape)
     n = dict(zip(_NAMES, draws.between(ranges[finish]).unbind(-1), strict=True))

@@ -144,3 +144,14 @@ def test_motion_is_slow_and_fast_and_smooth() -> None:
     pan = draw_path(Draws(torch.device("cpu"), 1), {PAN: 1.0}, 32, depth)
     assert pan.position.diff(dim=1).norm(dim=-1).mean() < 0.01
     assert pan.yaw.diff(dim=1).abs().mean() > 0.01
+
+
+def test_batches_built_ahead_mix_all_kinds() -> None:
+    generator = SceneGenerator("cpu", 5)
+    world, poses = generator.build(generator.draw_layouts([0] * 4 + [1] * 4, 2))
+    part = world.part(slice(1, None, 4))
+    assert torch.equal(part.scene.primitives, world.scene.primitives[[1, 5]])
+    focal = torch.full((2, 2), 20.0)
+    _, depth = generator.renderer.render(part, poses[1::4], focal, 14, 28)
+    _, whole = generator.renderer.render(world, poses, focal[:1].expand(8, 2), 14, 28)
+    assert torch.equal(depth, whole[1::4])

@@ -37,11 +37,20 @@ def test_kernels_agree_with_the_twin_on_the_device() -> None:
 
 def test_the_host_never_waits() -> None:
     generator = SceneGenerator("cuda", 3)
-    for _ in range(3):  # constants are copied once
-        generator.render(8, 4, 56, 84)
-    generator._clips = 16
+    for _ in range(9):  # constants are copied once; the ninth batch is the first of the second lot
+        generator.render(50, 2, 56, 84)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        generator.render(8, 4, 56, 84)
+        generator.render(50, 2, 56, 84)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_building_does_not_wait_either() -> None:
+    generator = SceneGenerator("cuda", 3)
+    generator.build(generator.draw_layouts([0, 0, 1, 1, 2], 4))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        generator.build(generator.draw_layouts([0, 0, 1, 1, 2], 4))
     finally:
         torch.cuda.set_sync_debug_mode("default")
