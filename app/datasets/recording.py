@@ -1,6 +1,7 @@
 """What a reader knows of one scene before any image is decoded, and the truth that an evaluation needs of it."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from stream_recon.configs.errors import InputError
 
 DepthTruth = DepthMap | DepthPoints
 Poses = Mapping[int, NDArray[np.float64]]
+
+SAME_CAMERA_TOLERANCE = 0.05
+"""Structure from motion fits each image's focal length anew; within this they are one lens."""
 
 
 def no_depth(index: int) -> DepthTruth | None:
@@ -106,7 +110,7 @@ class Recording:
         """
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
-        size = _image_size(self.images)
+        size = image_size(self.images)
         return Truth(
             source_size=size,
             poses=self.poses,
@@ -117,9 +121,26 @@ class Recording:
         )
 
 
-def _image_size(images: tuple[Path, ...]) -> tuple[int, int]:
+def image_size(images: Sequence[Path]) -> tuple[int, int]:
+    """Width and height of the first readable image.
+
+    Raises:
+        InputError: none is readable.
+    """
     for path in images:
         rgb = read_image(path)
         if rgb is not None:
             return rgb.shape[1], rgb.shape[0]
     raise InputError(f"not one image in {images[0].parent} is readable")
+
+
+def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | None:
+    """One camera for images that say theirs one by one: the median, if all are within 5 % of it; else None."""
+    known = [camera for camera in cameras if camera is not None]
+    if not known or len(known) < len(cameras) or len({camera.size for camera in known}) > 1:
+        return None
+    rows = np.array([dataclasses.astuple(camera.intrinsics) for camera in known])
+    median = np.median(rows, axis=0)
+    if np.abs(rows[:, :2] / median[:2] - 1).max() > SAME_CAMERA_TOLERANCE:
+        return None
+    return PinholeCamera(Intrinsics(*(float(value) for value in median)), known[0].size)
