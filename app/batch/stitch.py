@@ -1,0 +1,77 @@
+"""The windows of a split scene, joined into one ordinary result folder."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.gather import Gatherer
+from stream_recon.app.batch.manifest import publish, remove_result
+from stream_recon.app.batch.scene_run import WorkFolder, record_of
+from stream_recon.app.batch.seams import join
+from stream_recon.app.batch.units import Model, Unit
+from stream_recon.app.memory import peak_host_memory_mb
+from stream_recon.app.output_files import output_errors
+from stream_recon.app.result_folder import ResultFolder, read_result
+from stream_recon.app.run_record import RunInfo, Summary
+from stream_recon.app.writers import ResultWriter
+
+
+def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict[str, Any]:
+    """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows' folders.
+
+    Gives what the manifest records; ``seams`` says how well the windows fit.
+
+    Raises:
+        StreamReconError: windows that share no frame, damaged results, no room.
+    """
+    begun = time.monotonic()
+    gatherer = Gatherer(unit.scene.truth())
+    with WorkFolder(out) as work:
+        joined = join([read_result(out / window.name) for window in windows])
+        seams = [dataclasses.asdict(seam) for seam in joined.seams]
+        runs = [window.run for window in joined.windows]
+        options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
+        info = RunInfo(runs[0]["source"], model.preset, model.weights_sha256, runs[0]["device"], options)
+        writer = ResultWriter(work, info)
+        frames = keyframes = 0
+        try:
+            for result in joined.results():
+                writer.add(result)
+                gatherer.add(result)
+                frames += 1
+                keyframes += result.is_keyframe
+            summary = _summary(joined.windows, frames, keyframes, time.monotonic() - begun)
+            writer.finish(summary)
+        finally:
+            writer.close()
+        record = {**record_of(summary, gatherer, summary.seconds, info.device), "seams": seams}
+        publish(work, out / unit.name, unit.key, record)
+    for window in windows:
+        remove_result(out / window.name)
+    parent = (out / windows[0].name).parent
+    with output_errors(parent):
+        for place in (parent, parent.parent):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+    return record
+
+
+def _summary(windows: Sequence[ResultFolder], frames: int, keyframes: int, seconds: float) -> Summary:
+    """Of the whole run; ``seconds`` counts the work on all windows and the stitching, wherever it was done."""
+    runs = [window.run for window in windows]
+    device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
+    return Summary(
+        interrupted=False,
+        frames_read=frames,
+        frames_reconstructed=frames,
+        keyframes=keyframes,
+        # A window reads past the frames before it, so a later one has met the damage of the earlier ones.
+        frames_damaged=max(run["frames"]["damaged"] for run in runs),
+        seconds=seconds + sum(run["timings"]["seconds"] for run in runs),
+        peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),
+        peak_device_memory_mb=max(device_peaks, default=None),
+        attention=runs[0]["attention"],
+        warnings=tuple(dict.fromkeys(warning for run in runs for warning in run["warnings"])),
+    )
