@@ -50,7 +50,7 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
             expected = {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             return Check(None, "its manifest is damaged")
-        if recorded != json.loads(json.dumps(key)):
+        if recorded != key:
             return Check(None, f"made with other {_difference(recorded, key)}")
         for name, (size, digest) in expected.items():
             file = folder / name
@@ -60,10 +60,9 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
 
 
 def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
-    wanted = json.loads(json.dumps(key))
     if not isinstance(recorded, dict):
         return "options"
-    return ", ".join(name for name in wanted if recorded.get(name) != wanted[name]) or "options"
+    return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
 
 
 def publish(work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:

@@ -57,6 +57,9 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
             with suppress(OutputError):
                 run.write(interrupted=True)
             raise
+        finally:
+            with suppress(OutputError):
+                clear_work(batch.out)
         return run.write(interrupted=stop.requested)
 
 

@@ -114,7 +114,7 @@ def summary_record(
         "root": str(batch.root),
         "interrupted": interrupted,
         "weights_sha256": model.weights_sha256,
-        "preset": dataclasses.asdict(model.preset),
+        "preset": model.preset_tables,
         "options": batch.options,
         "protocol": PROTOCOL,
         "totals": {"scenes": len(rows), **totals.to_json()},

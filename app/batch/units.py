@@ -1,6 +1,7 @@
 """What one worker does at a time: one scene, or one window of a split one. Everything here travels to workers."""
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -37,6 +38,12 @@ class Model:
 
     preset: Preset
     weights_sha256: str
+
+    @property
+    def preset_tables(self) -> dict[str, Any]:
+        """As a JSON file gives them back: lists, not tuples."""
+        tables: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.preset)))
+        return tables
 
 
 class ModelLoader(Protocol):
@@ -179,7 +186,7 @@ def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dic
             "bytes": path.stat().st_size if path.is_file() else None,
         },
         "options": dataclasses.asdict(choice),
-        "preset": dataclasses.asdict(model.preset),
+        "preset": model.preset_tables,
         "weights": model.weights_sha256,
     }
 

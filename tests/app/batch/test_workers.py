@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.units import longest_first
+from stream_recon.app.batch.workers import ProcessPool, SerialPool
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.configs.errors import WeightsError
+from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene, unit_of
+
+
+def run(batch, loader, workers):  # type: ignore[no-untyped-def]
+    pool = ProcessPool(loader, batch.out, workers) if workers else SerialPool(loader, batch.out)
+    return run_batch(batch, loader, pool, Listening())
+
+
+def test_a_worker_killed_in_mid_scene_changes_nothing_in_the_end(tmp_path: Path) -> None:
+    root, marker = tmp_path / "data", tmp_path / "killed"
+    scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9), ("c", 10))]
+    run(batch_of(root, tmp_path / "plain", scenes), RoomLoader(), 0)
+    summary = run(batch_of(root, tmp_path / "out", scenes), RoomLoader(die_once=marker), 2)
+    assert marker.exists(), "a worker was killed at frame 6 of a scene"
+    assert [scene["status"] for scene in summary["scenes"]] == ["done"] * 3
+    for name in ("a", "b", "c"):
+        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
+    assert not (tmp_path / "out" / ".work").exists(), "what the killed one left is gone"
+
+
+def test_a_scene_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    scenes = [room_scene(root / "deadly", 9), room_scene(root / "harmless", 5)]
+    summary = run(batch_of(root, tmp_path / "out", scenes), RoomLoader(die_always=True), 1)
+    deadly, harmless = summary["scenes"]
+    assert deadly["status"] == "failed" and "killed by signal 9, 3 times" in deadly["reason"]
+    assert harmless["status"] == "done"
+
+
+def test_a_model_that_no_worker_can_load_ends_the_batch(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with pytest.raises(WeightsError, match="another family"):
+        run(batch_of(root, tmp_path / "out", [room_scene(root / "a")]), RoomLoader(unusable=True), 2)
+
+
+def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    scene = room_scene(root / "a", 30)
+    stop = StopRequest()
+    events = []
+
+    def hear(event) -> None:  # type: ignore[no-untyped-def]
+        events.append(event)
+        stop.requested = True
+
+    ProcessPool(RoomLoader(seconds=0.2), out, 1).run([unit_of(scene, root)], hear, stop)
+    assert len(events) == 1 and events[0].frames < 30
+    assert not (out / "a").exists()
+
+
+def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) -> None:
+    scenes = [room_scene(tmp_path / name, frames) for name, frames in (("short", 2), ("long", 9), ("middle", 5))]
+    units = [unit_of(scene, tmp_path) for scene in [*scenes, type(scenes[0])("live", tmp_path / "short", None)]]
+    assert [unit.scene.name for unit in longest_first(units)] == ["live", "long", "middle", "short"]
