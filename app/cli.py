@@ -168,8 +168,16 @@ def batch_command(
     attention: Attention = "auto",
     keyframes: Keyframes = None,
     workers: Annotated[
-        int, typer.Option(help="Processes, each with the model loaded; GPUs are shared out among them.")
-    ] = 1,
+        int | None,
+        typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Work on a Ray cluster, with --workers actors, else one a GPU. All nodes need ROOT and OUT.",
+            metavar="local|auto|ADDRESS",
+        ),
+    ] = None,
     split: Annotated[
         int, typer.Option(help="Cut each video into so many overlapping windows, done side by side, then stitched.")
     ] = 1,
@@ -196,7 +204,7 @@ def batch_command(
         "split": split,
     }
     choice = Choice(stride, max_frames)
-    options = BatchOptions(root, output, dataset, choice, split, workers, dry_run, compare)
+    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
     return run(options, EngineLoader(preset, weights, device, attention, keyframes), recorded)
 
 

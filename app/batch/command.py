@@ -14,6 +14,7 @@ from rich.table import Table
 from stream_recon.app.batch.compare import comparison, differences, read_summary
 from stream_recon.app.batch.page import PAGE_NAME, SHOWN
 from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, ModelLoader
@@ -35,7 +36,10 @@ class BatchOptions:
     dataset: str | None = None
     choice: Choice = dataclasses.field(default_factory=Choice)
     split: int = 1
-    workers: int = 1
+    workers: int | None = None
+    """Processes (None: one), or with Ray actors (None: one a GPU)."""
+    ray: str | None = None
+    """``local``, ``auto`` (the cluster that this machine belongs to), or a cluster's address."""
     dry_run: bool = False
     compare: Path | None = None
 
@@ -47,7 +51,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         StreamReconError: bad input, no room, a model that cannot be loaded.
     """
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    if options.workers < 1:
+    if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
     root = options.root.expanduser().absolute()
@@ -70,7 +74,9 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
 
 
 def _pool(options: BatchOptions, loader: ModelLoader, out: Path) -> Pool:
-    if options.workers == 1:
+    if options.ray is not None:
+        return RayPool(loader, out, options.ray, options.workers)
+    if options.workers is None or options.workers == 1:
         return SerialPool(loader, out)
     return ProcessPool(loader, out, options.workers)
 

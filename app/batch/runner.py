@@ -114,12 +114,18 @@ class _Run:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, UnitProgress):
-            self._frames[event.name] = event.frames
-            self._listener.progress(sum(self._frames.values()))
-        elif event.name in self._units:
+            self._count(event.name, event.frames)
+            return
+        if event.result is not None:
+            self._count(event.name, event.result["frames"])
+        if event.name in self._units:
             self._settle(event)
         else:
             self._note_window(event)
+
+    def _count(self, name: str, frames: int) -> None:
+        self._frames[name] = frames
+        self._listener.progress(sum(self._frames.values()))
 
     def _note_window(self, outcome: Outcome) -> None:
         name = next(scene for scene, windows in self._windows.items() if outcome.name in [w.name for w in windows])

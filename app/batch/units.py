@@ -49,11 +49,15 @@ class Model:
 class ModelLoader(Protocol):
     """Loads the model in each worker; has to survive pickling."""
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it takes a GPU where there is one."""
+
     def describe(self) -> Model:
         """Without loading it. Raises StreamReconError where it could not be loaded."""
 
     def gpus(self) -> list[str]:
-        """Names, as in CUDA_VISIBLE_DEVICES, of the GPUs to share out; none for work on the CPU."""
+        """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
 
     def load(self) -> SceneEngine:
         """Raises StreamReconError."""
@@ -81,10 +85,14 @@ class EngineLoader:
             raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
         return Model(preset, file_sha256(weights))
 
+    @property
+    def uses_gpu(self) -> bool:
+        return self.device != "cpu"
+
     def gpus(self) -> list[str]:
         import torch
 
-        if self.device == "cpu" or not torch.cuda.is_available():
+        if not self.uses_gpu or not torch.cuda.is_available():
             return []
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         return chosen.split(",") if chosen else [str(number) for number in range(torch.cuda.device_count())]

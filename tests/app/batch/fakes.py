@@ -140,6 +140,8 @@ class RoomLoader:
     die_always: bool = False
     unusable: bool = False
 
+    uses_gpu: bool = False
+
     def describe(self) -> Model:
         return Model(fake_preset(), WEIGHTS)
 
