@@ -17,6 +17,7 @@ from stream_recon.app.results import Intrinsics
 from stream_recon.configs.errors import InputError
 
 FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
+FOCAL_KEYS = {"fl_x", "camera_angle_x"}
 DEPTH_UNITS = 1000.0
 """Depth images are in thousandths of the poses' unit, unless a file says otherwise."""
 
@@ -38,12 +39,14 @@ def load_nerfstudio(path: Path) -> Recording:
     images = tuple(_image(path, frame) for frame in frames)
     named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
     depth = {i: path / name for i, name in named if isinstance(name, str)}
-    size = None if all({"w", "h"} <= (table | frame).keys() for frame in frames) else image_size(images)
+    tables = [table | frame for frame in frames]
+    lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
+    size = image_size(images) if lacks_size else None
     units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
     return Recording(
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
-        camera=common_camera([_camera(table | frame, path, size) for frame in frames]),
+        camera=common_camera([_camera(t, path, size) for t in tables]),
         read_depth=DepthImages(depth, units) if depth else None,
         # Poses of structure from motion have a unit of their own; with measured depth there is a metric sensor.
         metric=bool(depth),
@@ -91,7 +94,7 @@ def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> f
 
 def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
     """None where there are no intrinsics, or where no pinhole describes the lens. ``size`` of the images if known."""
-    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or not {"fl_x", "camera_angle_x"} & table.keys():
+    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or not FOCAL_KEYS & table.keys():
         return None
     if size is None:
         size = int(_number(table, "w", 1, path)), int(_number(table, "h", 1, path))
