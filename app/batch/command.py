@@ -25,6 +25,8 @@ from stream_recon.configs.errors import ConfigError
 
 FAILED_EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 130
+PIPE_WIDTH = 200
+"""Columns of tables where the output is not a terminal, so that no figure is cut off."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     Raises:
         StreamReconError: bad input, no room, a model that cannot be loaded.
     """
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=PIPE_WIDTH)
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
@@ -67,7 +71,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     if other is not None:
         console.print(comparison(summary, other))
         for line in differences(summary, other):
-            console.print(f"note: {line}")
+            console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:
         return INTERRUPTED_EXIT_CODE
     return FAILED_EXIT_CODE if summary["totals"]["failed"] else 0
@@ -105,7 +109,7 @@ def _list_scenes(batch: Batch, console: Console) -> None:
 def _report(summary: dict[str, Any], out: Path, console: Console) -> None:
     for scene in summary["scenes"]:
         if scene["status"] == "failed":
-            console.print(f"failed: {scene['name']}: {scene['reason']}")
+            console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
     totals = summary["totals"]
     counts = [f"{totals['done']} done"]
     for count, word in (
@@ -124,8 +128,8 @@ def _report(summary: dict[str, Any], out: Path, console: Console) -> None:
         if name in SHOWN
     ]
     if means:
-        console.print(f"means: {', '.join(means)}")
-    console.print(f"page: {out / PAGE_NAME}")
+        console.print(f"means: {', '.join(means)}", soft_wrap=True)
+    console.print(f"page: {out / PAGE_NAME}", soft_wrap=True)
 
 
 class _Bar:
