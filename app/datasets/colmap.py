@@ -5,7 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.datasets.colmap_model import NO_POINT, PosedImage, read_cameras, read_images, read_points
+from stream_recon.app.datasets.colmap_model import (
+    PosedImage,
+    SparsePoints,
+    has_points,
+    read_cameras,
+    read_images,
+    read_points,
+)
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.geometry import invert_pose
 from stream_recon.app.readers import IMAGE_SUFFIXES, natural_key
@@ -48,7 +55,7 @@ def load_colmap(path: Path) -> Recording:
         images=images,
         poses={i: invert_pose(image.T_camera_world) for i, image in found.items()},
         camera=common_camera([cameras[image.camera] for image in found.values()]),
-        read_depth=_SparseDepth(model, images, found, cameras),
+        read_depth=_SparseDepth(model, images, found, cameras) if has_points(model) else None,
         metric=False,
         warnings=(f"{lost} images of the COLMAP model are not in images/",) if lost else (),
     )
@@ -70,18 +77,18 @@ class _SparseDepth:
         image = self._posed.get(index)
         if image is None:
             return None
-        known = [i for i, key in enumerate(image.points) if key != NO_POINT and int(key) in self._points]
-        if not known:
+        rows = self._points.rows(image.points)
+        known = rows >= 0
+        if not known.any():
             return None
-        world = np.array([self._points[int(image.points[i])] for i in known])
-        z = world @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
+        z = self._points.xyz[rows[known]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
         camera = self._cameras[image.camera]
         # The model may have been made from the same images at another size.
         scale = np.ones(2) if camera is None or camera.size is None else np.divide(self._size, camera.size)
         return DepthPoints(np.column_stack([image.uv[known] * scale, z]))
 
     @cached_property
-    def _points(self) -> dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    def _points(self) -> SparsePoints:
         return read_points(self._model)
 
     @cached_property

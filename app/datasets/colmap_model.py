@@ -4,7 +4,8 @@ Poses there are world-to-camera; pixel (0, 0) covers [0, 1) x [0, 1).
 """
 
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,6 @@ MODELS = {
 """Name and number of parameters by the number that binary files use."""
 ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
 TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
-NO_POINT = -1
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,41 @@ def read_images(model: Path) -> list[PosedImage]:
     return _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
 
 
-def read_points(model: Path) -> dict[int, FloatArray]:
-    """Sparse points [3] in the world by number; empty where the model has no file of them.
+@dataclass(frozen=True)
+class SparsePoints:
+    """Points of the model in the world, sorted by their numbers."""
 
+    keys: NDArray[np.int64]  # [N]
+    xyz: FloatArray  # [N, 3]
+
+    @classmethod
+    def of(cls, keys: Iterable[int], xyz: Iterable[Iterable[float]]) -> "SparsePoints":
+        numbers = np.array(list(keys), dtype=np.int64)
+        order = np.argsort(numbers)
+        return cls(numbers[order], np.array(list(xyz), dtype=np.float64).reshape(-1, 3)[order])
+
+    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Row of each wanted number, -1 for those that are not here."""
+        if not len(self.keys):
+            return np.full(len(wanted), -1, dtype=np.intp)
+        found = np.clip(np.searchsorted(self.keys, wanted), 0, len(self.keys) - 1)
+        return np.where(self.keys[found] == wanted, found, -1).astype(np.intp)
+
+
+def has_points(model: Path) -> bool:
+    return any((model / f"points3D{suffix}").is_file() for suffix in (".bin", ".txt"))
+
+
+def read_points(model: Path) -> SparsePoints:
+    """
     Raises:
         InputError: a file of another form.
     """
     if (model / "points3D.bin").is_file():
         return _binary_points(_Bytes(model / "points3D.bin"))
     file = model / "points3D.txt"
-    if not file.is_file():
-        return {}
     rows = [numbers(line, f"{file} line {number}", 4) for number, line in content_lines(file)]
-    return {int(row[0]): np.array(row[1:4]) for row in rows}
+    return SparsePoints.of((int(row[0]) for row in rows), (row[1:4] for row in rows))
 
 
 class _Bytes:
@@ -185,10 +207,11 @@ def _posed(
     return PosedImage(name, camera, T, uv, points)
 
 
-def _binary_points(file: _Bytes) -> dict[int, FloatArray]:
-    points = {}
+def _binary_points(file: _Bytes) -> SparsePoints:
+    keys, xyz = array("q"), array("d")
     for _ in range(int(file.take("Q")[0])):
         key, x, y, z, *_, track = file.take("Q3d3BdQ")
         file.skip(8 * int(track))
-        points[int(key)] = np.array([x, y, z])
-    return points
+        keys.append(int(key))
+        xyz.extend((x, y, z))
+    return SparsePoints.of(keys, np.array(xyz).reshape(-1, 3))

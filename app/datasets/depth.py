@@ -30,7 +30,10 @@ class DepthImages:
         path = self.files.get(index)
         if path is None or not path.is_file():
             return None
-        data = np.fromfile(path, np.uint8)
+        try:
+            data = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
         units = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
         if units is None or units.dtype != np.uint16 or units.ndim != 2:
             raise InputError(f"{path} is not a 16-bit image of one channel (depth)")

@@ -57,10 +57,12 @@ class PinholeCamera:
     intrinsics: Intrinsics
     size: tuple[int, int] | None = None
 
-    def at(self, size: tuple[int, int]) -> Intrinsics:
-        """The same camera for images resized to (width, height)."""
+    def at(self, size: tuple[int, int]) -> Intrinsics | None:
+        """The same camera for images resized to (width, height); None where they were turned on their side."""
         if self.size is None:
             return self.intrinsics
+        if (size[0] - size[1]) * (self.size[0] - self.size[1]) < 0:
+            return None
         k, sx, sy = self.intrinsics, size[0] / self.size[0], size[1] / self.size[1]
         return Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
 

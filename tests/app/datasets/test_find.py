@@ -10,7 +10,9 @@ import pytest
 
 from stream_recon.app.datasets.catalogue import list_datasets
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.pipeline import reconstruct
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.datasets.folders import (
     assert_depth,
@@ -24,6 +26,7 @@ from tests.app.datasets.folders import (
     write_image,
     write_lines,
 )
+from tests.app.fake_engine import FakeEngine, run_info, trajectory_of
 from tests.app.media import write_images, write_video
 
 
@@ -79,6 +82,15 @@ def test_stride_and_limit_choose_frames_and_keep_indices(tmp_path: Path) -> None
     for stride, limit in ((0, None), (1, 0)):
         with pytest.raises(ConfigError, match="at least 1"):
             scene.open(stride, limit)
+
+
+def test_the_pipeline_keeps_the_data_sets_timestamps(tmp_path: Path) -> None:
+    folder = write_minimal_tum(tmp_path / "room")
+    write_lines(folder / "rgb.txt", "1305031102.175304 rgb/0.png", "1305031102.211214 rgb/1.png")
+    with find_scenes(folder)[0].open() as source:
+        summary = reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()))
+    assert summary.frames_reconstructed == 2
+    assert trajectory_of(tmp_path / "out")[:, 0].tolist() == [1305031102.175304, 1305031102.211214]
 
 
 def test_inside_of_a_scene_is_not_searched(tmp_path: Path) -> None:

@@ -198,6 +198,32 @@ def test_colmap_images_that_were_not_registered_have_no_pose(tmp_path: Path) -> 
     assert_poses(truth_of(scene), {0: PATH[0].matrix, 2: PATH[1].matrix, 3: PATH[2].matrix})
 
 
+def test_colmap_model_of_images_that_were_turned_gives_no_camera(tmp_path: Path) -> None:
+    write_photos(tmp_path)
+    write_colmap_text(tmp_path / "sparse" / "0", "1 PINHOLE 48 64 60 60 24 32")
+    assert truth_of(only_scene(tmp_path, "colmap")).intrinsics is None
+
+
+def test_colmap_model_without_points_has_no_depth(tmp_path: Path) -> None:
+    write_photos(tmp_path)
+    write_colmap_binary(tmp_path / "sparse" / "0")
+    (tmp_path / "sparse" / "0" / "points3D.bin").unlink()
+    truth = truth_of(only_scene(tmp_path, "colmap"))
+    assert not truth.has_depth and truth.depth(0) is None
+
+
+def test_colmap_keypoints_of_points_that_are_gone_are_left_out(tmp_path: Path) -> None:
+    write_photos(tmp_path)
+    write_colmap_text(tmp_path / "sparse" / "0")
+    file = tmp_path / "sparse" / "0" / "points3D.txt"
+    write_lines(file, "# 3D points", *file.read_text().splitlines()[1:])
+    depth = truth_of(only_scene(tmp_path, "colmap")).depth(0)
+    assert isinstance(depth, DepthPoints)
+    np.testing.assert_allclose(depth.uvz[:, :2], [row[:2] for row in observations(0)[2:]])
+    write_lines(file, "# no points at all")
+    assert truth_of(only_scene(tmp_path, "colmap")).depth(0) is None
+
+
 def test_colmap_images_that_are_gone_are_counted(tmp_path: Path) -> None:
     write_photos(tmp_path)
     (tmp_path / "images" / NAMES[1]).unlink()
