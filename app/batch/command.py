@@ -58,8 +58,8 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
-    root = options.root.expanduser().absolute()
-    out = (options.out or Path(f"{root.resolve().stem}-batch")).absolute()
+    root = options.root.expanduser().resolve()
+    out = (options.out or Path(f"{root.stem}-batch")).absolute()
     scenes = find_scenes(root, options.dataset, exclude=(out,))
     batch = Batch(root, out, scenes, options.choice, options.split, recorded)
     if options.dry_run:
@@ -98,7 +98,7 @@ def _list_scenes(batch: Batch, console: Console) -> None:
     table = Table("scene", "dataset", "frames", "path")
     counts = [batch.choice.count(scene.frames) for scene in batch.scenes]
     for scene, count in zip(batch.scenes, counts, strict=True):
-        path = scene.path.relative_to(batch.root) if scene.path.is_relative_to(batch.root) else scene.path
+        path = scene.path.relative_to(batch.root) if batch.root in scene.path.parents else scene.path.name
         table.add_row(scene.name, scene.dataset, "?" if count is None else str(count), str(path))
     console.print(table)
     unknown = counts.count(None)

@@ -43,7 +43,8 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .4rem; overflow-w
 article { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: 1rem 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
 img, svg { height: 220px; border-radius: 4px; } svg { background: #8881; }
-dl { display: grid; grid-template-columns: repeat(4, auto); gap: .1rem .9rem; margin: 0; align-content: start; }
+dl { display: grid; grid-template-columns: repeat(4, auto); gap: .1rem .9rem; margin: 0;
+  align-content: start; width: max-content; max-width: 100%; }
 dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 .failed { border-color: var(--bad); } .reason { color: var(--bad); } .note { color: #888; }
 polyline { fill: none; stroke-width: 1.6; } .ours { stroke: var(--ours); } .truth { stroke: var(--truth); }
@@ -72,7 +73,8 @@ def _head(record: Mapping[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>stream-recon: {escape(Path(record['root']).name)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(record['root'])}</h1><p>{escape(counts + speed)}. "
-        f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>{table}"
+        f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>"
+        f'<p class="note">Trajectories: ours red, from the circle on; the truth, where known, blue.</p>{table}'
     )
 
 

@@ -189,7 +189,8 @@ def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dic
     return {
         "scene": {
             "dataset": scene.dataset,
-            "path": path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
+            # The root may be the scene itself.
+            "path": path.relative_to(root).as_posix() if root in path.parents else path.name,
             "frames": scene.frames,
             "bytes": path.stat().st_size if path.is_file() else None,
         },

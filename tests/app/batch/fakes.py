@@ -6,14 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import moved
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
+from stream_recon.app.batch.workers import ProcessPool, SerialPool
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.metrics import Similarity
 from stream_recon.app.results import Frame, FrameResult, Intrinsics
@@ -174,6 +177,18 @@ class Listening:
 
 def batch_of(root: Path, out: Path, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
     return Batch(root, out, scenes, Choice(**choice), split)
+
+
+def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
+    """The summary of a batch, in this process or with so many workers."""
+    loader = loader or RoomLoader()
+    pool = ProcessPool(loader, batch.out, workers) if workers else SerialPool(loader, batch.out)
+    return run_batch(batch, loader, pool, Listening())
+
+
+def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Of each scene: its status, and whether an earlier batch had finished it."""
+    return {scene["name"]: (scene["status"], scene["resumed"]) for scene in summary["scenes"]}
 
 
 def unit_of(scene: RoomScene, root: Path) -> Unit:

@@ -5,25 +5,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from stream_recon.app import depth_files, output_files
 from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.result_folder import read_result
 from stream_recon.configs.errors import OutputError
-from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene
-
-
-def run(batch, loader=RoomLoader()):  # type: ignore[no-untyped-def]  # noqa: B008
-    return run_batch(batch, loader, SerialPool(loader, batch.out), Listening())
-
-
-def states(summary) -> dict[str, tuple[str, bool]]:  # type: ignore[no-untyped-def]
-    return {scene["name"]: (scene["status"], scene["resumed"]) for scene in summary["scenes"]}
+from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
 
 
 @pytest.fixture
@@ -137,7 +129,7 @@ def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
     written: list[Path] = []
     real = output_files.replace_file
 
-    def until_full(path: Path, write):  # type: ignore[no-untyped-def]
+    def until_full(path: Path, write: Callable[[BinaryIO], object]) -> None:
         written.append(path)
         if len(written) > 15:
             with output_files.output_errors(path):

@@ -1,29 +1,21 @@
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.units import Event, Unit
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
+from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.result_folder import read_result
 from stream_recon.configs.errors import InputError
-from tests.app.batch.fakes import (
-    Listening,
-    RoomLoader,
-    RoomScene,
-    batch_of,
-    room_scene,
-    unit_of,
-    world_of,
-)
+from tests.app.batch.fakes import Listening, RoomLoader, RoomScene, batch_of, room_scene, run, unit_of, world_of
 
 FRAMES = 110
-
-
-def run(batch, loader):  # type: ignore[no-untyped-def]
-    return run_batch(batch, loader, SerialPool(loader, batch.out), Listening())
 
 
 @pytest.mark.parametrize(("frames", "count"), [(100, 2), (2000, 4), (1001, 3), (97, 4), (30, 4), (5, 2)])
@@ -45,7 +37,7 @@ def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The same scene whole and split in 4, by an engine that gives each window a world and unit of its own."""
     base = tmp_path_factory.mktemp("split")
     scenes = [room_scene(base / "data" / "a", FRAMES)]
@@ -55,7 +47,7 @@ def both(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-d
     return base, summary["scenes"][0]
 
 
-def test_the_stitched_result_equals_the_unsplit_one(both) -> None:  # type: ignore[no-untyped-def]
+def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, Any]]) -> None:
     base, row = both
     whole, split = read_result(base / "whole" / "a"), read_result(base / "split" / "a")
     assert row["status"] == "done" and row["frames"] == FRAMES
@@ -71,7 +63,7 @@ def test_the_stitched_result_equals_the_unsplit_one(both) -> None:  # type: igno
     assert row["figures"]["ate_m"] < 2e-3 and row["figures"]["absrel"] < 2e-3
 
 
-def test_the_seams_are_reported(both) -> None:  # type: ignore[no-untyped-def]
+def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
     base, row = both
     windows = plan_windows(FRAMES, 4)
     assert read_result(base / "split" / "a").run["options"]["seams"] == row["seams"]
@@ -84,7 +76,7 @@ def test_the_seams_are_reported(both) -> None:  # type: ignore[no-untyped-def]
     assert not (base / "split" / ".windows").exists(), "the windows' folders are gone"
 
 
-def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> None:
     scenes = [room_scene(tmp_path / "data" / "a", 60)]
     batch = batch_of(tmp_path / "data", tmp_path / "out", scenes, split=2)
     worlds = RoomLoader(own_worlds=True)
@@ -92,7 +84,7 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path, monke
     class Once(SerialPool):
         """Does the first unit alone."""
 
-        def run(self, units, on_event, stop):  # type: ignore[no-untyped-def]
+        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
             super().run(units[:1], on_event, stop)
             stop.requested = True
 
@@ -100,16 +92,15 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path, monke
     assert summary["interrupted"] and summary["scenes"][0]["status"] == "not run"
     kept = next((batch.out / ".windows" / "a").iterdir())
     stamp = (kept / "manifest.json").stat().st_mtime_ns
-    listening = Listening()
     counted: list[str] = []
 
     class Counting(SerialPool):
-        def run(self, units, on_event, stop):  # type: ignore[no-untyped-def]
+        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
             counted.extend(unit.name for unit in units)
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
             super().run(units, on_event, stop)
 
-    summary = run_batch(batch, worlds, Counting(worlds, batch.out), listening)
+    summary = run_batch(batch, worlds, Counting(worlds, batch.out), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
 
 
