@@ -80,7 +80,7 @@ class Gatherer:
         """Why depth was no longer compared from some frame on: a damaged file of truth costs no reconstruction."""
 
     def add(self, result: FrameResult) -> None:
-        self._poses[result.index] = np.asarray(result.T_world_camera, np.float64)
+        self.add_pose(result.index, result.T_world_camera)
         if self._truth is not None:
             if self._truth.intrinsics is not None:
                 size = result.transform.source_size
@@ -88,6 +88,10 @@ class Gatherer:
             self._compare_depth(self._truth, result)
         if self._on_frames is not None:
             self._on_frames(len(self._poses))
+
+    def add_pose(self, index: int, T_world_camera: FloatArray) -> None:
+        """All there is to gather of a frame where nothing is known of the truth."""
+        self._poses[index] = np.asarray(T_world_camera, np.float64)
 
     def revise(self, revision: PoseRevision) -> None:
         self._poses[revision.index] = np.asarray(revision.T_world_camera, np.float64)

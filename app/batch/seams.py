@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.camera_files import Camera
 from stream_recon.app.geometry import rotation_angle_deg
 from stream_recon.app.metrics import FloatArray, Similarity
 from stream_recon.app.result_folder import ResultFolder, result_of
@@ -48,14 +49,22 @@ class Joined:
     """From each window's world to the first one's."""
     seams: tuple[Seam, ...]
 
-    def results(self) -> Iterator[FrameResult]:
-        """Each frame once, in order: a seam is crossed in the middle of the overlap, where both windows know best."""
-        for number, (window, transform) in enumerate(zip(self.windows, self.transforms, strict=True)):
+    def frames(self) -> Iterator[tuple[int, Camera]]:
+        """Each frame once, in order, with the number of the window that it is taken from.
+
+        A seam is crossed in the middle of the overlap: there both windows have seen as much as they can.
+        """
+        for number, window in enumerate(self.windows):
             begin = self._crossing(number - 1) if number else -1
             end = self._crossing(number) if number < len(self.seams) else None
             for camera in window.cameras:
                 if camera.index >= begin and (end is None or camera.index < end):
-                    yield moved(result_of(window.folder, camera), transform)
+                    yield number, camera
+
+    def results(self) -> Iterator[FrameResult]:
+        """Their results in the first window's world."""
+        for number, camera in self.frames():
+            yield moved(result_of(self.windows[number].folder, camera), self.transforms[number])
 
     def _crossing(self, seam: int) -> int:
         return (self.seams[seam].first + self.seams[seam].last + 1) // 2
@@ -78,10 +87,16 @@ def join(windows: Sequence[ResultFolder]) -> Joined:
 
 def moved(result: FrameResult, transform: Similarity) -> FrameResult:
     """A result in another world of another unit."""
+    pose = moved_pose(result.T_world_camera, transform)
+    return replace(result, T_world_camera=pose, depth=result.depth * np.float32(transform.scale))
+
+
+def moved_pose(T_world_camera: FloatArray, transform: Similarity) -> FloatArray:
+    """A camera [4, 4] in another world of another unit."""
     T = np.eye(4)
-    T[:3, :3] = transform.rotation @ result.T_world_camera[:3, :3]
-    T[:3, 3] = transform.apply(result.T_world_camera[:3, 3])
-    return replace(result, T_world_camera=T, depth=result.depth * np.float32(transform.scale))
+    T[:3, :3] = transform.rotation @ T_world_camera[:3, :3]
+    T[:3, 3] = transform.apply(T_world_camera[:3, 3])
+    return T
 
 
 def _composed(outer: Similarity, inner: Similarity) -> Similarity:

@@ -10,12 +10,13 @@ from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import publish, remove_result
 from stream_recon.app.batch.scene_run import WorkFolder, record_of
 from stream_recon.app.batch.seams import join
+from stream_recon.app.batch.stitched_files import write_cameras, write_depths_and_cloud
 from stream_recon.app.batch.units import Model, Unit
+from stream_recon.app.camera_files import Camera
 from stream_recon.app.memory import peak_host_memory_mb
-from stream_recon.app.output_files import output_errors
+from stream_recon.app.output_files import output_errors, replace_json
 from stream_recon.app.result_folder import ResultFolder, read_result
-from stream_recon.app.run_record import RunInfo, Summary
-from stream_recon.app.writers import ResultWriter
+from stream_recon.app.run_record import RUN_NAME, RunInfo, Summary, run_record
 
 
 def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict[str, Any]:
@@ -27,25 +28,24 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
         StreamReconError: windows that share no frame, damaged results, no room.
     """
     begun = time.monotonic()
-    gatherer = Gatherer(unit.scene.truth())
+    truth = unit.scene.truth()
+    gatherer = Gatherer(truth)
     with WorkFolder(out) as work:
         joined = join([read_result(out / window.name) for window in windows])
         seams = [dataclasses.asdict(seam) for seam in joined.seams]
         runs = [window.run for window in joined.windows]
         options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
         info = RunInfo(runs[0]["source"], model.preset, model.weights_sha256, runs[0]["device"], options)
-        writer = ResultWriter(work, info)
-        frames = keyframes = 0
-        try:
+        cameras = write_cameras(work, joined)
+        write_depths_and_cloud(work, joined, model.preset.points.voxel)
+        if truth is None:
+            for camera in cameras:
+                gatherer.add_pose(camera.index, camera.T_world_camera)
+        else:
             for result in joined.results():
-                writer.add(result)
                 gatherer.add(result)
-                frames += 1
-                keyframes += result.is_keyframe
-            summary = _summary(joined.windows, frames, keyframes, time.monotonic() - begun)
-            writer.finish(summary)
-        finally:
-            writer.close()
+        summary = _summary(joined.windows, cameras, time.monotonic() - begun)
+        replace_json(work / RUN_NAME, run_record(info, summary))
         record = {**record_of(summary, gatherer, summary.seconds, info.device), "seams": seams}
         publish(work, out / unit.name, unit.key, record)
     for window in windows:
@@ -58,15 +58,15 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
     return record
 
 
-def _summary(windows: Sequence[ResultFolder], frames: int, keyframes: int, seconds: float) -> Summary:
+def _summary(windows: Sequence[ResultFolder], cameras: Sequence[Camera], seconds: float) -> Summary:
     """Of the whole run; ``seconds`` counts the work on all windows and the stitching, wherever it was done."""
     runs = [window.run for window in windows]
     device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
     return Summary(
         interrupted=False,
-        frames_read=frames,
-        frames_reconstructed=frames,
-        keyframes=keyframes,
+        frames_read=len(cameras),
+        frames_reconstructed=len(cameras),
+        keyframes=sum(camera.is_keyframe for camera in cameras),
         # A window reads past the frames before it, so a later one has met the damage of the earlier ones.
         frames_damaged=max(run["frames"]["damaged"] for run in runs),
         seconds=seconds + sum(run["timings"]["seconds"] for run in runs),
