@@ -19,7 +19,7 @@ from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
 from stream_recon.app.batch.workers import ProcessPool, SerialPool
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.metrics import Similarity
-from stream_recon.app.results import Frame, FrameResult, Intrinsics
+from stream_recon.app.results import Frame, FrameResult
 from stream_recon.app.sequences import DepthMap
 from stream_recon.app.sources import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
@@ -199,7 +199,3 @@ def result_files(folder: Path) -> dict[str, bytes]:
     """Content by name of all that a result holds, but for the two files with times in them."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", "manifest.json")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def true_camera() -> Intrinsics:
-    return room_result(0).intrinsics

@@ -1,6 +1,10 @@
 import json
+import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from stream_recon.app import cli
 from stream_recon.app.batch import units
 from stream_recon.app.result_folder import read_result
 from tests.app.batch.fakes import SIZE, RoomLoader
+from tests.app.boxroom import room_result, walk_pose
 from tests.app.media import write_images, write_video
 
 Run = Callable[..., int]
@@ -148,15 +153,33 @@ def test_ray_has_to_be_installed(
     assert "pip install 'stream-recon[ray]'" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setattr(units, "EngineLoader", lambda *_: RoomLoader(seconds=0.1))
+
+    def interrupt() -> None:
+        while not list((tmp_path / "out").glob(".work/*/trajectory.txt")):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert run("batch", str(data), "-o", "out", "--workers", workers) == 130
+    thread.join()
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["interrupted"] and summary["totals"]["not_run"] == 2
+    monkeypatch.setattr(units, "EngineLoader", lambda *_: RoomLoader())
+    assert run("batch", str(data), "-o", "out", "--workers", workers) == 0
+
+
 def sequence(folder: Path) -> None:
     """The room in the layout of the evaluation: poses and intrinsics."""
-    from tests.app.batch.fakes import true_camera
-    from tests.app.boxroom import walk_pose
-
     write_images(folder / "rgb", [f"{n:06d}.png" for n in range(9)], SIZE)
     rows = [f"{n} " + " ".join(f"{x:.9g}" for x in walk_pose(n / 10).ravel()) for n in range(9)]
     (folder / "poses.txt").write_text("\n".join(rows) + "\n")
-    k = true_camera()
+    k = room_result(0).intrinsics
     (folder / "intrinsics.txt").write_text(f"{k.fx} {k.fy} {k.cx} {k.cy} {SIZE[0]} {SIZE[1]}\n")
 
 

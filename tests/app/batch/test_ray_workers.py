@@ -5,7 +5,8 @@ import pytest
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.configs.errors import WeightsError
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.configs.errors import ResourceError, WeightsError
 from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene
 
 pytest.importorskip("ray")
@@ -27,3 +28,9 @@ def test_a_cluster_gives_the_same_files_though_an_actor_is_lost(tmp_path: Path) 
     other = batch_of(root, tmp_path / "other", scenes)
     with pytest.raises(WeightsError, match="another family"):
         run_batch(other, unusable, RayPool(unusable, other.out, "local", 1), Listening())
+
+
+def test_without_a_cluster_auto_says_so(tmp_path: Path) -> None:
+    pool = RayPool(RoomLoader(), tmp_path, "auto", None)
+    with pytest.raises(ResourceError, match="no Ray cluster at auto"):
+        pool.run([], lambda event: None, StopRequest())
