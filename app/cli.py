@@ -179,7 +179,8 @@ def batch_command(
         ),
     ] = None,
     split: Annotated[
-        int, typer.Option(help="Cut each video into so many overlapping windows, done side by side, then stitched.")
+        int,
+        typer.Option(help="Cut each video into so many overlapping windows, shared out to the workers, then stitched."),
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the scenes and their frames; run nothing.")] = False,
     compare: Annotated[

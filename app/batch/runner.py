@@ -11,7 +11,7 @@ from stream_recon.app.batch.manifest import check_manifest
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene_run import clear_work, guarded
-from stream_recon.app.batch.stitch import stitch
+from stream_recon.app.batch.stitch import clear_windows, stitch
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.units import Event, Model, ModelLoader, Outcome, Unit, UnitProgress, longest_first
 from stream_recon.app.batch.windows import window_units
@@ -103,6 +103,9 @@ class _Run:
             if stop.requested or self.disk_full is not None:
                 return
             self._join(name, windows)
+        for name, row in self._rows.items():
+            if row.status == "done":
+                clear_windows(self._batch.out, name)
 
     def _parts(self, unit: Unit) -> list[Unit]:
         """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""

@@ -13,12 +13,12 @@ from typing import Any
 from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import check_target, publish, remove_result
 from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
-from stream_recon.app.batch.windows import open_unit
+from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.output_files import output_errors
 from stream_recon.app.pipeline import reconstruct
 from stream_recon.app.run_record import RunInfo, Summary
 from stream_recon.app.writers import ResultWriter
-from stream_recon.configs.errors import StreamReconError
+from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,13 @@ def _reconstructed(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callab
         engine.reset()
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo(source.name, engine.preset, engine.weights_sha256, engine.device, options)
-        summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+        try:
+            summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+        except InputError:
+            if unit.window is None or has_frames(unit):
+                raise
+            # The video ends, or breaks off, before this window: what comes before it is a result all the same.
+            return {"frames": 0}
         if summary.interrupted:
             raise UnitInterruptedError
         result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)

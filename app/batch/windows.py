@@ -25,6 +25,15 @@ def open_unit(unit: Unit) -> Source:
     return source
 
 
+def has_frames(unit: Unit) -> bool:
+    """Whether a unit has a frame that can be read at all."""
+    try:
+        with open_unit(unit) as source:
+            return next(source, None) is not None
+    except InputError:
+        return False
+
+
 def plan_windows(frames: int, count: int) -> list[Window]:
     """At most ``count`` windows over ``frames`` frames; each but the first begins with the end of the one before.
 

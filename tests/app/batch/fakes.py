@@ -142,6 +142,9 @@ class RoomLoader:
     """The first process to come to a scene's frame 6 leaves this file and is killed."""
     die_always: bool = False
     unusable: bool = False
+    named_gpus: tuple[str, ...] = ()
+    notes: Path | None = None
+    """Each process that loads the model leaves a file here with its GPU and its threads."""
 
     uses_gpu: bool = False
 
@@ -149,11 +152,14 @@ class RoomLoader:
         return Model(fake_preset(), WEIGHTS)
 
     def gpus(self) -> list[str]:
-        return []
+        return list(self.named_gpus)
 
     def load(self) -> RoomEngine:
         if self.unusable:
             raise WeightsError("weights of another family")
+        if self.notes is not None:
+            given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+            (self.notes / str(os.getpid())).write_text(" ".join(given))
         return RoomEngine(self)
 
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from plyfile import PlyData
 from scipy.spatial import cKDTree
 
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.units import Event, Unit
-from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, plan_windows, window_units
+from stream_recon.app.batch.units import Choice, Event, Unit, Window
+from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.result_folder import read_result
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import Listening, RoomLoader, RoomScene, batch_of, room_scene, run, unit_of, world_of
+from tests.app.media import write_video
 
 FRAMES = 110
 
@@ -37,6 +39,16 @@ def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
     scene = room_scene(tmp_path / "a")
     with pytest.raises(InputError, match="how many frames"):
         window_units(unit_of(RoomScene("a", scene.path, None), tmp_path), 2)
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(stride=2), Choice(stride=3, max_frames=18)])
+def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: Choice) -> None:
+    video = write_video(tmp_path / "a.mp4", 60)
+    whole = replace(unit_of(RoomScene("a", video, 60), tmp_path), choice=choice)
+    expected = [frame.index for frame in open_unit(whole)]
+    for window in (Window(0, 9), Window(7, 16), Window(14, None)):
+        taken = [frame.index for frame in open_unit(replace(whole, window=window))]
+        assert taken == expected[window.first : window.last]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +114,9 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     kept = next((batch.out / ".windows" / "a").iterdir())
     stamp = (kept / "manifest.json").stat().st_mtime_ns
     counted: list[str] = []
+    stale = batch.out / ".windows" / "a" / "7"
+    stale.mkdir()
+    (stale / "points.ply").write_bytes(b"of a split in more windows")
 
     class Counting(SerialPool):
         def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
@@ -111,6 +126,7 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
 
     summary = run_batch(batch, worlds, Counting(worlds, batch.out), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
+    assert not (batch.out / ".windows").exists()
 
 
 def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
@@ -119,3 +135,15 @@ def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
     summary = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2), RoomLoader())
     row = summary["scenes"][0]
     assert row["status"] == "failed" and row["reason"].startswith("window 2: ")
+
+
+def test_a_video_that_breaks_off_keeps_the_windows_before(tmp_path: Path) -> None:
+    whole = room_scene(tmp_path / "data" / "a", 60)
+    for number in range(35, 60):
+        (whole.path / f"{number}.jpg").write_bytes(b"")
+    row = run(batch_of(tmp_path / "data", tmp_path / "out", [whole], split=2))["scenes"][0]
+    assert row["status"] == "done" and row["frames"] == 35 and row["damaged"] == 25
+    for number in range(60):
+        (whole.path / f"{number}.jpg").write_bytes(b"" if number >= 20 else (whole.path / "0.jpg").read_bytes())
+    row = run(batch_of(tmp_path / "data", tmp_path / "out2", [whole], split=2))["scenes"][0]
+    assert row["status"] == "done" and row["frames"] == 20 and "ends in window 1 of 2" in row["warnings"][-1]

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -85,3 +86,15 @@ def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) 
     scenes = [room_scene(tmp_path / name, frames) for name, frames in (("short", 2), ("long", 9), ("middle", 5))]
     units = [unit_of(scene, tmp_path) for scene in [*scenes, RoomScene("live", tmp_path / "short", None)]]
     assert [unit.scene.name for unit in longest_first(units)] == ["live", "long", "middle", "short"]
+
+
+def test_workers_share_out_gpus_and_cores(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    scenes = [room_scene(tmp_path / "data" / name, 12) for name in "abc"]
+    loader = RoomLoader(seconds=0.05, named_gpus=("4", "GPU-9"), notes=notes)
+    run(batch_of(tmp_path / "data", tmp_path / "out", scenes), loader, 3)
+    given = [note.read_text().split() for note in notes.iterdir()]
+    assert sorted(gpu for gpu, _ in given) == ["4", "4", "GPU-9"]
+    cores = len(os.sched_getaffinity(0))
+    assert {int(threads) for _, threads in given} == {max(1, cores // 3)}
