@@ -18,7 +18,8 @@ P = ParamSpec("P")
 
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
-    "against ground truth; 'stream-recon view --help' says more. A word is a command only as the first argument; for "
+    "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
+    "what it recognises; 'stream-recon view --help' says more. A word is a command only as the first argument; for "
     "a video or folder that is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
     "(what was finished is kept)."
 )
@@ -150,7 +151,78 @@ def eval_command(
         )
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"view": view_command, "eval": eval_command}
+@reported
+def batch_command(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with scenes in it, or one video file")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the results go; else ROOT's name with -batch, here.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Take all scenes as of this layout ('stream-recon datasets' lists them).")
+    ] = None,
+    stride: Annotated[int, typer.Option(help="Take every n-th frame of each scene.")] = 1,
+    max_frames: Annotated[int | None, typer.Option(help="Take at most so many frames of each scene.")] = None,
+    preset: Preset = "small",
+    weights: Weights = None,
+    device: Device = "auto",
+    attention: Attention = "auto",
+    keyframes: Keyframes = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Work on a Ray cluster, with --workers actors, else one a GPU. All nodes need ROOT and OUT.",
+            metavar="local|auto|ADDRESS",
+        ),
+    ] = None,
+    split: Annotated[
+        int,
+        typer.Option(help="Cut each video into so many overlapping windows, shared out to the workers, then stitched."),
+    ] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the scenes and their frames; run nothing.")] = False,
+    compare: Annotated[
+        Path | None, typer.Option(help="Print the figures beside those of another batch's summary.json.")
+    ] = None,
+) -> int:
+    """Reconstruct every scene under a folder, measure where truth is known, and sum up.
+
+    Leaves a result folder for each scene, summary.json, summary.csv and index.html. Given again, the command goes on
+    where it was. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
+    """
+    from stream_recon.app.batch.command import BatchOptions, run
+    from stream_recon.app.batch.units import Choice, EngineLoader
+
+    recorded = {
+        "dataset": dataset,
+        "stride": stride,
+        "max_frames": max_frames,
+        "device": device,
+        "attention": attention,
+        "keyframes": keyframes,
+        "split": split,
+    }
+    choice = Choice(stride, max_frames)
+    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
+    return run(options, EngineLoader(preset, weights, device, attention, keyframes), recorded)
+
+
+@reported
+def datasets_command() -> int:
+    """List the layouts of data sets that 'stream-recon batch' recognises."""
+    from stream_recon.app.batch.command import print_datasets
+
+    return print_datasets()
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "view": view_command,
+    "eval": eval_command,
+    "batch": batch_command,
+    "datasets": datasets_command,
+}
 
 
 @reported

@@ -53,6 +53,7 @@ class Source:
         self._start = start or 0.0
         self._end = math.inf if end is None else end
         self._max_frames = max_frames
+        self._to_skip = 0
         self._frames = self._choose()
 
     @property
@@ -113,6 +114,11 @@ class Source:
         """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
         self._reader.close()
 
+    def skip(self, frames: int) -> None:
+        """Pass over so many of the frames that would come first; images are not decoded, videos not converted."""
+        assert self._fps is None and frames >= 0, "frames are counted, not timed"
+        self._to_skip = frames
+
     def interrupt(self) -> None:
         """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
         if self._reader.live:
@@ -139,6 +145,10 @@ class Source:
     def _every_stride(self) -> Iterator[Frame]:
         due = -1
         for index, timestamp in self._within():
+            if index >= due and self._to_skip:
+                due = index + self._stride
+                self._to_skip -= 1
+                continue
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._reader.retrieve()) is not None:
                 due = index + self._stride

@@ -64,7 +64,8 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    for arguments in (["--help"], ["view", "--help"], ["eval", "--help"], ["--version"]):
+    commands = [["view", "--help"], ["eval", "--help"], ["batch", "--help"], ["datasets", "--help"]]
+    for arguments in (["--help"], *commands, ["--version"]):
         begun = time.monotonic()
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
         assert time.monotonic() - begun < 3, "well under a second on a machine that is not busy with tests"

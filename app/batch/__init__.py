@@ -1,0 +1,1 @@
+"""Many scenes: found, spread over workers, reconstructed, measured, summed up; resumable at any moment."""

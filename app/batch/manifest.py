@@ -1,0 +1,144 @@
+"""``manifest.json``: the sign that a scene's result is complete, written last, with every file's size and hash.
+
+A scene is reconstructed in a working folder of its own under ``OUT/.work`` and then moved, file by file, to its place.
+A worker that is killed, or cut off and replaced, therefore never leaves anything that could be taken for a result.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.camera_files import CAMERAS_NAME, TRAJECTORY_NAME
+from stream_recon.app.depth_files import DEPTH_FOLDER
+from stream_recon.app.output_files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.run_record import PROGRAM, RUN_NAME
+from stream_recon.app.writers import POINTS_NAME
+from stream_recon.configs.errors import OutputError
+
+MANIFEST_NAME = "manifest.json"
+OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME)
+OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a look at a scene's folder found."""
+
+    result: dict[str, Any] | None
+    """What was recorded when the scene was finished; None if it has to be done (again)."""
+    reason: str
+    """Why it has to be; empty for a complete one."""
+
+
+def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
+    """See whether ``folder`` holds the complete result of what ``key`` describes. Every file is read and hashed.
+
+    Raises:
+        OutputError: the folder cannot be read.
+    """
+    path = folder / MANIFEST_NAME
+    with output_errors(folder):
+        if not path.is_file():
+            return Check(None, "not there" if not folder.exists() else "unfinished")
+        try:
+            manifest = json.loads(path.read_bytes())
+            files, recorded, result = manifest["files"], manifest["key"], manifest["result"]
+            expected = {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return Check(None, "its manifest is damaged")
+        if recorded != key:
+            return Check(None, f"made with other {_difference(recorded, key)}")
+        for name, (size, digest) in expected.items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != size or sha256(file) != digest:
+                return Check(None, f"{name} is missing or changed")
+    return Check(result, "")
+
+
+def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
+    if not isinstance(recorded, dict):
+        return "options"
+    return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
+
+
+def publish(work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Move the result in ``work`` to ``folder``, in place of an earlier one, and write the manifest last.
+
+    Raises:
+        OutputError: see `check_target`; or nothing can be written there.
+    """
+    check_target(folder)
+    with output_errors(folder):
+        names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
+        # First what tells the folder as ours, should the move be cut short.
+        names.sort(key=lambda name: name != RUN_NAME)
+        files = {name: [(work / name).stat().st_size, sha256(work / name)] for name in names}
+        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        for path in _own_files(folder) if _is_ours(folder) else ():
+            # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
+            if path.name != RUN_NAME:
+                path.unlink(missing_ok=True)
+        for name in names:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (work / name).replace(target)
+    manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
+    replace_json(folder / MANIFEST_NAME, manifest)
+
+
+def check_target(folder: Path) -> None:
+    """Raises OutputError if ``folder`` holds something that was not written by this program."""
+    with output_errors(folder):
+        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+            raise OutputError(f"{folder} holds other files: move them away, or choose another folder with -o")
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder} is a file: move it away, or choose another folder with -o")
+
+
+def _is_ours(folder: Path) -> bool:
+    for name in (MANIFEST_NAME, RUN_NAME):
+        try:
+            record = json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and record.get("program") == PROGRAM:
+            return True
+    return False
+
+
+def remove_result(folder: Path) -> None:
+    """Remove what a run writes from a folder known to be ours, the manifest first, and the folder if it is then empty.
+
+    Raises:
+        OutputError: a file cannot be removed.
+    """
+    with output_errors(folder):
+        if not folder.is_dir():
+            return
+        for path in _own_files(folder):
+            path.unlink(missing_ok=True)
+        for place in (folder / DEPTH_FOLDER, folder):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """The manifest comes first, what tells the folder as ours last."""
+    for name in OWN_NAMES:
+        yield folder / name
+        yield folder / (name + PART_SUFFIX)
+    depth = folder / DEPTH_FOLDER
+    if depth.is_dir():
+        yield from [path for path in depth.iterdir() if OWN_DEPTH.fullmatch(path.name)]
+    yield folder / (RUN_NAME + PART_SUFFIX)
+    yield folder / RUN_NAME
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,153 @@
+"""``index.html``: all scenes on one page that needs nothing beside it."""
+
+import base64
+import zipfile
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from stream_recon.app.batch.summary import Row
+from stream_recon.app.depth_files import DEPTH_FOLDER
+from stream_recon.app.output_files import replace_file
+
+PAGE_NAME = "index.html"
+PLOT_SIZE = 220
+PLOT_MARGIN = 12
+
+SHOWN = {
+    "ate_m": ("ATE", 4),
+    "ate_over_path": ("ATE/path", 4),
+    "rpe_trans_m": ("RPE trans", 4),
+    "rot_step_deg": ("RPE rot °", 3),
+    "auc_3": ("AUC@3", 3),
+    "auc_5": ("AUC@5", 3),
+    "auc_15": ("AUC@15", 3),
+    "auc_30": ("AUC@30", 3),
+    "absrel": ("AbsRel", 3),
+    "delta1": ("δ<1.25", 3),
+    "fov_error_deg": ("FoV °", 2),
+    "accuracy_m": ("accuracy m", 3),
+    "completeness_m": ("completeness m", 3),
+    "f1": ("F1@0.05", 3),
+}
+"""Heading and decimals of the figures that are shown to people."""
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8886; --ours: #e4572e; --truth: #2e86ab; --bad: #c0392b; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .4rem; overflow-wrap: anywhere; }
+article { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: 1rem 0; }
+.row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+img, svg { height: 220px; border-radius: 4px; } svg { background: #8881; }
+dl { display: grid; grid-template-columns: repeat(4, auto); gap: .1rem .9rem; margin: 0;
+  align-content: start; width: max-content; max-width: 100%; }
+dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
+.failed { border-color: var(--bad); } .reason { color: var(--bad); } .note { color: #888; }
+polyline { fill: none; stroke-width: 1.6; } .ours { stroke: var(--ours); } .truth { stroke: var(--truth); }
+circle.ours { fill: var(--ours); } code { font-size: .85em; overflow-wrap: anywhere; }
+"""
+
+
+def write_page(out: Path, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write the page for the content of ``summary.json`` and its rows. Raises OutputError."""
+    parts = [_head(record), *(_article(out, row) for row in rows), _foot(record)]
+    replace_file(out / PAGE_NAME, lambda file: file.writelines(f"{part}\n".encode() for part in parts))
+
+
+def _head(record: Mapping[str, Any]) -> str:
+    totals = record["totals"]
+    counts = f"{totals['done']} of {totals['scenes']} scenes done"
+    if totals["resumed"]:
+        counts += f" ({totals['resumed']} by an earlier run)"
+    for name, count in (("failed", totals["failed"]), ("not run", totals["not_run"])):
+        counts += f", {count} {name}" if count else ""
+    speed = f"; {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
+    means = {name: entry["mean"] for name, entry in record["means"].items()}
+    table = f"<p>Means over the scenes with truth:</p>{_figures(means)}" if means else ""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>stream-recon: {escape(Path(record['root']).name)}</title><style>{STYLE}</style></head><body>"
+        f"<h1>{escape(record['root'])}</h1><p>{escape(counts + speed)}. "
+        f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>"
+        f'<p class="note">Trajectories: ours red, from the circle on; the truth, where known, blue.</p>{table}'
+    )
+
+
+def _foot(record: Mapping[str, Any]) -> str:
+    protocol = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in record["protocol"].items())
+    return (
+        f'<h2>Protocol</h2><dl style="grid-template-columns: auto 1fr">{protocol}</dl>'
+        f'<p class="note">stream-recon {escape(record["version"])}, {escape(record["written"])}; weights '
+        f"<code>{escape(record['weights_sha256'])}</code></p></body></html>"
+    )
+
+
+def _article(out: Path, row: Row) -> str:
+    title = f"<h2>{escape(row.name)} <span class='note'>{escape(row.dataset)}: {escape(row.path)}</span></h2>"
+    if row.status != "done" or row.result is None:
+        kind = "failed" if row.status == "failed" else "open"
+        return (
+            f'<article class="{kind}">{title}<p class="reason">{escape(row.status)}: {escape(row.reason)}</p></article>'
+        )
+    result = row.result
+    counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
+    counts += f", {result['damaged']} damaged" if result["damaged"] else ""
+    notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
+    notes += "".join(f'<p class="note">{escape(_seam(seam))}</p>' for seam in result.get("seams", []))
+    link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
+    body = _picture(out / row.name) + _drawing(result["plot"]) + _figures(row.figures)
+    return f'<article>{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
+
+
+def _seam(seam: Mapping[str, Any]) -> str:
+    share = seam["position_error_of_path"]
+    of_path = f" ({100 * share:.1f} % of the path)" if share is not None else ""
+    return (
+        f"seam at frames {seam['first']} to {seam['last']}: position {seam['position_error']:.4g}{of_path}, "
+        f"rotation {seam['rotation_error_deg']:.3g}°, scale {seam['scale']:.4g} ± {100 * seam['scale_spread']:.1f} %"
+    )
+
+
+def _picture(folder: Path) -> str:
+    """The middle frame, as the network saw it."""
+    frames = sorted((folder / DEPTH_FOLDER).glob("*.npz"))
+    if not frames:
+        return ""
+    try:
+        with np.load(frames[len(frames) // 2], allow_pickle=False) as arrays:
+            data = base64.b64encode(arrays["rgb_jpeg"].tobytes()).decode()
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return ""
+    return f'<img alt="a frame of the scene" src="data:image/jpeg;base64,{data}">'
+
+
+def _drawing(plot: Mapping[str, Any]) -> str:
+    """The trajectory as SVG, the truth beneath it where it is known; the circle marks the first camera."""
+    ours, truth = (np.array(plot[name], np.float64).reshape(-1, 2) for name in ("ours", "truth"))
+    both = np.concatenate([ours, truth])
+    low, extent = both.min(axis=0), float(np.ptp(both, axis=0).max()) or 1.0
+    scale = (PLOT_SIZE - 2 * PLOT_MARGIN) / extent
+    centring = (extent - np.ptp(both, axis=0)) / 2
+
+    def line(points: "np.typing.NDArray[np.float64]", name: str) -> str:
+        places = (points - low + centring) * scale + PLOT_MARGIN
+        return f'<polyline class="{name}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
+
+    x, y = (ours[0] - low + centring) * scale + PLOT_MARGIN
+    legend = "trajectory (red), truth (blue)" if len(truth) else "trajectory"
+    return (
+        f'<svg viewBox="0 0 {PLOT_SIZE} {PLOT_SIZE}" role="img"><title>{legend}</title>'
+        f"{line(truth, 'truth') if len(truth) else ''}{line(ours, 'ours')}"
+        f'<circle class="ours" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/></svg>'
+    )
+
+
+def _figures(figures: Mapping[str, float | None]) -> str:
+    known = [(heading, figures[name], decimals) for name, (heading, decimals) in SHOWN.items() if name in figures]
+    cells = [f"<dt>{heading}</dt><dd>{value:.{d}f}</dd>" for heading, value, d in known if value is not None]
+    return f"<dl>{''.join(cells)}</dl>" if cells else ""

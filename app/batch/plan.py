@@ -1,0 +1,35 @@
+"""What a batch is to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.units import BatchScene, Choice, Model, Unit, plan_units
+from stream_recon.configs.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Scenes found under a root, and a folder for their results."""
+
+    root: Path
+    out: Path
+    scenes: Sequence[BatchScene]
+    choice: Choice
+    split: int = 1
+    """Windows that each scene is cut into."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """As given by the user, for the summary."""
+
+    def __post_init__(self) -> None:
+        if self.split < 1:
+            raise ConfigError(f"--split must be at least 1, not {self.split}")
+
+    def units(self, model: Model) -> list[Unit]:
+        """One for each scene."""
+        units = plan_units(self.root, self.scenes, self.choice, model)
+        if self.split == 1:
+            return units
+        split = {"split": self.split}
+        return [replace(unit, key={**unit.key, "options": {**unit.key["options"], **split}}) for unit in units]

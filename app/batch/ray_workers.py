@@ -1,0 +1,141 @@
+"""Units over a Ray cluster: one actor a GPU, or a share of the CPUs, each with the model loaded.
+
+All nodes need the package and the same view of the scenes and of the output folder.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit
+from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.app.memory import memory_errors
+from stream_recon.configs.errors import ResourceError, StreamReconError
+
+logger = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""As an address: a cluster of this machine, for the time of the batch."""
+
+
+class RayPool:
+    """See `workers.Pool`. An actor that is lost with its node is replaced wherever there is room."""
+
+    def __init__(self, loader: ModelLoader, out: Path, address: str, actors: int | None) -> None:
+        """``actors``: None for one a GPU, or a single one without any.
+
+        Raises:
+            ResourceError: Ray is not installed.
+        """
+        try:
+            import ray
+        except ImportError as error:
+            raise ResourceError("Ray is not installed: pip install 'stream-recon[ray]'") from error
+        self._ray: Any = ray
+        self._loader = loader
+        self._out = out
+        self._address = address
+        self._actors = actors
+
+    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        """See `Pool`. Also raises ResourceError where no cluster answers."""
+        self._connect()
+        try:
+            self._todo = deque(units)
+            self._attempts = dict.fromkeys((unit.name for unit in units), 0)
+            self._on_event = on_event
+            self._work(stop)
+        finally:
+            self._ray.shutdown()
+
+    def _connect(self) -> None:
+        # Read by Ray when it starts; a tool that runs on private videos reports to nobody.
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        # A local cluster alone may be told about its parts.
+        own: dict[str, Any] = {"include_dashboard": False} if self._address == LOCAL else {}
+        try:
+            self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.WARNING, **own)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ResourceError(f"no Ray cluster at {self._address}: {error}") from error
+
+    def _work(self, stop: StopRequest) -> None:
+        resources = self._ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
+        count = min(self._actors or max(gpus, 1), len(self._todo))
+        share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
+        kind = self._ray.remote(num_gpus=1 if gpus else 0, num_cpus=share, max_restarts=0)(SceneActor)
+        # What each actor is at: None while it loads the model.
+        busy: dict[Any, tuple[Any, Unit | None]] = {}
+
+        def begin() -> None:
+            actor = kind.remote(self._loader, self._out, share)
+            busy[actor.load.remote()] = (actor, None)
+
+        for _ in range(count):
+            begin()
+        stopping = False
+        while busy and not stop.requested:
+            for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
+                actor, unit = busy.pop(answer)
+                if not self._answered(answer, unit):
+                    begin()
+                    continue
+                stopping |= self._disk_full
+                if self._todo and not stopping:
+                    following = self._todo.popleft()
+                    self._attempts[following.name] += 1
+                    busy[actor.run.remote(following)] = (actor, following)
+        for actor, _ in busy.values():
+            self._ray.kill(actor)
+
+    def _answered(self, answer: Any, unit: Unit | None) -> bool:
+        """Take an actor's answer; False if the actor is lost."""
+        self._disk_full = False
+        try:
+            outcome = self._ray.get(answer)
+        except self._ray.exceptions.RayActorError as error:
+            logger.warning("lost an actor: %s", error)
+            if unit is None:
+                raise ResourceError(f"a Ray actor died while it loaded the model: {error}") from error
+            self._again(unit)
+            return False
+        if isinstance(outcome, StreamReconError):
+            raise outcome
+        if outcome is not None:
+            self._disk_full = outcome.status == "disk full"
+            self._on_event(outcome)
+        return True
+
+    def _again(self, unit: Unit) -> None:
+        if self._attempts[unit.name] < MAX_ATTEMPTS:
+            self._todo.appendleft(unit)
+        else:
+            self._on_event(Outcome(unit.name, "failed", reason=f"its Ray actor was lost {MAX_ATTEMPTS} times"))
+
+
+class SceneActor:
+    """Lives on some node, with the model."""
+
+    def __init__(self, loader: ModelLoader, out: Path, threads: int) -> None:
+        # Read by torch when it is imported, with the model.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        self._loader = loader
+        self._out = out
+
+    def load(self) -> StreamReconError | None:
+        """Load the model, or say why that fails."""
+        try:
+            with memory_errors():
+                self._engine = self._loader.load()
+        except StreamReconError as error:
+            return error
+        return None
+
+    def run(self, unit: Unit) -> Outcome:
+        """Do a unit."""
+        return run_unit(self._engine, unit, self._out, lambda frames: None)

@@ -1,0 +1,172 @@
+"""A batch from its scenes to its summary: what is finished is kept, what is not is given to workers."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.batch.manifest import check_manifest
+from stream_recon.app.batch.page import write_page
+from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.scene_run import clear_work, guarded
+from stream_recon.app.batch.stitch import clear_windows, stitch
+from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
+from stream_recon.app.batch.units import Event, Model, ModelLoader, Outcome, Unit, UnitProgress, longest_first
+from stream_recon.app.batch.windows import window_units
+from stream_recon.app.batch.workers import Pool
+from stream_recon.app.interrupts import StopRequest, stop_on_signals
+from stream_recon.configs.errors import InputError, OutputError
+
+WRITE_SECONDS = 5.0
+"""The summary is renewed no more often than this while the batch runs."""
+
+
+class Listener(Protocol):
+    """Told how a batch goes. ``progress`` may come from another thread."""
+
+    def begin(self, rows: Sequence[Row], frames: int) -> None:
+        """Some rows are finished already; the others have about so many frames together."""
+
+    def progress(self, frames: int) -> None:
+        """So many of these frames are done."""
+
+    def finished(self, row: Row) -> None: ...
+
+
+def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener) -> dict[str, Any]:
+    """Do what is not done yet, and write summary and page; gives what the summary holds.
+
+    Raises:
+        OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
+        StreamReconError: the model cannot be loaded.
+    """
+    model = loader.describe()
+    with output_lock(batch.out), stop_on_signals() as stop:
+        clear_work(batch.out)
+        run = _Run(batch, model, listener)
+        try:
+            run.work(pool, stop)
+            if run.disk_full is not None:
+                raise OutputError(
+                    f"{run.disk_full}: the disk is full. Finished scenes are kept; make room and give the same command"
+                )
+        except BaseException:
+            # On a full disk the summary of the scenes so far may not fit either.
+            with suppress(OutputError):
+                run.write(interrupted=True)
+            raise
+        finally:
+            with suppress(OutputError):
+                clear_work(batch.out)
+        return run.write(interrupted=stop.requested)
+
+
+class _Run:
+    def __init__(self, batch: Batch, model: Model, listener: Listener) -> None:
+        self._batch = batch
+        self._model = model
+        self._listener = listener
+        self.disk_full: str | None = None
+        self._begun = time.monotonic()
+        self._written = 0.0
+        self._units = {unit.name: unit for unit in batch.units(model)}
+        self._rows = {name: self._first_row(unit) for name, unit in self._units.items()}
+        self._windows: dict[str, list[Unit]] = {}
+        self._windows_failed: dict[str, str] = {}
+        self._frames: dict[str, int] = {}
+
+    def _first_row(self, unit: Unit) -> Row:
+        scene = unit.scene
+        row = Row(unit.name, scene.dataset, unit.key["scene"]["path"], unit.frames)
+        check = check_manifest(self._batch.out / unit.name, unit.key)
+        if check.result is None:
+            return replace(row, reason=check.reason)
+        return replace(row, status="done", resumed=True, result=check.result, reason="")
+
+    def work(self, pool: Pool, stop: StopRequest) -> None:
+        """Everything that is not done, unless ``stop`` is requested or the disk is full."""
+        todo = [unit for name, unit in self._units.items() if self._rows[name].status != "done"]
+        units, refused = [], []
+        for unit in todo:
+            try:
+                units += self._parts(unit)
+            except InputError as error:
+                refused.append(Outcome(unit.name, "failed", reason=str(error)))
+        self._listener.begin(list(self._rows.values()), sum(unit.frames or 0 for unit in units))
+        for outcome in refused:
+            self._settle(outcome)
+        if units:
+            pool.run(longest_first(units), self._on_event, stop)
+        for name, windows in self._windows.items():
+            if stop.requested or self.disk_full is not None:
+                return
+            self._join(name, windows)
+        for name, row in self._rows.items():
+            if row.status == "done":
+                clear_windows(self._batch.out, name)
+
+    def _parts(self, unit: Unit) -> list[Unit]:
+        """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""
+        windows = [unit] if self._batch.split == 1 else window_units(unit, self._batch.split)
+        if len(windows) == 1:
+            return [unit]
+        self._windows[unit.name] = windows
+        return [w for w in windows if check_manifest(self._batch.out / w.name, w.key).result is None]
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, UnitProgress):
+            self._count(event.name, event.frames)
+            return
+        if event.result is not None:
+            self._count(event.name, event.result["frames"])
+        if event.name in self._units:
+            self._settle(event)
+        else:
+            self._note_window(event)
+
+    def _count(self, name: str, frames: int) -> None:
+        self._frames[name] = frames
+        self._listener.progress(sum(self._frames.values()))
+
+    def _note_window(self, outcome: Outcome) -> None:
+        name = next(scene for scene, windows in self._windows.items() if outcome.name in [w.name for w in windows])
+        if outcome.status == "disk full":
+            self.disk_full = outcome.reason
+        elif outcome.status == "failed":
+            number = int(outcome.name.rsplit("/", 1)[1]) + 1
+            self._windows_failed[name] = f"window {number}: {outcome.reason}"
+
+    def _join(self, name: str, windows: list[Unit]) -> None:
+        failed = self._windows_failed.get(name)
+        if failed is not None:
+            self._settle(Outcome(name, "failed", reason=failed))
+            return
+        unit = self._units[name]
+        self._settle(guarded(name, lambda: stitch(unit, windows, self._batch.out, self._model)))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """A scene has come to its end."""
+        if outcome.status == "interrupted":
+            return
+        if outcome.status == "disk full":
+            self.disk_full = outcome.reason
+            return
+        row = replace(self._rows[outcome.name], status=outcome.status, reason=outcome.reason, result=outcome.result)
+        self._rows[outcome.name] = row
+        self._listener.finished(row)
+        if time.monotonic() - self._written > WRITE_SECONDS:
+            write_summary(self._batch, self._record(interrupted=True))
+            self._written = time.monotonic()
+
+    def write(self, *, interrupted: bool) -> dict[str, Any]:
+        """Summary and page as of now. Raises OutputError."""
+        record = self._record(interrupted=interrupted)
+        write_summary(self._batch, record)
+        write_page(self._batch.out, record, list(self._rows.values()))
+        return record
+
+    def _record(self, *, interrupted: bool) -> dict[str, Any]:
+        rows = list(self._rows.values())
+        return summary_record(self._batch, self._model, rows, Totals.of(rows, self._begun), interrupted=interrupted)

@@ -1,0 +1,129 @@
+"""One unit of a batch: source to result folder, measured on the way. Where one scene's failure ends."""
+
+import dataclasses
+import errno
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.gather import Gatherer
+from stream_recon.app.batch.manifest import check_target, publish, remove_result
+from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.windows import has_frames, open_unit
+from stream_recon.app.output_files import output_errors
+from stream_recon.app.pipeline import reconstruct
+from stream_recon.app.run_record import RunInfo, Summary
+from stream_recon.app.writers import ResultWriter
+from stream_recon.configs.errors import InputError, StreamReconError
+
+logger = logging.getLogger(__name__)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class UnitInterruptedError(Exception):
+    """Ctrl-C came while a unit was under way."""
+
+
+def run_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> Outcome:
+    """Reconstruct a unit into its folder within ``out``. Whatever goes wrong with it is its outcome's reason.
+
+    ``on_frames`` is called with the number of frames written, from another thread.
+    """
+    return guarded(unit.name, lambda: _reconstructed(engine, unit, out, on_frames))
+
+
+def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
+    """The boundary of a scene: ``work`` gives what its manifest records, or raises anything at all."""
+    try:
+        return Outcome(name, "done", work())
+    except UnitInterruptedError:
+        return Outcome(name, "interrupted", reason="interrupted")
+    except (StreamReconError, OSError) as error:
+        return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
+    except Exception as error:
+        logger.exception("scene %s", name)
+        return Outcome(name, "failed", reason=f"{type(error).__name__}: {error}")
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, was that no room is left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _reconstructed(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
+    check_target(out / unit.name)
+    # The windows of a split scene are measured once they are joined.
+    gatherer = Gatherer(unit.scene.truth() if unit.window is None else None, on_frames)
+    begun = time.monotonic()
+    with open_unit(unit) as source, WorkFolder(out) as work:
+        engine.reset()
+        options = {"source": str(unit.scene.path), **unit.key["options"]}
+        info = RunInfo(source.name, engine.preset, engine.weights_sha256, engine.device, options)
+        try:
+            summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+        except InputError:
+            if unit.window is None or has_frames(unit):
+                raise
+            # The video ends, or breaks off, before this window: what comes before it is a result all the same.
+            return {"frames": 0}
+        if summary.interrupted:
+            raise UnitInterruptedError
+        result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)
+        publish(work, out / unit.name, unit.key, result)
+    return result
+
+
+def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:
+    """What a manifest records of a finished scene, and the summary repeats."""
+    figures, plot = gatherer.figures(), gatherer.plot()
+    warnings = [*summary.warnings]
+    if gatherer.truth_error is not None:
+        warnings.append(f"depth was compared only up to a damaged file of truth: {gatherer.truth_error}")
+    return {
+        "frames": summary.frames_reconstructed,
+        "keyframes": summary.keyframes,
+        "damaged": summary.frames_damaged,
+        "seconds": round(seconds, 3),
+        "device": device,
+        "warnings": warnings,
+        "figures": dataclasses.asdict(figures) if figures is not None else None,
+        "plot": dataclasses.asdict(plot),
+    }
+
+
+class WorkFolder:
+    """A new folder under ``OUT/.work``, gone at the end of the block with what a run wrote into it."""
+
+    def __init__(self, out: Path) -> None:
+        self._parent = out / WORK_FOLDER
+
+    def __enter__(self) -> Path:
+        """Raises OutputError."""
+        with output_errors(self._parent):
+            self._parent.mkdir(exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(dir=self._parent))
+        return self._folder
+
+    def __exit__(self, *_error: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def clear_work(out: Path) -> None:
+    """Remove what killed workers left. Only while the output is locked. Raises OutputError."""
+    work = out / WORK_FOLDER
+    with output_errors(work):
+        folders = [path for path in work.iterdir() if path.is_dir()] if work.is_dir() else []
+    for folder in folders:
+        remove_result(folder)
+    with output_errors(work):
+        if work.is_dir() and not any(work.iterdir()):
+            work.rmdir()

@@ -1,0 +1,93 @@
+"""The windows of a split scene, joined into one ordinary result folder."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.gather import Gatherer
+from stream_recon.app.batch.manifest import MANIFEST_NAME, publish, remove_result
+from stream_recon.app.batch.scene_run import WorkFolder, record_of
+from stream_recon.app.batch.seams import join
+from stream_recon.app.batch.stitched_files import write_cameras, write_depths_and_cloud
+from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Unit
+from stream_recon.app.camera_files import Camera
+from stream_recon.app.memory import peak_host_memory_mb
+from stream_recon.app.output_files import output_errors, replace_json
+from stream_recon.app.result_folder import ResultFolder, read_result
+from stream_recon.app.run_record import RUN_NAME, RunInfo, Summary, run_record
+from stream_recon.configs.errors import InputError
+
+
+def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict[str, Any]:
+    """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows' folders.
+
+    Gives what the manifest records; ``seams`` says how well the windows fit.
+
+    Raises:
+        StreamReconError: windows that share no frame, damaged results, no room.
+    """
+    begun = time.monotonic()
+    truth = unit.scene.truth()
+    gatherer = Gatherer(truth)
+    with WorkFolder(out) as work:
+        filled = [window for window in windows if (out / window.name / MANIFEST_NAME).is_file()]
+        if not filled:
+            raise InputError(f"not one frame of {unit.scene.path} is readable")
+        joined = join([read_result(out / window.name) for window in filled])
+        seams = [dataclasses.asdict(seam) for seam in joined.seams]
+        runs = [window.run for window in joined.windows]
+        options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
+        info = RunInfo(runs[0]["source"], model.preset, model.weights_sha256, runs[0]["device"], options)
+        cameras = write_cameras(work, joined)
+        write_depths_and_cloud(work, joined, model.preset.points.voxel)
+        if truth is None:
+            for camera in cameras:
+                gatherer.add_pose(camera.index, camera.T_world_camera)
+        else:
+            for result in joined.results():
+                gatherer.add(result)
+        summary = _summary(joined.windows, cameras, time.monotonic() - begun)
+        if len(filled) < len(windows):
+            warning = f"it ends in window {len(filled)} of {len(windows)}: the others had no readable frame"
+            summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
+        replace_json(work / RUN_NAME, run_record(info, summary))
+        record = {**record_of(summary, gatherer, summary.seconds, info.device), "seams": seams}
+        publish(work, out / unit.name, unit.key, record)
+    clear_windows(out, unit.name)
+    return record
+
+
+def clear_windows(out: Path, name: str) -> None:
+    """Remove the results of a scene's windows, also of an earlier split that never came to its end.
+
+    Raises:
+        OutputError: they cannot be removed.
+    """
+    parent = out / WINDOWS_FOLDER / name
+    with output_errors(parent):
+        for window in [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []:
+            remove_result(window)
+        for place in (parent, parent.parent):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+
+
+def _summary(windows: Sequence[ResultFolder], cameras: Sequence[Camera], seconds: float) -> Summary:
+    """Of the whole run; ``seconds`` counts the work on all windows and the stitching, wherever it was done."""
+    runs = [window.run for window in windows]
+    device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
+    return Summary(
+        interrupted=False,
+        frames_read=len(cameras),
+        frames_reconstructed=len(cameras),
+        keyframes=sum(camera.is_keyframe for camera in cameras),
+        # At least: a video's later windows meet the damage before them again, so a sum would count it twice.
+        frames_damaged=max(run["frames"]["damaged"] for run in runs),
+        seconds=seconds + sum(run["timings"]["seconds"] for run in runs),
+        peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),
+        peak_device_memory_mb=max(device_peaks, default=None),
+        attention=runs[0]["attention"],
+        warnings=tuple(dict.fromkeys(warning for run in runs for warning in run["warnings"])),
+    )

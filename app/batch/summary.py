@@ -1,0 +1,142 @@
+"""``summary.json`` and ``summary.csv``: what became of each scene, and the means over those with truth."""
+
+import csv
+import dataclasses
+import io
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Literal
+
+import numpy as np
+
+from stream_recon.app.batch.gather import PROTOCOL, Figures
+from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.units import Model
+from stream_recon.app.output_files import replace_file, replace_json
+from stream_recon.app.run_record import PROGRAM
+
+SUMMARY_NAME = "summary.json"
+CSV_NAME = "summary.csv"
+FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scene."""
+
+    name: str
+    """Its result folder within OUT."""
+    dataset: str
+    path: str
+    """Relative to the root."""
+    expected_frames: int | None
+    status: Literal["not run", "done", "failed"] = "not run"
+    resumed: bool = False
+    """It was finished by an earlier batch."""
+    reason: str = ""
+    """Why it failed, or why an earlier result did not count."""
+    result: dict[str, Any] | None = None
+    """What its manifest records."""
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """See `Figures`; empty without truth."""
+        return (self.result or {}).get("figures") or {}
+
+    def to_json(self) -> dict[str, Any]:
+        """For the summary: without the plot, which is for the page."""
+        result = {key: value for key, value in (self.result or {}).items() if key != "plot"}
+        if result:
+            result["fps"] = round(result["frames"] / result["seconds"], 3) if result["seconds"] > 0 else None
+        own = {"name": self.name, "dataset": self.dataset, "path": self.path, "status": self.status}
+        return {**own, "resumed": self.resumed, "reason": self.reason, **result}
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts over all scenes. Times are of this batch alone, not of what it found finished."""
+
+    done: int = 0
+    resumed: int = 0
+    """Of the done ones, those finished by an earlier batch."""
+    failed: int = 0
+    not_run: int = 0
+    frames: int = 0
+    """Reconstructed in this batch."""
+    seconds: float = 0.0
+    scenes_per_hour: float | None = None
+    begun: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], begun: float) -> "Totals":
+        """``begun``: by `time.monotonic`."""
+        seconds = time.monotonic() - begun
+        new = [row for row in rows if row.status == "done" and not row.resumed]
+        return cls(
+            done=sum(row.status == "done" for row in rows),
+            resumed=sum(row.resumed for row in rows),
+            failed=sum(row.status == "failed" for row in rows),
+            not_run=sum(row.status == "not run" for row in rows),
+            frames=sum(row.result["frames"] for row in new if row.result),
+            seconds=round(seconds, 3),
+            scenes_per_hour=round(3600 * len(new) / seconds, 2) if new and seconds > 0 else None,
+            begun=begun,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        record = dataclasses.asdict(self)
+        del record["begun"]
+        return record
+
+
+def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """For each figure that some scene has: its mean and over how many scenes. Each scene counts the same."""
+    values = {name: [row.figures[name] for row in rows if row.figures.get(name) is not None] for name in FIGURES}
+    return {
+        name: {"mean": float(np.mean(np.array(known, np.float64))), "scenes": len(known)}
+        for name, known in values.items()
+        if known
+    }
+
+
+def summary_record(
+    batch: Batch, model: Model, rows: Sequence[Row], totals: Totals, *, interrupted: bool
+) -> dict[str, Any]:
+    """The content of ``summary.json``."""
+    datasets = dict.fromkeys(row.dataset for row in rows)
+    return {
+        "program": PROGRAM,
+        "version": version("stream-recon"),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "root": str(batch.root),
+        "interrupted": interrupted,
+        "weights_sha256": model.weights_sha256,
+        "preset": model.preset_tables,
+        "options": batch.options,
+        "protocol": PROTOCOL,
+        "totals": {"scenes": len(rows), **totals.to_json()},
+        "means": means(list(rows)),
+        "means_by_dataset": {name: means([row for row in rows if row.dataset == name]) for name in datasets},
+        "scenes": [row.to_json() for row in rows],
+    }
+
+
+def write_summary(batch: Batch, record: dict[str, Any]) -> None:
+    """Write both files; readers see the old or the new ones. Raises OutputError."""
+    replace_json(batch.out / SUMMARY_NAME, record)
+    replace_file(batch.out / CSV_NAME, lambda file: file.write(csv_text(record["scenes"]).encode()))
+
+
+def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
+    """One line a scene: what it is, how it went, and the figures (empty where unknown)."""
+    plain = ("name", "dataset", "path", "status", "reason", "frames", "keyframes", "damaged", "seconds", "fps")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*plain, *FIGURES])
+    for scene in scenes:
+        figures = scene.get("figures") or {}
+        writer.writerow([*(scene.get(name) for name in plain), *(figures.get(name) for name in FIGURES)])
+    return text.getvalue()

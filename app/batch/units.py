@@ -1,0 +1,246 @@
+"""What one worker does at a time: one scene, or one window of a split one. Everything here travels to workers."""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from stream_recon.app.datasets.recording import Truth
+from stream_recon.app.evaluate import keyframe_overrides
+from stream_recon.app.pipeline import FrameEngine
+from stream_recon.app.sources import Source
+from stream_recon.configs.errors import ConfigError, WeightsError
+from stream_recon.configs.schema import Preset, load_preset
+
+MAX_NAME_BYTES = 200
+"""File systems end at 255; a number may follow."""
+RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
+WORK_FOLDER = ".work"
+WINDOWS_FOLDER = ".windows"
+
+
+class SceneEngine(FrameEngine, Protocol):
+    """What a worker needs of an engine."""
+
+    preset: Preset
+    weights_sha256: str
+
+    def reset(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """What tells one model from another."""
+
+    preset: Preset
+    weights_sha256: str
+
+    @property
+    def preset_tables(self) -> dict[str, Any]:
+        """As a JSON file gives them back: lists, not tuples."""
+        tables: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.preset)))
+        return tables
+
+
+class ModelLoader(Protocol):
+    """Loads the model in each worker; has to survive pickling."""
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it takes a GPU where there is one."""
+
+    def describe(self) -> Model:
+        """Without loading it. Raises StreamReconError where it could not be loaded."""
+
+    def gpus(self) -> list[str]:
+        """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
+
+    def load(self) -> SceneEngine:
+        """Raises StreamReconError."""
+
+
+@dataclass(frozen=True)
+class EngineLoader:
+    """The program's engine; see `load_engine`."""
+
+    preset: str
+    weights: Path | None
+    device: str
+    attention: Literal["auto", "flashinfer", "sdpa"]
+    keyframes: str | None
+
+    def describe(self) -> Model:
+        """Raises ConfigError, WeightsError."""
+        from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
+
+        weights = self.weights or EMBEDDED_WEIGHTS
+        preset = load_preset(self.preset, keyframe_overrides(self.keyframes))
+        if self.weights is None and preset.network != load_preset(EMBEDDED_PRESET).network:
+            raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
+        if not weights.is_file():
+            raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
+        return Model(preset, file_sha256(weights))
+
+    @property
+    def uses_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    def gpus(self) -> list[str]:
+        import torch
+
+        if not self.uses_gpu or not torch.cuda.is_available():
+            return []
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return chosen.split(",") if chosen else [str(number) for number in range(torch.cuda.device_count())]
+
+    def load(self) -> SceneEngine:
+        from stream_recon.app.engine import load_engine
+
+        overrides = keyframe_overrides(self.keyframes)
+        return load_engine(self.preset, self.weights, self.device, self.attention, overrides)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Part of a scene, counted in frames taken: ``first`` up to, without it, ``last`` (None: to the end)."""
+
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which frames of each scene are taken."""
+
+    stride: int = 1
+    max_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ConfigError(f"--stride must be at least 1, not {self.stride}")
+        if self.max_frames is not None and self.max_frames < 1:
+            raise ConfigError(f"--max-frames must be at least 1, not {self.max_frames}")
+
+    def count(self, frames: int | None) -> int | None:
+        """How many of ``frames`` are taken."""
+        if frames is None:
+            return self.max_frames
+        taken = -(-frames // self.stride)
+        return taken if self.max_frames is None else min(taken, self.max_frames)
+
+
+class BatchScene(Protocol):
+    """What is needed of `stream_recon.app.datasets.scene.Scene`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dataset(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def frames(self) -> int | None: ...
+
+    def open(self, stride: int = 1, max_frames: int | None = None) -> Source: ...
+
+    def truth(self) -> Truth | None: ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One scene, or one window of it, as a worker gets it."""
+
+    name: str
+    """Its result folder within OUT."""
+    scene: BatchScene
+    choice: Choice
+    key: dict[str, Any]
+    """What its manifest has to say for a finished result to count; see `unit_key`."""
+    window: Window | None = None
+
+    @property
+    def frames(self) -> int | None:
+        """How many frames are expected; None where the source does not say."""
+        if self.window is not None and self.window.last is not None:
+            return self.window.last - self.window.first
+        total = self.choice.count(self.scene.frames)
+        return total if total is None or self.window is None else max(total - self.window.first, 1)
+
+
+def plan_units(root: Path, scenes: Sequence[BatchScene], choice: Choice, model: Model) -> list[Unit]:
+    """One unit a scene, in the order of the scenes, each with a folder name of its own."""
+    names = folder_names([scene.name for scene in scenes])
+    return [
+        Unit(name, scene, choice, unit_key(root, scene, choice, model))
+        for name, scene in zip(names, scenes, strict=True)
+    ]
+
+
+def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dict[str, Any]:
+    """What decides a scene's result. Device and attention are left out: they change no more than its rounding."""
+    path = scene.path
+    return {
+        "scene": {
+            "dataset": scene.dataset,
+            # The root may be the scene itself.
+            "path": path.relative_to(root).as_posix() if root in path.parents else path.name,
+            "frames": scene.frames,
+            "bytes": path.stat().st_size if path.is_file() else None,
+        },
+        "options": dataclasses.asdict(choice),
+        "preset": model.preset_tables,
+        "weights": model.weights_sha256,
+    }
+
+
+def folder_names(scene_names: Sequence[str]) -> list[str]:
+    """Names fit for folders side by side, on file systems that ignore case, too. Spaces and unicode stay."""
+    taken: set[str] = set()
+    names = []
+    for scene_name in scene_names:
+        # No separators and control characters; no leading dot, which our own folders and hidden files have.
+        base = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]+', "-", scene_name).strip(" .") or "scene"
+        base = base.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+        if base.casefold() in RESERVED_NAMES:
+            base += "-scene"
+        name, number = base, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{base}-{number}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+def longest_first(units: Sequence[Unit]) -> list[Unit]:
+    """The order in which workers are kept busy to the end; those of unknown length may be the longest of all."""
+    return sorted(units, key=lambda unit: (unit.frames is not None, -(unit.frames or 0)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a unit."""
+
+    name: str
+    status: Literal["done", "failed", "interrupted", "disk full"]
+    result: dict[str, Any] | None = None
+    """What its manifest records; for a finished one."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class UnitProgress:
+    """So many frames of a unit are written."""
+
+    name: str
+    frames: int
+
+
+Event = UnitProgress | Outcome

@@ -1,0 +1,224 @@
+"""Units over this process, or over several: one model loaded in each worker."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.app.memory import memory_errors
+from stream_recon.configs.errors import ResourceError, StreamReconError
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""A scene whose worker dies so often is given up: it may be the cause."""
+POLL_SECONDS = 0.2
+STOP_SECONDS = 20.0
+"""Workers that have not stopped by then are killed."""
+PROGRESS_SECONDS = 0.25
+
+
+class Pool(Protocol):
+    """Gets units done."""
+
+    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        """Take the units in their order; each but those never begun ends in one `Outcome`.
+
+        No more are begun after ``stop`` was requested or the disk was full.
+
+        Raises:
+            StreamReconError: no worker could load the model.
+        """
+
+
+class SerialPool:
+    """One unit after the other in this process."""
+
+    def __init__(self, loader: ModelLoader, out: Path) -> None:
+        self._loader = loader
+        self._out = out
+
+    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        """See `Pool`."""
+        with memory_errors():
+            engine = self._loader.load()
+        for unit in units:
+            if stop.requested:
+                return
+            outcome = run_unit(engine, unit, self._out, _reporter(unit, on_event))
+            stop.requested |= outcome.status == "interrupted"
+            on_event(outcome)
+            if outcome.status == "disk full":
+                return
+
+
+def _reporter(unit: Unit, on_event: Callable[[Event], None]) -> Callable[[int], None]:
+    last = 0.0
+
+    def report(frames: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > PROGRESS_SECONDS:
+            last = time.monotonic()
+            on_event(UnitProgress(unit.name, frames))
+
+    return report
+
+
+class ProcessPool:
+    """Several processes, each with its GPU or its share of the CPU. One that dies is replaced, its unit done again."""
+
+    def __init__(self, loader: ModelLoader, out: Path, workers: int) -> None:
+        assert workers >= 1
+        self._loader = loader
+        self._out = out
+        self._count = workers
+        self._gpus = loader.gpus()
+        self._context = multiprocessing.get_context("spawn")
+
+    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        """See `Pool`."""
+        self._todo = deque(units)
+        self._attempts = dict.fromkeys((unit.name for unit in units), 0)
+        self._on_event = on_event
+        self._stopping = False
+        workers = [self._start(number) for number in range(min(self._count, len(units)))]
+        try:
+            while any(worker.unit is not None for worker in workers) or (self._todo and not self._stopping):
+                if stop.requested:
+                    break
+                wait([worker.pipe for worker in workers], POLL_SECONDS)
+                workers = [self._attend(worker) for worker in workers]
+            self._stopping = True
+        finally:
+            self._end(workers)
+
+    def _start(self, number: int) -> "_Worker":
+        ours, theirs = self._context.Pipe()
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        gpu = self._gpus[number % len(self._gpus)] if self._gpus else None
+        arguments = (theirs, self._loader, self._out, max(1, cores // self._count), gpu)
+        process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(number, process, ours)
+
+    def _attend(self, worker: "_Worker") -> "_Worker":
+        """Take what a worker has to say and give it work; the worker, or its successor."""
+        try:
+            while worker.pipe.poll():
+                self._hear(worker, worker.pipe.recv())
+        except (EOFError, OSError):
+            return self._replace(worker)
+        if worker.ready and worker.unit is None and self._todo and not self._stopping:
+            worker.unit = self._todo.popleft()
+            self._attempts[worker.unit.name] += 1
+            try:
+                worker.pipe.send(worker.unit)
+            except OSError:
+                return self._replace(worker)
+        return worker
+
+    def _hear(self, worker: "_Worker", message: Any) -> None:
+        if isinstance(message, StreamReconError):
+            raise message
+        if message is None:
+            worker.ready = True
+        elif isinstance(message, UnitProgress):
+            self._on_event(message)
+        else:
+            assert isinstance(message, Outcome) and worker.unit is not None
+            unit, worker.unit = worker.unit, None
+            if message.status == "interrupted":
+                # Somebody told this worker, not us, to stop.
+                self._again(unit, "was stopped")
+                return
+            self._stopping |= message.status == "disk full"
+            self._on_event(message)
+
+    def _replace(self, worker: "_Worker") -> "_Worker":
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        logger.warning("%s %s", worker.process.name, how)
+        worker.pipe.close()
+        if not worker.ready:
+            raise ResourceError(f"a worker {how} while it loaded the model: is there memory for so many --workers?")
+        if worker.unit is not None:
+            self._again(worker.unit, how)
+        return self._start(worker.number)
+
+    def _again(self, unit: Unit, how: str) -> None:
+        if self._attempts[unit.name] < MAX_ATTEMPTS:
+            self._todo.appendleft(unit)
+            return
+        reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
+        self._on_event(Outcome(unit.name, "failed", reason=reason))
+
+    def _end(self, workers: "list[_Worker]") -> None:
+        """Idle workers go by themselves once their pipe is closed; busy ones are told to stop, then made to."""
+        for worker in workers:
+            if worker.unit is not None or not worker.ready:
+                worker.process.terminate()
+            worker.pipe.close()
+        deadline = time.monotonic() + STOP_SECONDS
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+class _Worker:
+    """What the pool knows of one process."""
+
+    def __init__(self, number: int, process: SpawnProcess, pipe: "Connection[Any, Any]") -> None:
+        self.number = number
+        self.process = process
+        self.pipe = pipe
+        self.ready = False
+        """It has loaded the model."""
+        self.unit: Unit | None = None
+
+
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, out: Path, threads: int, gpu: str | None) -> None:
+    """Body of a worker. Says None once the model is there, then for each unit its progress and outcome."""
+    # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Read by torch when it is imported, which has not happened yet in a process just spawned.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    try:
+        with memory_errors():
+            engine = loader.load()
+    except StreamReconError as error:
+        pipe.send(error)
+        return
+    pipe.send(None)
+    try:
+        while True:
+            unit = pipe.recv()
+            pipe.send(run_unit(engine, unit, out, _reporter(unit, pipe.send)))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+
+
+def _end_with_parent() -> None:
+    """A worker must not go on writing when another batch may have taken over the folder."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

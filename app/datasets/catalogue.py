@@ -1,0 +1,178 @@
+"""The table of layouts, the most specific first: the first reader that recognises a folder gets it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stream_recon.app.datasets import colmap, nerfstudio, plain, rgbd, rigs, rooms
+from stream_recon.app.datasets.frames import images_in
+from stream_recon.app.datasets.recording import Recording
+from stream_recon.configs.errors import ConfigError, InputError
+
+
+@dataclass(frozen=True)
+class DatasetReader:
+    """One layout."""
+
+    name: str
+    title: str
+    files: str
+    """The files that it is recognised by, and those it reads beside them, in one line."""
+    recognise: Callable[[Path], bool]
+    count: Callable[[Path], int | None]
+    """Number of images, cheaply; None where that fails (reading the scene says why)."""
+    load: Callable[[Path], Recording] | None
+    """Read everything but the images; None for a video, which `open_source` reads."""
+
+
+def _count_images(images: Callable[[Path], tuple[Path, ...]], path: Path) -> int | None:
+    try:
+        return len(images(path))
+    except InputError:
+        return None
+
+
+def _reader(
+    name: str,
+    title: str,
+    files: str,
+    recognise: Callable[[Path], bool],
+    images: Callable[[Path], tuple[Path, ...]],
+    load: Callable[[Path], Recording],
+) -> DatasetReader:
+    return DatasetReader(name, title, files, recognise, partial(_count_images, images), load)
+
+
+COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
+
+VIDEO = DatasetReader(
+    "video", "Video files", "*.mp4, .mov, .mkv, .avi, .webm ..", plain.is_video, plain.count_video, None
+)
+IMAGES = _reader(
+    "images",
+    "Folders of images",
+    "at least two images (jpg, png ..), in natural order",
+    plain.is_image_folder,
+    images_in,
+    plain.load_image_folder,
+)
+READERS: tuple[DatasetReader, ...] = (
+    DatasetReader(
+        "bonn",
+        "Bonn RGB-D Dynamic",
+        "rgb.txt in a folder called rgbd_bonn_*; groundtruth.txt, depth.txt",
+        rgbd.is_bonn,
+        COUNT_RGB_LIST,
+        rgbd.load_bonn,
+    ),
+    DatasetReader(
+        "eth3d",
+        "ETH3D SLAM",
+        "rgb.txt and calibration.txt; groundtruth.txt, depth.txt",
+        rgbd.is_eth3d,
+        COUNT_RGB_LIST,
+        rgbd.load_eth3d,
+    ),
+    DatasetReader(
+        "tum", "TUM RGB-D", "rgb.txt; groundtruth.txt, depth.txt", rgbd.is_tum, COUNT_RGB_LIST, rgbd.load_tum
+    ),
+    DatasetReader(
+        "icl-nuim",
+        "ICL-NUIM (TUM-compatible PNGs)",
+        "associations.txt and rgb/; NAME.gt.freiburg, depth/",
+        rgbd.is_icl,
+        partial(rgbd.count_listed, "associations.txt"),
+        rgbd.load_icl,
+    ),
+    DatasetReader(
+        "euroc",
+        "EuRoC MAV",
+        "mav0/cam0/data.csv; sensor.yaml, mav0/state_groundtruth_estimate0/data.csv",
+        rigs.is_euroc,
+        rigs.count_euroc,
+        rigs.load_euroc,
+    ),
+    _reader(
+        "kitti",
+        "KITTI odometry",
+        "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt; poses/NN.txt",
+        rigs.is_kitti,
+        rigs.kitti_images,
+        rigs.load_kitti,
+    ),
+    _reader(
+        "7scenes",
+        "7-Scenes",
+        "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
+        rooms.is_seven_scenes,
+        rooms.seven_scenes_images,
+        rooms.load_seven_scenes,
+    ),
+    _reader(
+        "scannet",
+        "ScanNet (exported)",
+        "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
+        rooms.is_scannet,
+        rooms.scannet_images,
+        rooms.load_scannet,
+    ),
+    _reader(
+        "replica",
+        "Replica (rendered trajectories)",
+        "traj.txt and results/frame*.jpg; results/depth*.png, cam_params.json here or one folder above",
+        rooms.is_replica,
+        rooms.replica_images,
+        rooms.load_replica,
+    ),
+    _reader(
+        "oxford-spires",
+        "Oxford Spires images",
+        "raw/cam0, images/cam0 or cam0 with SECONDS.NANOSECONDS.jpg; processed/trajectory/gt-tum.txt or gt-tum.txt",
+        rigs.is_spires,
+        rigs.spires_images,
+        rigs.load_spires,
+    ),
+    DatasetReader(
+        "nerfstudio",
+        "nerfstudio, instant-ngp",
+        "transforms.json and the images that it names",
+        nerfstudio.is_nerfstudio,
+        nerfstudio.count_nerfstudio,
+        nerfstudio.load_nerfstudio,
+    ),
+    _reader(
+        "colmap",
+        "COLMAP",
+        "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
+        colmap.is_colmap,
+        colmap.colmap_images,
+        colmap.load_colmap,
+    ),
+    _reader(
+        "sequence",
+        "Sequences of 'stream-recon eval'",
+        "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
+        plain.is_sequence,
+        plain.sequence_images,
+        plain.load_sequence,
+    ),
+    VIDEO,
+    IMAGES,
+)
+
+
+def reader_named(name: str) -> DatasetReader:
+    """
+    Raises:
+        ConfigError: no such reader.
+    """
+    for reader in READERS:
+        if reader.name == name:
+            return reader
+    raise ConfigError(f"no data set called '{name}': there are {', '.join(r.name for r in READERS)}")
+
+
+def list_datasets() -> list[tuple[str, str, str]]:
+    """For a table: name (as for ``--dataset``), title, expected files; in the order in which they are tried."""
+    return [(reader.name, reader.title, reader.files) for reader in READERS]

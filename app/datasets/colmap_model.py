@@ -1,0 +1,217 @@
+"""Sparse models of COLMAP (Schönberger and Frahm, CVPR 2016), text and binary, as its documentation describes them.
+
+Poses there are world-to-camera; pixel (0, 0) covers [0, 1) x [0, 1).
+"""
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.datasets.poses import FloatArray, from_quaternion
+from stream_recon.app.datasets.recording import PinholeCamera
+from stream_recon.app.datasets.text import content_lines, numbers, read_text
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+
+MODELS = {
+    0: ("SIMPLE_PINHOLE", 3),
+    1: ("PINHOLE", 4),
+    2: ("SIMPLE_RADIAL", 4),
+    3: ("RADIAL", 5),
+    4: ("OPENCV", 8),
+    5: ("OPENCV_FISHEYE", 8),
+    6: ("FULL_OPENCV", 12),
+    7: ("FOV", 5),
+    8: ("SIMPLE_RADIAL_FISHEYE", 4),
+    9: ("RADIAL_FISHEYE", 5),
+    10: ("THIN_PRISM_FISHEYE", 12),
+    11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
+}
+"""Name and number of parameters by the number that binary files use."""
+ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
+TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
+
+
+@dataclass(frozen=True)
+class PosedImage:
+    """An image of the model with what it sees of the sparse points."""
+
+    name: str
+    camera: int
+    T_camera_world: FloatArray  # [4, 4]
+    uv: FloatArray  # [K, 2] pixels
+    points: NDArray[np.int64]  # [K], -1 for a keypoint without a point
+
+
+def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
+    """Cameras by number; None where no pinhole describes the lens (fisheye models).
+
+    Raises:
+        InputError: a file of another form.
+    """
+    if (model / "cameras.bin").is_file():
+        return _binary_cameras(_Bytes(model / "cameras.bin"))
+    cameras = {}
+    for number, line in content_lines(model / "cameras.txt"):
+        where, words = f"{model / 'cameras.txt'} line {number}", line.split()
+        if len(words) < 5:
+            raise InputError(f"{where}: 'number MODEL width height parameters' is wanted")
+        key, width, height, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
+        cameras[int(key)] = _camera(words[1], (int(width), int(height)), values, where)
+    return cameras
+
+
+def read_images(model: Path) -> list[PosedImage]:
+    """
+    Raises:
+        InputError: a file of another form.
+    """
+    file = model / "images.bin"
+    return _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
+
+
+@dataclass(frozen=True)
+class SparsePoints:
+    """Points of the model in the world, sorted by their numbers."""
+
+    keys: NDArray[np.int64]  # [N]
+    xyz: FloatArray  # [N, 3]
+
+    @classmethod
+    def of(cls, keys: Iterable[int], xyz: Iterable[Iterable[float]]) -> "SparsePoints":
+        numbers = np.array(list(keys), dtype=np.int64)
+        order = np.argsort(numbers)
+        return cls(numbers[order], np.array(list(xyz), dtype=np.float64).reshape(-1, 3)[order])
+
+    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Row of each wanted number, -1 for those that are not here."""
+        if not len(self.keys):
+            return np.full(len(wanted), -1, dtype=np.intp)
+        found = np.clip(np.searchsorted(self.keys, wanted), 0, len(self.keys) - 1)
+        return np.where(self.keys[found] == wanted, found, -1).astype(np.intp)
+
+
+def has_points(model: Path) -> bool:
+    return any((model / f"points3D{suffix}").is_file() for suffix in (".bin", ".txt"))
+
+
+def read_points(model: Path) -> SparsePoints:
+    """
+    Raises:
+        InputError: a file of another form.
+    """
+    if (model / "points3D.bin").is_file():
+        return _binary_points(_Bytes(model / "points3D.bin"))
+    file = model / "points3D.txt"
+    rows = [numbers(line, f"{file} line {number}", 4) for number, line in content_lines(file)]
+    return SparsePoints.of((int(row[0]) for row in rows), (row[1:4] for row in rows))
+
+
+class _Bytes:
+    """A little-endian binary file, read front to back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._data = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        self._position = 0
+
+    def take(self, layout: str) -> tuple[float, ...]:
+        size = struct.calcsize("<" + layout)
+        return struct.unpack("<" + layout, self.skip(size))
+
+    def skip(self, size: int) -> bytes:
+        begin, self._position = self._position, self._position + size
+        if self._position > len(self._data):
+            raise InputError(f"{self.path} is cut off")
+        return self._data[begin : self._position]
+
+    def word(self) -> str:
+        end = self._data.find(b"\0", self._position)
+        if end < 0:
+            raise InputError(f"{self.path} is cut off")
+        text = self.skip(end - self._position)
+        self.skip(1)
+        return text.decode("utf-8", errors="surrogateescape")
+
+
+def _camera(model: str, size: tuple[int, int], values: list[float], where: str) -> PinholeCamera | None:
+    if model not in {name for name, _ in MODELS.values()}:
+        raise InputError(f"{where}: camera model {model} is not known")
+    if len(values) < dict(MODELS.values())[model] or min(size) <= 0 or values[0] <= 0:
+        raise InputError(f"{where}: too few parameters for {model}, or not above 0")
+    if model in ONE_FOCAL_LENGTH:
+        return PinholeCamera(Intrinsics(values[0], values[0], values[1], values[2]), size)
+    if model in TWO_FOCAL_LENGTHS:
+        return PinholeCamera(Intrinsics(values[0], values[1], values[2], values[3]), size)
+    return None
+
+
+def _binary_cameras(file: _Bytes) -> dict[int, PinholeCamera | None]:
+    cameras = {}
+    for _ in range(int(file.take("Q")[0])):
+        key, model, width, height = (int(value) for value in file.take("iiQQ"))
+        if model not in MODELS:
+            raise InputError(f"{file.path}: camera model number {model} is not known")
+        name, count = MODELS[model]
+        cameras[key] = _camera(name, (width, height), list(file.take(f"{count}d")), str(file.path))
+    return cameras
+
+
+def _binary_images(file: _Bytes) -> list[PosedImage]:
+    images = []
+    for _ in range(int(file.take("Q")[0])):
+        _, *pose, camera = file.take("i7di")
+        name = file.word()
+        rows = np.frombuffer(
+            file.skip(24 * int(file.take("Q")[0])), dtype=np.dtype([("uv", "<f8", 2), ("point", "<i8")])
+        )
+        images.append(_posed(name, int(camera), pose, rows["uv"], rows["point"], str(file.path)))
+    return images
+
+
+def _text_images(path: Path) -> Iterator[PosedImage]:
+    """Two lines an image; the second, its keypoints, may be blank."""
+    lines = [line for line in read_text(path).splitlines() if not line.startswith("#")]
+    position = 0
+    while position < len(lines):
+        words = lines[position].split(maxsplit=9)
+        if not words:
+            position += 1
+            continue
+        where = f"{path}, image {words[0]}"
+        if len(words) < 10:
+            raise InputError(f"{where}: 'number qw qx qy qz tx ty tz camera name' is wanted")
+        values = numbers(" ".join(words[:9]), where, 9)
+        seen = numbers(lines[position + 1], where, 0) if position + 1 < len(lines) else []
+        if len(seen) % 3:
+            raise InputError(f"{where}: its keypoints are not triples 'x y point'")
+        rows = np.array(seen, dtype=np.float64).reshape(-1, 3)
+        points = rows[:, 2].astype(np.int64)
+        yield _posed(words[9].strip(), int(values[8]), values[1:8], rows[:, :2], points, where)
+        position += 2
+
+
+def _posed(
+    name: str, camera: int, pose: list[float], uv: FloatArray, points: NDArray[np.int64], where: str
+) -> PosedImage:
+    qw, qx, qy, qz, *translation = pose
+    T = from_quaternion(np.array(translation), np.array([qx, qy, qz, qw]), f"{where}, {name}")
+    return PosedImage(name, camera, T, uv, points)
+
+
+def _binary_points(file: _Bytes) -> SparsePoints:
+    keys, xyz = array("q"), array("d")
+    for _ in range(int(file.take("Q")[0])):
+        key, x, y, z, *_, track = file.take("Q3d3BdQ")
+        file.skip(8 * int(track))
+        keys.append(int(key))
+        xyz.extend((x, y, z))
+    return SparsePoints.of(keys, np.array(xyz).reshape(-1, 3))

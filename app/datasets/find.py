@@ -1,0 +1,131 @@
+"""Search a folder for scenes."""
+
+import hashlib
+import logging
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from stream_recon.app.camera_files import CAMERAS_NAME
+from stream_recon.app.datasets.catalogue import IMAGES, READERS, VIDEO, DatasetReader, list_datasets, reader_named
+from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.readers import natural_key
+from stream_recon.app.run_record import RUN_NAME
+from stream_recon.configs.errors import InputError
+
+SEPARATOR = "__"
+"""Between the folders of a path in a scene's name."""
+LONGEST_NAME_BYTES = 200
+
+logger = logging.getLogger(__name__)
+
+
+def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path] = ()) -> list[Scene]:
+    """All scenes under ``root`` (a folder, or one video file), in natural order of their paths. Writes nothing.
+
+    A recognised scene is not searched for further ones. Hidden folders, earlier results and ``exclude`` are passed
+    over; links are followed, but no folder is searched twice. Of a folder of images and folders of images within it
+    the one with more images counts.
+
+    Args:
+        dataset: name of a reader in `READERS`; else each folder's layout is recognised by its files.
+        exclude: folders that are not searched, such as the results'.
+
+    Raises:
+        InputError: no such folder, or no scene in it (says what was looked for).
+        ConfigError: no reader called ``dataset``.
+    """
+    readers = READERS if dataset is None else (reader_named(dataset),)
+    root = Path(root).absolute()
+    if root.is_dir():
+        found = _Search(readers, exclude).below(root)
+    elif not root.exists():
+        raise InputError(f"no such folder: {root}")
+    else:
+        found = [(root, VIDEO)] if VIDEO in readers and VIDEO.recognise(root) else []
+    if not found:
+        wanted = readers if dataset else ()
+        raise InputError(_nothing(root, wanted[0] if wanted else None))
+    names = scene_names(root, [path for path, _ in found])
+    return [Scene(name, r.name, path, r.count(path)) for name, (path, r) in zip(names, found, strict=True)]
+
+
+Found = list[tuple[Path, DatasetReader]]
+
+
+class _Search:
+    def __init__(self, readers: tuple[DatasetReader, ...], exclude: Collection[Path]) -> None:
+        self._layouts = [reader for reader in readers if reader not in (VIDEO, IMAGES)]
+        self._videos, self._images = VIDEO in readers, IMAGES in readers
+        self._seen = {path.resolve() for path in exclude}
+
+    def below(self, folder: Path) -> Found:
+        """Scenes in a folder; one that cannot be read is passed over with a warning."""
+        real = folder.resolve()
+        if real in self._seen:
+            return []
+        self._seen.add(real)
+        try:
+            entries = sorted(folder.iterdir(), key=lambda entry: natural_key(entry.name))
+            if all((folder / name).is_file() for name in (RUN_NAME, CAMERAS_NAME)):
+                return []
+            for reader in self._layouts:
+                if reader.recognise(folder):
+                    return [(folder, reader)]
+            folders = {entry for entry in entries if entry.is_dir()}
+            own_images = self._images and IMAGES.recognise(folder)
+        except OSError as error:
+            logger.warning("%s cannot be read and is passed over: %s", folder, error.strerror)
+            return []
+        inner: Found = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry in folders:
+                inner += self.below(entry)
+            elif self._videos and VIDEO.recognise(entry):
+                inner.append((entry, VIDEO))
+        return [(folder, IMAGES)] if own_images and _outnumbers(folder, inner) else inner
+
+
+def _outnumbers(folder: Path, inner: Found) -> bool:
+    """A folder's images are the scene unless they are strays beside scenes of their own."""
+    own = IMAGES.count(folder) or 0
+    return all(reader is IMAGES and (IMAGES.count(path) or 0) <= own for path, reader in inner)
+
+
+def _nothing(root: Path, reader: DatasetReader | None) -> str:
+    if reader is not None:
+        return f"no {reader.title} under {root}: looked for {reader.files}"
+    names = ", ".join(name for name, _, _ in list_datasets())
+    return f"no scene under {root}: looked for {names} ('stream-recon datasets' says by which files each is known)"
+
+
+def scene_names(root: Path, paths: list[Path]) -> list[str]:
+    """A name for each path, fit for a folder: its path under ``root`` with ``__`` between folders.
+
+    Unicode and spaces stay. Names that would be the same (also where case does not count) get a hash of their path,
+    so that no name depends on the order of the scenes.
+    """
+    relative = [path.relative_to(root).as_posix() for path in paths]
+    names = [_safe(root.resolve().name if path == "." else path) for path in relative]
+    count = Counter(name.casefold() for name in names)
+    return [
+        _shortened(name, path, always=count[name.casefold()] > 1) for name, path in zip(names, relative, strict=True)
+    ]
+
+
+def _safe(path: str) -> str:
+    text = unicodedata.normalize("NFC", path).replace("/", SEPARATOR)
+    text = re.sub(r'[\\:*?"<>|\x00-\x1f\x7f\ud800-\udfff]', "_", text)
+    return text.strip(" .") or "scene"
+
+
+def _shortened(name: str, path: str, *, always: bool) -> str:
+    encoded = name.encode()
+    if len(encoded) <= LONGEST_NAME_BYTES and not always:
+        return name
+    digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{encoded[:LONGEST_NAME_BYTES].decode(errors='ignore')}~{digest}"

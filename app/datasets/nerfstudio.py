@@ -1,0 +1,105 @@
+"""transforms.json of nerfstudio (and instant-ngp): camera-to-world matrices with OpenGL's camera axes."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stream_recon.app.datasets.depth import DepthImages
+from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, FloatArray, rigid
+from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
+from stream_recon.app.datasets.text import read_text
+from stream_recon.app.readers import natural_key
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+
+FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
+FOCAL_KEYS = {"fl_x", "camera_angle_x"}
+DEPTH_UNITS = 1000.0
+"""Depth images are in thousandths of the poses' unit, unless a file says otherwise."""
+
+
+def is_nerfstudio(path: Path) -> bool:
+    return (path / "transforms.json").is_file()
+
+
+def count_nerfstudio(path: Path) -> int | None:
+    try:
+        return len(_frames(path)[1])
+    except InputError:
+        return None
+
+
+def load_nerfstudio(path: Path) -> Recording:
+    """The images that transforms.json lists, in natural order of their names; without timestamps."""
+    table, frames = _frames(path)
+    images = tuple(_image(path, frame) for frame in frames)
+    named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
+    depth = {i: path / name for i, name in named if isinstance(name, str)}
+    tables = [table | frame for frame in frames]
+    lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
+    size = image_size(images) if lacks_size else None
+    units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
+    return Recording(
+        images=images,
+        poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
+        camera=common_camera([_camera(t, path, size) for t in tables]),
+        read_depth=DepthImages(depth, units) if depth else None,
+        # Poses of structure from motion have a unit of their own; with measured depth there is a metric sensor.
+        metric=bool(depth),
+    )
+
+
+def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    file = path / "transforms.json"
+    try:
+        table = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file} is not JSON: {error}") from error
+    frames = table.get("frames") if isinstance(table, dict) else None
+    if not isinstance(frames, list) or not frames:
+        raise InputError(f"{file} has no list of 'frames'")
+    for frame in frames:
+        if not isinstance(frame, dict) or not isinstance(frame.get("file_path"), str):
+            raise InputError(f"{file}: a frame has no 'file_path'")
+    return table, sorted(frames, key=lambda frame: natural_key(frame["file_path"]))
+
+
+def _image(path: Path, frame: Mapping[str, Any]) -> Path:
+    image = path / str(frame["file_path"])
+    # Synthetic scenes leave the suffix out.
+    return image if image.suffix else image.with_suffix(".png")
+
+
+def _pose(frame: Mapping[str, Any], path: Path) -> FloatArray:
+    where = f"{path / 'transforms.json'}, transform_matrix of {frame['file_path']}"
+    try:
+        matrix = np.array(frame.get("transform_matrix"), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: numbers are wanted") from error
+    if matrix.shape not in ((3, 4), (4, 4)) or not np.isfinite(matrix).all():
+        raise InputError(f"{where}: a 4x4 matrix is wanted")
+    return rigid(matrix, where) @ OPENCV_FROM_OPENGL
+
+
+def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> float:
+    value = table.get(key, default)
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise InputError(f"{path / 'transforms.json'}: '{key}' must be a number above 0")
+    return float(value)
+
+
+def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
+    """None where there are no intrinsics, or where no pinhole describes the lens. ``size`` of the images if known."""
+    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or not FOCAL_KEYS & table.keys():
+        return None
+    if size is None:
+        size = int(_number(table, "w", 1, path)), int(_number(table, "h", 1, path))
+    angle = _number(table, "camera_angle_x", 1.0, path)
+    fx = _number(table, "fl_x", size[0] / 2 / math.tan(angle / 2), path)
+    fy = _number(table, "fl_y", fx, path)
+    cx, cy = _number(table, "cx", size[0] / 2, path), _number(table, "cy", size[1] / 2, path)
+    return PinholeCamera(Intrinsics(fx, fy, cx, cy), size)

@@ -1,0 +1,148 @@
+"""What a reader knows of one scene before any image is decoded, and the truth that an evaluation needs of it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
+from stream_recon.app.results import Intrinsics
+from stream_recon.app.sequences import DepthMap, DepthPoints
+from stream_recon.app.sources import Source
+from stream_recon.configs.errors import InputError
+
+DepthTruth = DepthMap | DepthPoints
+Poses = Mapping[int, NDArray[np.float64]]
+
+SAME_CAMERA_TOLERANCE = 0.05
+"""Structure from motion fits each image's focal length anew; within this they are one lens."""
+
+
+def no_depth(index: int) -> DepthTruth | None:
+    """Depth of a scene that has none."""
+    return None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of a scene, by frame index as in `Frame.index`. Has all that `TruthSequence` gives to scores."""
+
+    source_size: tuple[int, int]
+    """Width and height of the images."""
+    poses: Poses
+    """Camera-to-world [4, 4], camera axes x right, y down, z forward; frames without a true pose are missing."""
+    intrinsics: Intrinsics | None
+    """In pixels of the images; pixel (0, 0) covers [0, 1) x [0, 1). None too where no pinhole describes the lens."""
+    metric: bool
+    """Lengths are metres; else in a unit of the scene's own (structure from motion)."""
+    has_depth: bool
+    read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
+
+    def depth(self, index: int) -> DepthTruth | None:
+        """Truth for one frame, read from its file; None where there is none.
+
+        Raises:
+            InputError: a depth file of the wrong form.
+        """
+        return self.read_depth(index)
+
+
+@dataclass(frozen=True)
+class PinholeCamera:
+    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there."""
+
+    intrinsics: Intrinsics
+    size: tuple[int, int] | None = None
+
+    def at(self, size: tuple[int, int]) -> Intrinsics | None:
+        """The same camera for images resized to (width, height); None where they were turned on their side."""
+        if self.size is None:
+            return self.intrinsics
+        if (size[0] - size[1]) * (self.size[0] - self.size[1]) < 0:
+            return None
+        k, sx, sy = self.intrinsics, size[0] / self.size[0], size[1] / self.size[1]
+        return Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
+
+
+class TimedImageReader(ImageReader):
+    """Image files with timestamps of their own, in seconds, rising."""
+
+    def __init__(self, paths: list[Path], name: str, timestamps: NDArray[np.float64]) -> None:
+        assert len(paths) == len(timestamps)
+        gaps = np.diff(timestamps)
+        assert (gaps > 0).all(), "sorted when the scene was read"
+        super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None)
+        self._timestamps = timestamps
+
+    def grab(self) -> tuple[int, float] | None:
+        step = super().grab()
+        return None if step is None else (step[0], float(self._timestamps[step[0]]))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The images of a scene, in order, and what its files say of them, by position in ``images``."""
+
+    images: tuple[Path, ...]
+    timestamps: NDArray[np.float64] | None = None
+    """Seconds, in the data set's own clock; None where it has none: a nominal 30 frames a second."""
+    poses: Poses = field(default_factory=dict)
+    camera: PinholeCamera | None = None
+    read_depth: Callable[[int], DepthTruth | None] | None = None
+    metric: bool = True
+    warnings: tuple[str, ...] = ()
+
+    def source(self, name: str, stride: int, max_frames: int | None) -> Source:
+        """The frames; see `Scene.open`."""
+        times = self.timestamps
+        if times is None:
+            times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
+        reader = TimedImageReader(list(self.images), name, times)
+        reader.warnings.extend(self.warnings)
+        return Source(reader, stride=stride, max_frames=max_frames)
+
+    def truth(self) -> Truth | None:
+        """None where the files say nothing that an estimate could be compared with.
+
+        Raises:
+            InputError: no image is readable.
+        """
+        if not self.poses and self.camera is None and self.read_depth is None:
+            return None
+        size = image_size(self.images)
+        return Truth(
+            source_size=size,
+            poses=self.poses,
+            intrinsics=None if self.camera is None else self.camera.at(size),
+            metric=self.metric,
+            has_depth=self.read_depth is not None,
+            read_depth=self.read_depth or no_depth,
+        )
+
+
+def image_size(images: Sequence[Path]) -> tuple[int, int]:
+    """Width and height of the first readable image.
+
+    Raises:
+        InputError: none is readable.
+    """
+    for path in images:
+        rgb = read_image(path)
+        if rgb is not None:
+            return rgb.shape[1], rgb.shape[0]
+    raise InputError(f"not one image in {images[0].parent} is readable")
+
+
+def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | None:
+    """One camera for images that say theirs one by one: the median, if all are within 5 % of it; else None."""
+    known = [camera for camera in cameras if camera is not None]
+    if not known or len(known) < len(cameras) or len({camera.size for camera in known}) > 1:
+        return None
+    rows = np.array([dataclasses.astuple(camera.intrinsics) for camera in known])
+    median = np.median(rows, axis=0)
+    if np.abs(rows[:, :2] / median[:2] - 1).max() > SAME_CAMERA_TOLERANCE:
+        return None
+    return PinholeCamera(Intrinsics(*(float(value) for value in median)), known[0].size)

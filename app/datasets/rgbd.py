@@ -1,0 +1,146 @@
+"""Layouts of the RGB-D SLAM benchmarks: lists of files with timestamps, and a trajectory.
+
+TUM RGB-D (Sturm et al., IROS 2012), Bonn RGB-D Dynamic (Palazzolo et al., IROS 2019), ETH3D SLAM (Schöps et al.,
+CVPR 2019), ICL-NUIM (Handa et al., ICRA 2014). Their calibrations count pixels from the centre of the first one.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+
+from stream_recon.app.datasets.depth import DepthImages
+from stream_recon.app.datasets.frames import TimedImages, in_time_order
+from stream_recon.app.datasets.poses import FloatArray, associate, read_tum_trajectory, rigid
+from stream_recon.app.datasets.recording import PinholeCamera, Recording
+from stream_recon.app.datasets.text import content_lines, number_rows, timed_files
+from stream_recon.app.readers import IMAGE_FOLDER_FPS
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+
+DEPTH_UNITS_PER_METRE = 5000.0
+VGA = (640, 480)
+
+
+def centred(fx: float, fy: float, cx: float, cy: float) -> Intrinsics:
+    """Intrinsics of a calibration whose pixel (0, 0) has its centre at (0, 0)."""
+    return Intrinsics(fx, fy, cx + 0.5, cy + 0.5)
+
+
+TUM_CAMERAS = {
+    "1": centred(517.3, 516.5, 318.6, 255.3),
+    "2": centred(520.9, 521.0, 325.1, 249.7),
+    "3": centred(535.4, 539.2, 320.1, 247.6),
+}
+"""Of the colour camera in freiburg1 to freiburg3, as the benchmark publishes them; its distortion is left aside."""
+BONN_CAMERA = centred(542.822841, 542.576870, 315.593520, 237.756098)
+BONN_MARKER_AXES = np.array([[-1.0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
+BONN_SENSOR_IN_MARKERS = np.array(
+    [[1.0157, 0.1828, -0.2389, 0.0113], [0.0009, -0.8431, -0.6413, -0.0098], [-0.3009, 0.6147, -0.8085, 0.0111]]
+)
+"""As published; its rotation carries a scale of 1.06, which is no part of a rigid calibration."""
+ICL_CAMERA = centred(481.20, 480.00, 319.50, 239.50)
+ICL_MIRROR = np.diag([1.0, -1.0, 1.0, 1.0])
+
+
+def is_tum(path: Path) -> bool:
+    return (path / "rgb.txt").is_file()
+
+
+def is_bonn(path: Path) -> bool:
+    real = path.resolve()
+    return is_tum(path) and (real.name.startswith("rgbd_bonn_") or real.parent.name == "rgbd_bonn_dataset")
+
+
+def is_eth3d(path: Path) -> bool:
+    return is_tum(path) and (path / "calibration.txt").is_file()
+
+
+def is_icl(path: Path) -> bool:
+    return (path / "associations.txt").is_file() and (path / "rgb").is_dir() and not is_tum(path)
+
+
+def count_listed(name: str, path: Path) -> int | None:
+    """Lines of a list of images."""
+    try:
+        return len(content_lines(path / name))
+    except InputError:
+        return None
+
+
+def load_tum(path: Path) -> Recording:
+    """rgb.txt, groundtruth.txt, depth.txt; the camera by the name of the sequence."""
+    names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
+    return _load_timed(path, TUM_CAMERAS[names.group(1)] if names else None)
+
+
+def load_bonn(path: Path) -> Recording:
+    """As TUM; groundtruth.txt tracks markers on the sensor, and the published calibration leads to the camera."""
+    u, _, vt = np.linalg.svd(BONN_SENSOR_IN_MARKERS[:, :3])
+    sensor = np.eye(4)
+    sensor[:3, :3], sensor[:3, 3] = u @ vt, BONN_SENSOR_IN_MARKERS[:, 3]
+    recording = _load_timed(path, BONN_CAMERA)
+    axes = BONN_MARKER_AXES
+    poses = {i: rigid(axes.T @ pose @ axes @ sensor, "Bonn's pose") for i, pose in recording.poses.items()}
+    return dataclasses.replace(recording, poses=poses)
+
+
+def load_eth3d(path: Path) -> Recording:
+    """As TUM, with ``fx fy cx cy`` in calibration.txt."""
+    rows = number_rows(path / "calibration.txt", 4)
+    if len(rows) != 1 or rows[0, :2].min() <= 0:
+        raise InputError(f"{path / 'calibration.txt'}: one line 'fx fy cx cy' is wanted")
+    return _load_timed(path, centred(*(float(value) for value in rows[0])), size=None)
+
+
+def load_icl(path: Path) -> Recording:
+    """associations.txt (``number depth number colour``) and NAME.gt.freiburg, whose timestamps are frame numbers.
+
+    The published trajectory and K with its negative fy hold for axes right, up, forward, which are left-handed. The
+    images are stored the right way up, so with a positive fy both world and camera are mirrored in y.
+    """
+    timed, depth = _icl_images(path)
+    truth = next(iter(sorted(path.glob("*.gt.freiburg"))), None)
+    poses = {} if truth is None else read_tum_trajectory(truth).at(timed.times)
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times / IMAGE_FOLDER_FPS,
+        poses={i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in poses.items()},
+        camera=PinholeCamera(ICL_CAMERA, VGA),
+        read_depth=depth,
+        warnings=timed.warnings,
+    )
+
+
+def _icl_images(path: Path) -> tuple[TimedImages, DepthImages]:
+    table = path / "associations.txt"
+    rows = [(number, line.split()) for number, line in content_lines(table)]
+    for number, row in rows:
+        if len(row) != 4 or not (row[0].isdecimal() and row[2].isdecimal()):
+            raise InputError(f"{table} line {number}: 'number depth-file number colour-file' is wanted")
+    timed = in_time_order([path / r[3] for _, r in rows], np.array([float(r[2]) for _, r in rows]), table)
+    depth = {i: path / rows[row][1][1] for i, row in enumerate(timed.kept)}
+    return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE)
+
+
+def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | None = VGA) -> Recording:
+    times, files = timed_files(path / "rgb.txt")
+    timed = in_time_order(files, times, path / "rgb.txt")
+    truth = path / "groundtruth.txt"
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times,
+        poses=read_tum_trajectory(truth).at(timed.times) if truth.is_file() else {},
+        camera=None if camera is None else PinholeCamera(camera, size),
+        read_depth=_timed_depth(path / "depth.txt", timed.times),
+        warnings=timed.warnings,
+    )
+
+
+def _timed_depth(table: Path, times: FloatArray) -> DepthImages | None:
+    if not table.is_file():
+        return None
+    depth_times, files = timed_files(table)
+    matches = associate(times, depth_times)
+    return DepthImages({i: files[m] for i, m in enumerate(matches) if m >= 0}, DEPTH_UNITS_PER_METRE)

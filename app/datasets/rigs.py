@@ -1,0 +1,213 @@
+"""Layouts of data sets from vehicles and sensor rigs, where the truth is not that of the camera itself.
+
+KITTI odometry (Geiger et al., CVPR 2012), EuRoC (Burri et al., IJRR 2016), Oxford Spires (Tao et al., IJRR 2025).
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from stream_recon.app.datasets.frames import TimedImages, frame_numbers, has_images, images_in, in_time_order
+from stream_recon.app.datasets.poses import (
+    FloatArray,
+    Trajectory,
+    from_quaternion,
+    read_pose_lines,
+    read_tum_trajectory,
+    rigid,
+)
+from stream_recon.app.datasets.recording import PinholeCamera, Recording
+from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
+from stream_recon.configs.errors import InputError
+
+KITTI_FPS = 10.0
+NANOSECONDS = 1e-9
+STAMPED_NAME = re.compile(r"\d{9,10}\.\d{6,9}")
+"""Seconds and fraction, as the images of Oxford Spires are called."""
+SPIRES_FOLDERS = (
+    "raw/cam0",
+    "images/cam0",
+    "cam0",
+    "images/alphasense_driver_ros_cam0_debayered_image_compressed",
+    "alphasense_driver_ros_cam0_debayered_image_compressed",
+)
+SPIRES_TRUTH = ("processed/trajectory/gt-tum.txt", "trajectory/gt-tum.txt", "gt-tum.txt", "groundtruth.txt")
+# From the rig's published calibration: T_base_lidar times the inverse of T_cam_lidar of cam0.
+SPIRES_BASE_LIDAR = from_quaternion(np.array([0.0, 0.0, 0.124]), np.array([0.0, 0.0, 1.0, 0.0]), "calibration")
+SPIRES_CAMERA_LIDAR = from_quaternion(
+    np.array([0.000351, -0.079574, -0.053826]), np.array([0.503473, 0.500334, -0.494754, 0.501398]), "calibration"
+)
+
+
+def is_kitti(path: Path) -> bool:
+    tables = any((path / name).is_file() for name in ("calib.txt", "times.txt"))
+    return tables and any(has_images(path / name) for name in ("image_2", "image_0"))
+
+
+def is_euroc(path: Path) -> bool:
+    return (_euroc_base(path) / "cam0" / "data.csv").is_file()
+
+
+def is_spires(path: Path) -> bool:
+    return _spires_folder(path) is not None
+
+
+def kitti_images(path: Path) -> tuple[Path, ...]:
+    return images_in(path / _kitti_camera(path))
+
+
+def count_euroc(path: Path) -> int | None:
+    try:
+        return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
+    except InputError:
+        return None
+
+
+def spires_images(path: Path) -> tuple[Path, ...]:
+    folder = _spires_folder(path)
+    assert folder is not None, "recognised by it"
+    return tuple(image for image in images_in(folder) if STAMPED_NAME.fullmatch(image.stem))
+
+
+def load_kitti(path: Path) -> Recording:
+    """sequences/NN with image_2 (else image_0), times.txt, calib.txt; poses/NN.txt is the left grey camera's."""
+    folder = _kitti_camera(path)
+    images = images_in(path / folder)
+    frames = frame_numbers(images)
+    timed, warnings = _kitti_times(path / "times.txt", images, frames)
+    poses, camera, T_grey_camera = _kitti_poses(path), None, np.eye(4)
+    if (path / "calib.txt").is_file():
+        P = _kitti_projection(path / "calib.txt", folder.replace("image_", "P"))
+        camera = PinholeCamera(centred(float(P[0, 0]), float(P[1, 1]), float(P[0, 2]), float(P[1, 2])))
+        # P = K [I | t] takes points of the grey camera; t is minus the colour camera's place in it.
+        T_grey_camera[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
+    if poses and max(frames) > max(poses):
+        warnings += (f"the poses end at frame {max(poses)}, the images at {max(frames)}: the rest has no true pose",)
+    numbered = {i: frames[position] for i, position in enumerate(timed.kept)}
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times,
+        poses={i: poses[number] @ T_grey_camera for i, number in numbered.items() if number in poses},
+        camera=camera,
+        warnings=warnings,
+    )
+
+
+def load_euroc(path: Path) -> Recording:
+    """mav0/cam0 (data.csv, data/, sensor.yaml); the truth is the body's, T_BS of the camera is applied to it."""
+    base = _euroc_base(path)
+    table = base / "cam0" / "data.csv"
+    rows = [(number, [word.strip() for word in line.split(",")]) for number, line in content_lines(table)]
+    for number, row in rows:
+        if len(row) < 2 or not row[0].isdecimal():
+            raise InputError(f"{table} line {number}: 'nanoseconds,file' is wanted")
+    times = np.array([int(row[0]) * NANOSECONDS for _, row in rows])
+    timed = in_time_order([table.parent / "data" / row[1] for _, row in rows], times, table)
+    truth = base / "state_groundtruth_estimate0" / "data.csv"
+    sensor = table.with_name("sensor.yaml")
+    poses, camera, T_body_camera = {}, None, np.eye(4)
+    if sensor.is_file():
+        text = read_text(sensor)
+        T_body_camera, camera = _euroc_extrinsics(text, sensor), _euroc_camera(text, sensor)
+        poses = _euroc_truth(truth).at(timed.times) if truth.is_file() else {}
+    elif truth.is_file():
+        raise InputError(f"{sensor} is missing: without its T_BS the truth of the body is not the camera's")
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times,
+        poses={i: pose @ T_body_camera for i, pose in poses.items()},
+        camera=camera,
+        warnings=timed.warnings,
+    )
+
+
+def load_spires(path: Path) -> Recording:
+    """Images of cam0 named by their time, and gt-tum.txt of the rig's base. The lens is a fisheye: no intrinsics."""
+    images = spires_images(path)
+    timed = in_time_order(images, np.array([float(image.stem) for image in images]), images[0].parent)
+    truth = next((path / name for name in SPIRES_TRUTH if (path / name).is_file()), None)
+    poses = {} if truth is None else read_tum_trajectory(truth).at(timed.times)
+    T_base_camera = SPIRES_BASE_LIDAR @ np.linalg.inv(SPIRES_CAMERA_LIDAR)
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times,
+        poses={i: pose @ T_base_camera for i, pose in poses.items()},
+        warnings=timed.warnings,
+    )
+
+
+def _kitti_camera(path: Path) -> str:
+    return "image_2" if has_images(path / "image_2") else "image_0"
+
+
+def _kitti_times(table: Path, images: tuple[Path, ...], frames: list[int]) -> tuple[TimedImages, tuple[str, ...]]:
+    """A line of times.txt belongs to the image of its number."""
+    if not table.is_file():
+        return in_time_order(images, np.array(frames) / KITTI_FPS, table.parent), ()
+    times = number_rows(table, 1)[:, 0]
+    if len(times) <= max(frames):
+        raise InputError(f"{table} has {len(times)} lines, but there is an image {max(frames)} (counted from 0)")
+    timed = in_time_order(images, times[frames], table)
+    return timed, timed.warnings
+
+
+def _kitti_poses(path: Path) -> dict[int, FloatArray]:
+    real = path.resolve()
+    for folder in (real.parent.parent, real.parent):
+        file = folder / "poses" / f"{real.name}.txt"
+        if file.is_file():
+            return read_pose_lines(file, 12)
+    return {}
+
+
+def _kitti_projection(calibration: Path, name: str) -> FloatArray:
+    for number, line in content_lines(calibration):
+        key, _, rest = line.partition(":")
+        if key.strip() == name:
+            P = np.array(numbers(rest, f"{calibration} line {number}", 12)[:12], dtype=np.float64).reshape(3, 4)
+            if min(P[0, 0], P[1, 1]) <= 0:
+                raise InputError(f"{calibration} line {number}: focal lengths must be above 0")
+            return P
+    raise InputError(f"{calibration} has no line '{name}:'")
+
+
+def _euroc_base(path: Path) -> Path:
+    return path / "mav0" if (path / "mav0").is_dir() else path
+
+
+def _euroc_truth(table: Path) -> Trajectory:
+    """Lines ``nanoseconds, px, py, pz, qw, qx, qy, qz, ..``: poses of the body."""
+    rows = number_rows(table, 8)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    poses = [from_quaternion(r[1:4], r[[5, 6, 7, 4]], f"{table}, timestamp {r[0]:.0f}") for r in rows]
+    return Trajectory(rows[:, 0] * NANOSECONDS, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+
+
+def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
+    found = re.search(r"^T_BS:.*?data:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    if not found:
+        raise InputError(f"{sensor} has no T_BS with 16 numbers under data")
+    values = np.array(numbers(found.group(1), f"{sensor}, T_BS", 16)[:16], dtype=np.float64)
+    return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
+
+
+def _euroc_camera(text: str, sensor: Path) -> PinholeCamera | None:
+    """None for a fisheye lens, whose field of view these numbers do not give."""
+    found = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    lens = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
+    if not found or (lens and lens.group(1) == "equidistant"):
+        return None
+    fx, fy, cx, cy = numbers(found.group(1), f"{sensor}, intrinsics", 4)[:4]
+    if min(fx, fy) <= 0:
+        raise InputError(f"{sensor}: focal lengths must be above 0")
+    return PinholeCamera(centred(fx, fy, cx, cy))
+
+
+def _spires_folder(path: Path) -> Path | None:
+    for name in SPIRES_FOLDERS:
+        folder = path / name
+        if folder.is_dir() and any(STAMPED_NAME.fullmatch(image.stem) for image in folder.iterdir()):
+            return folder
+    return None

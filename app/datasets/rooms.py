@@ -1,0 +1,115 @@
+"""Layouts of indoor data sets with one pose and one depth image for each frame.
+
+7-Scenes (Shotton et al., CVPR 2013), ScanNet as its reader exports it (Dai et al., CVPR 2017), Replica as rendered
+for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None of them has timestamps: frames count at 30 a second.
+"""
+
+import json
+import math
+from pathlib import Path
+
+from stream_recon.app.datasets.depth import DepthImages
+from stream_recon.app.datasets.frames import frame_numbers, has_images, images_in
+from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
+from stream_recon.app.datasets.recording import PinholeCamera, Recording
+from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.text import number_rows, read_text
+from stream_recon.app.readers import natural_key
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+
+MILLIMETRES = 1000.0
+SEVEN_SCENES_CAMERA = PinholeCamera(Intrinsics(585.0, 585.0, 320.0, 240.0), (640, 480))
+SEVEN_SCENES_NO_DEPTH = 65535
+REPLICA_DEPTH_UNITS_PER_METRE = 6553.5
+
+
+def is_seven_scenes(path: Path) -> bool:
+    return next(path.glob("frame-*.color.*"), None) is not None
+
+
+def is_scannet(path: Path) -> bool:
+    return has_images(path / "color") and any((path / part).is_dir() for part in ("pose", "intrinsic"))
+
+
+def is_replica(path: Path) -> bool:
+    return (path / "traj.txt").is_file() and next((path / "results").glob("frame*.*"), None) is not None
+
+
+def seven_scenes_images(path: Path) -> tuple[Path, ...]:
+    return tuple(image for image in images_in(path) if image.name.startswith("frame-") and ".color." in image.name)
+
+
+def scannet_images(path: Path) -> tuple[Path, ...]:
+    return images_in(path / "color")
+
+
+def replica_images(path: Path) -> tuple[Path, ...]:
+    images = [image for image in images_in(path / "results") if image.name.startswith("frame")]
+    return tuple(sorted(images, key=lambda image: natural_key(image.name)))
+
+
+def load_seven_scenes(path: Path) -> Recording:
+    """frame-000000.color.png with .pose.txt and .depth.png beside it, in millimetres, 65535 unknown."""
+    images = seven_scenes_images(path)
+    names = {i: image.name.split(".color.")[0] for i, image in enumerate(images)}
+    depth = {i: path / f"{name}.depth.png" for i, name in names.items()}
+    return Recording(
+        images=images,
+        poses=read_pose_files({i: path / f"{name}.pose.txt" for i, name in names.items()}),
+        camera=SEVEN_SCENES_CAMERA,
+        read_depth=_where_there(depth, MILLIMETRES, SEVEN_SCENES_NO_DEPTH),
+    )
+
+
+def load_scannet(path: Path) -> Recording:
+    """color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
+    images = scannet_images(path)
+    stems = dict(enumerate(image.stem for image in images))
+    calibration = path / "intrinsic" / "intrinsic_color.txt"
+    camera = None
+    if calibration.is_file():
+        K = number_rows(calibration, 3)
+        if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
+            raise InputError(f"{calibration}: a 4x4 camera matrix is wanted")
+        camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
+    return Recording(
+        images=images,
+        poses=read_pose_files({i: path / "pose" / f"{stem}.txt" for i, stem in stems.items()}),
+        camera=camera,
+        read_depth=_where_there({i: path / "depth" / f"{stem}.png" for i, stem in stems.items()}, MILLIMETRES),
+    )
+
+
+def load_replica(path: Path) -> Recording:
+    """results/frame000000.jpg and depth000000.png, traj.txt by frame number, cam_params.json here or one above."""
+    images = replica_images(path)
+    numbers = frame_numbers(images, "frame")
+    poses = read_pose_lines(path / "traj.txt", 16)
+    files = [folder / "cam_params.json" for folder in (path, path.resolve().parent)]
+    found = next((file for file in files if file.is_file()), None)
+    camera, scale = (None, REPLICA_DEPTH_UNITS_PER_METRE) if found is None else _replica_camera(found)
+    depth = {i: image.with_name(f"depth{image.stem.removeprefix('frame')}.png") for i, image in enumerate(images)}
+    return Recording(
+        images=images,
+        poses={i: poses[number] for i, number in enumerate(numbers) if number in poses},
+        camera=camera,
+        read_depth=_where_there(depth, scale),
+    )
+
+
+def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
+    try:
+        table = json.loads(read_text(file))["camera"]
+        values = [float(table[key]) for key in ("fx", "fy", "cx", "cy", "scale")]
+        size = int(table["w"]), int(table["h"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: 'camera' with w, h, fx, fy, cx, cy and scale is wanted ({error})") from error
+    if not all(math.isfinite(value) for value in values) or min(values[0], values[1], values[4], *size) <= 0:
+        raise InputError(f"{file}: sizes, focal lengths and the depth scale must be above 0")
+    return PinholeCamera(centred(*values[:4]), size), values[4]
+
+
+def _where_there(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:
+    there = {index: file for index, file in files.items() if file.is_file()}
+    return DepthImages(there, units_per_metre, invalid) if there else None

@@ -1,0 +1,207 @@
+"""Scenes in the box room, and an engine that sees them exactly. Everything here can be sent to a worker."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.seams import moved
+from stream_recon.app.batch.summary import Row
+from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
+from stream_recon.app.batch.workers import ProcessPool, SerialPool
+from stream_recon.app.datasets.recording import Truth
+from stream_recon.app.metrics import Similarity
+from stream_recon.app.results import Frame, FrameResult
+from stream_recon.app.sequences import DepthMap
+from stream_recon.app.sources import Source, open_source
+from stream_recon.configs.errors import InputError, WeightsError
+from tests.app.boxroom import room_result, walk_pose
+from tests.app.fake_engine import fake_preset
+from tests.app.media import write_images
+
+SIZE = (112, 84)
+"""Of the room's pictures, width and height."""
+WEIGHTS = "cd" * 32
+
+
+def room_depth(index: int) -> DepthMap:
+    return DepthMap(room_result(index).depth)
+
+
+def damaged_depth(index: int) -> DepthMap:
+    if index >= 5:
+        raise InputError("depth/000005.png is damaged")
+    return room_depth(index)
+
+
+@dataclass(frozen=True)
+class RoomScene:
+    """A folder of images (what they show does not matter) with the room's truth."""
+
+    name: str
+    path: Path
+    frames: int | None
+    dataset: str = "room"
+    known: bool = True
+
+    def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
+        return open_source(str(self.path), stride=stride, max_frames=max_frames)
+
+    def truth(self) -> Truth | None:
+        if not self.known:
+            return None
+        poses = {index: walk_pose(index / 10) for index in range(self.frames or 0)}
+        camera = room_result(0).intrinsics
+        return Truth(SIZE, poses, camera, metric=True, has_depth=True, read_depth=room_depth)
+
+
+def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
+    write_images(folder, ["0.jpg"], size)
+    picture = (folder / "0.jpg").read_bytes()
+    for number in range(1, frames):
+        (folder / f"{number}.jpg").write_bytes(picture)
+    return RoomScene(folder.name, folder, frames, known=known)
+
+
+class RoomEngine:
+    """Sees the room exactly, in a world and a unit of its own that depend on the stream's first frame."""
+
+    device = "cpu"
+    attention = "sdpa"
+    weights_sha256 = WEIGHTS
+    scale_frames = 4
+
+    def __init__(self, loader: "RoomLoader") -> None:
+        self.preset = fake_preset()
+        self._loader = loader
+        self.reset()
+
+    def reset(self) -> None:
+        self._waiting: list[Frame] = []
+        self._world: Similarity | None = None
+
+    def push(self, frame: Frame) -> Sequence[FrameResult]:
+        if (frame.rgb.shape[1], frame.rgb.shape[0]) != SIZE:
+            raise ZeroDivisionError("a picture that breaks the engine")
+        time.sleep(self._loader.seconds)
+        self._perhaps_die(frame)
+        if self._world is None:
+            self._waiting.append(frame)
+            return self.finish() if len(self._waiting) == self.scale_frames else []
+        return [self._see(frame)]
+
+    def finish(self) -> Sequence[FrameResult]:
+        if self._world is None and self._waiting:
+            self._world = world_of(self._waiting[0].index) if self._loader.own_worlds else IDENTITY
+        waiting, self._waiting = self._waiting, []
+        return [self._see(frame) for frame in waiting]
+
+    def _see(self, frame: Frame) -> FrameResult:
+        assert self._world is not None
+        result = replace(room_result(frame.index), timestamp=frame.timestamp, is_keyframe=frame.index % 3 == 0)
+        return moved(result, self._world)
+
+    def _perhaps_die(self, frame: Frame) -> None:
+        marker = self._loader.die_once
+        if frame.index == 6 and (self._loader.die_always or (marker is not None and not marker.exists())):
+            if marker is not None:
+                marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+IDENTITY = Similarity(1.0, np.eye(3), np.zeros(3))
+
+
+def world_of(first: int) -> Similarity:
+    """The world of a stream that begins with that frame; the room's own for the first one."""
+    if first == 0:
+        return IDENTITY
+    noise = np.random.default_rng(first)
+    return Similarity(float(noise.uniform(0.3, 3)), random_rotation(noise), noise.normal(size=3))
+
+
+def random_rotation(noise: np.random.Generator) -> NDArray[np.float64]:
+    q = np.linalg.qr(noise.normal(size=(3, 3)))[0]
+    return np.asarray(q * np.sign(np.linalg.det(q)))
+
+
+@dataclass(frozen=True)
+class RoomLoader:
+    seconds: float = 0.0
+    """A frame."""
+    own_worlds: bool = False
+    die_once: Path | None = None
+    """The first process to come to a scene's frame 6 leaves this file and is killed."""
+    die_always: bool = False
+    unusable: bool = False
+    named_gpus: tuple[str, ...] = ()
+    notes: Path | None = None
+    """Each process that loads the model leaves a file here with its GPU and its threads."""
+
+    uses_gpu: bool = False
+
+    def describe(self) -> Model:
+        return Model(fake_preset(), WEIGHTS)
+
+    def gpus(self) -> list[str]:
+        return list(self.named_gpus)
+
+    def load(self) -> RoomEngine:
+        if self.unusable:
+            raise WeightsError("weights of another family")
+        if self.notes is not None:
+            given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+            (self.notes / str(os.getpid())).write_text(" ".join(given))
+        return RoomEngine(self)
+
+
+class Listening:
+    """What a batch told."""
+
+    def __init__(self) -> None:
+        self.begun: tuple[int, int] = (0, 0)
+        self.rows: list[Row] = []
+        self.frames = 0
+
+    def begin(self, rows: Sequence[Row], frames: int) -> None:
+        self.begun = (len(rows), frames)
+
+    def progress(self, frames: int) -> None:
+        self.frames = frames
+
+    def finished(self, row: Row) -> None:
+        self.rows.append(row)
+
+
+def batch_of(root: Path, out: Path, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
+    return Batch(root, out, scenes, Choice(**choice), split)
+
+
+def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
+    """The summary of a batch, in this process or with so many workers."""
+    loader = loader or RoomLoader()
+    pool = ProcessPool(loader, batch.out, workers) if workers else SerialPool(loader, batch.out)
+    return run_batch(batch, loader, pool, Listening())
+
+
+def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Of each scene: its status, and whether an earlier batch had finished it."""
+    return {scene["name"]: (scene["status"], scene["resumed"]) for scene in summary["scenes"]}
+
+
+def unit_of(scene: RoomScene, root: Path) -> Unit:
+    return plan_units(root, [scene], Choice(), RoomLoader().describe())[0]
+
+
+def result_files(folder: Path) -> dict[str, bytes]:
+    """Content by name of all that a result holds, but for the two files with times in them."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", "manifest.json")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -1,0 +1,167 @@
+import csv
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from stream_recon.app import depth_files, output_files
+from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.result_folder import read_result
+from stream_recon.configs.errors import OutputError
+from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_every_scene_gets_its_folder_and_the_batch_its_summary(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / "a b"), room_scene(root / "größe", 9, known=False), room_scene(root / "two", 2)]
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    summary = run(batch_of(root, out, scenes))
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before, "nothing is written to the root"
+    assert states(summary) == {"a b": ("done", False), "größe": ("done", False), "two": ("done", False)}
+    assert [len(read_result(out / name)) for name in ("a b", "größe", "two")] == [12, 9, 2]
+    assert {path.name for path in out.iterdir()} == {
+        "a b", "größe", "two", "summary.json", "summary.csv", "index.html", ".batch.lock",
+    }  # fmt: skip
+    assert json.loads((out / "summary.json").read_text()) == summary
+    assert summary["weights_sha256"] == "cd" * 32 and summary["preset"]["name"] == "fake"
+    assert summary["protocol"]["points"] and not summary["interrupted"]
+    first, second, _ = summary["scenes"]
+    assert first["figures"]["ate_m"] < 1e-6 and first["figures"]["f1"] > 0.999 and second["figures"] is None
+    assert summary["means"]["ate_m"]["scenes"] == 1, "of two frames no trajectory can be judged"
+    with (out / "summary.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["name"] for line in lines] == ["a b", "größe", "two"]
+    assert float(lines[0]["auc_3"]) == pytest.approx(1, abs=1e-3) and lines[1]["auc_3"] == ""
+
+
+def test_finished_scenes_are_kept_and_changed_ones_redone(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / name) for name in ("kept", "cut", "unfinished")]
+    run(batch_of(root, out, scenes))
+    before = result_files(out / "kept"), result_files(out / "cut")
+    stamp = (out / "kept" / "points.ply").stat().st_mtime_ns
+    ply = out / "cut" / "points.ply"
+    ply.write_bytes(ply.read_bytes()[:-1] + b"x")
+    (out / "unfinished" / "manifest.json").unlink()
+    (out / "unfinished" / "notes.txt").write_text("mine")
+    summary = run(batch_of(root, out, scenes))
+    assert states(summary) == {"kept": ("done", True), "cut": ("done", False), "unfinished": ("done", False)}
+    assert (out / "kept" / "points.ply").stat().st_mtime_ns == stamp
+    assert (result_files(out / "kept"), result_files(out / "cut")) == before
+    assert (out / "unfinished" / "notes.txt").read_text() == "mine"
+    assert summary["totals"]["resumed"] == 1 and summary["totals"]["frames"] == 24
+    assert summary["means"]["ate_m"]["scenes"] == 3, "figures of finished scenes count"
+
+
+def test_other_options_make_another_result(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / "a")]
+    run(batch_of(root, out, scenes))
+    summary = run(batch_of(root, out, scenes, stride=3))
+    assert states(summary) == {"a": ("done", False)}
+    assert [camera.index for camera in read_result(out / "a").cameras] == [0, 3, 6, 9]
+    assert sorted(path.name for path in (out / "a" / "depth").iterdir()) == [f"00000{n}.npz" for n in (0, 3, 6, 9)]
+    assert len(read_result(out / "a")) == 4
+    summary = run(batch_of(root, out, scenes, stride=3, max_frames=2))
+    assert len(read_result(out / "a")) == 2
+
+
+def test_a_broken_scene_is_recorded_and_the_others_go_on(root: Path, out: Path) -> None:
+    broken = room_scene(root / "broken", size=(64, 48))
+    empty = room_scene(root / "gone")
+    for image in (root / "gone").iterdir():
+        image.unlink()
+    summary = run(batch_of(root, out, [broken, empty, room_scene(root / "good")]))
+    reasons = {scene["name"]: scene["reason"] for scene in summary["scenes"] if scene["status"] == "failed"}
+    assert reasons["broken"] == "ZeroDivisionError: a picture that breaks the engine"
+    assert "no images in" in reasons["gone"]
+    assert states(summary)["good"] == ("done", False) and summary["totals"]["failed"] == 2
+    assert not (out / "broken").exists() and not (out / ".work").exists()
+    assert "a picture that breaks the engine" in (out / "index.html").read_text()
+
+
+def test_other_files_in_the_way_are_left_alone(root: Path, out: Path) -> None:
+    (out / "a").mkdir(parents=True)
+    (out / "a" / "points.ply").write_text("somebody's")
+    summary = run(batch_of(root, out, [room_scene(root / "a")]))
+    assert "holds other files" in summary["scenes"][0]["reason"]
+    assert [path.name for path in (out / "a").iterdir()] == ["points.ply"]
+    assert (out / "a" / "points.ply").read_text() == "somebody's"
+
+
+def test_what_a_killed_batch_left_is_cleared(root: Path, out: Path) -> None:
+    left = out / ".work" / "abc"
+    (left / "depth").mkdir(parents=True)
+    (left / "depth" / "000000.npz").write_bytes(b"half")
+    (left / "points.ply").write_bytes(b"half")
+    summary = run(batch_of(root, out, [room_scene(root / "a")]))
+    assert states(summary) == {"a": ("done", False)} and not (out / ".work").exists()
+
+
+def test_a_second_batch_on_the_same_output_refuses(root: Path, out: Path) -> None:
+    batch = batch_of(root, out, [room_scene(root / "a")])
+    with (
+        output_lock(out),
+        pytest.raises(OutputError, match=rf"another batch is writing to .*process {os.getpid()}"),
+    ):
+        run(batch)
+    assert states(run(batch)) == {"a": ("done", False)}, "the lock ends with its holder"
+
+
+def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = [room_scene(root / "a", 12), room_scene(root / "b", 11), room_scene(root / "c", 10)]
+    written: list[Path] = []
+    real = output_files.replace_file
+
+    def until_full(path: Path, write: Callable[[BinaryIO], object]) -> None:
+        written.append(path)
+        if len(written) > 15:
+            with output_files.output_errors(path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, write)
+
+    monkeypatch.setattr(depth_files, "replace_file", until_full)
+    with pytest.raises(OutputError, match="the disk is full"):
+        run(batch_of(root, out, scenes))
+    assert len(written) == 16, "the scene after the full one is not tried"
+    summary = json.loads((out / "summary.json").read_text())
+    assert states(summary) == {"a": ("done", False), "b": ("not run", False), "c": ("not run", False)}
+    assert summary["interrupted"] and not (out / "b").exists()
+    monkeypatch.undo()
+    summary = run(batch_of(root, out, scenes))
+    assert states(summary) == {"a": ("done", True), "b": ("done", False), "c": ("done", False)}
+
+
+def test_ctrl_c_stops_between_frames_and_leaves_nothing_half_done(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / "a", 6), room_scene(root / "b", 5)]
+    loader = RoomLoader(seconds=0.1)
+
+    def interrupt() -> None:
+        while not (out / "a" / "manifest.json").exists():
+            time.sleep(0.02)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    summary = run(batch_of(root, out, scenes), loader)
+    thread.join()
+    assert summary["interrupted"] and states(summary) == {"a": ("done", False), "b": ("not run", False)}
+    assert not (out / "b").exists() and not (out / ".work").exists()
+    assert states(run(batch_of(root, out, scenes))) == {"a": ("done", True), "b": ("done", False)}

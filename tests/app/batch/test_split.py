@@ -1,0 +1,149 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from plyfile import PlyData
+from scipy.spatial import cKDTree
+
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.units import Choice, Event, Unit, Window
+from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
+from stream_recon.app.batch.workers import SerialPool
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.app.result_folder import read_result
+from stream_recon.configs.errors import InputError
+from tests.app.batch.fakes import Listening, RoomLoader, RoomScene, batch_of, room_scene, run, unit_of, world_of
+from tests.app.media import write_video
+
+FRAMES = 110
+
+
+@pytest.mark.parametrize(("frames", "count"), [(100, 2), (2000, 4), (1001, 3), (97, 4), (30, 4), (5, 2)])
+def test_windows_cover_everything_and_overlap(frames: int, count: int) -> None:
+    windows = plan_windows(frames, count)
+    assert 1 <= len(windows) <= count and windows[0].first == 0 and windows[-1].last is None
+    lengths = [(window.last or frames) - window.first for window in windows]
+    assert max(lengths) - min(lengths) <= 1, "no worker waits for another"
+    for before, after in pairwise(windows):
+        assert before.last is not None
+        assert MIN_OVERLAP <= before.last - after.first <= MAX_OVERLAP
+        assert after.first > before.first
+
+
+def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
+    scene = room_scene(tmp_path / "a")
+    with pytest.raises(InputError, match="how many frames"):
+        window_units(unit_of(RoomScene("a", scene.path, None), tmp_path), 2)
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(stride=2), Choice(stride=3, max_frames=18)])
+def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: Choice) -> None:
+    video = write_video(tmp_path / "a.mp4", 60)
+    whole = replace(unit_of(RoomScene("a", video, 60), tmp_path), choice=choice)
+    expected = [frame.index for frame in open_unit(whole)]
+    for window in (Window(0, 9), Window(7, 16), Window(14, None)):
+        taken = [frame.index for frame in open_unit(replace(whole, window=window))]
+        assert taken == expected[window.first : window.last]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The same scene whole and split in 4, by an engine that gives each window a world and unit of its own."""
+    base = tmp_path_factory.mktemp("split")
+    scenes = [room_scene(base / "data" / "a", FRAMES)]
+    loader = RoomLoader(own_worlds=True)
+    run(batch_of(base / "data", base / "whole", scenes), loader)
+    summary = run(batch_of(base / "data", base / "split", scenes, split=4), loader)
+    return base, summary["scenes"][0]
+
+
+def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, Any]]) -> None:
+    base, row = both
+    whole, split = read_result(base / "whole" / "a"), read_result(base / "split" / "a")
+    assert row["status"] == "done" and row["frames"] == FRAMES
+    assert [camera.index for camera in split.cameras] == list(range(FRAMES))
+    ours, true = (np.array([camera.T_world_camera for camera in r.cameras]) for r in (split, whole))
+    np.testing.assert_allclose(ours, true, atol=2e-3)
+    for index in (0, 40, 80, FRAMES - 1):
+        a, b = list(split)[index], list(whole)[index]
+        np.testing.assert_allclose(a.depth, b.depth, rtol=3e-3)
+        assert a.timestamp == b.timestamp and a.is_keyframe == b.is_keyframe
+    clouds = [cloud(base / name / "a") for name in ("whole", "split")]
+    assert 0.9 < len(clouds[1]) / len(clouds[0]) < 1.3, "the voxels of another window lie askew"
+    assert np.quantile(cKDTree(clouds[0]).query(clouds[1])[0], 0.98) < 0.05
+    assert row["figures"]["ate_m"] < 2e-3 and row["figures"]["absrel"] < 2e-3
+
+
+def cloud(folder: Path) -> NDArray[np.float64]:
+    vertices = PlyData.read(folder / "points.ply")["vertex"]
+    return np.stack([vertices[axis] for axis in "xyz"], axis=1).astype(np.float64)
+
+
+def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
+    base, row = both
+    windows = plan_windows(FRAMES, 4)
+    assert read_result(base / "split" / "a").run["options"]["seams"] == row["seams"]
+    for seam, before, after in zip(row["seams"], windows, windows[1:], strict=False):
+        assert (seam["first"], seam["last"] + 1) == (after.first, before.last)
+        expected = world_of(before.first).scale / world_of(after.first).scale
+        assert seam["scale"] == pytest.approx(expected, rel=2e-3)
+        assert seam["position_error"] < 2e-3 and seam["rotation_error_deg"] < 0.01 and seam["scale_spread"] < 1e-3
+    assert "seam at frames" in (base / "split" / "index.html").read_text()
+    assert not (base / "split" / ".windows").exists(), "the windows' folders are gone"
+
+
+def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> None:
+    scenes = [room_scene(tmp_path / "data" / "a", 60)]
+    batch = batch_of(tmp_path / "data", tmp_path / "out", scenes, split=2)
+    worlds = RoomLoader(own_worlds=True)
+
+    class Once(SerialPool):
+        """Does the first unit alone."""
+
+        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+            super().run(units[:1], on_event, stop)
+            stop.requested = True
+
+    summary = run_batch(batch, worlds, Once(worlds, batch.out), Listening())
+    assert summary["interrupted"] and summary["scenes"][0]["status"] == "not run"
+    kept = next((batch.out / ".windows" / "a").iterdir())
+    stamp = (kept / "manifest.json").stat().st_mtime_ns
+    counted: list[str] = []
+    stale = batch.out / ".windows" / "a" / "7"
+    stale.mkdir()
+    (stale / "points.ply").write_bytes(b"of a split in more windows")
+
+    class Counting(SerialPool):
+        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+            counted.extend(unit.name for unit in units)
+            assert (kept / "manifest.json").stat().st_mtime_ns == stamp
+            super().run(units, on_event, stop)
+
+    summary = run_batch(batch, worlds, Counting(worlds, batch.out), Listening())
+    assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
+    assert not (batch.out / ".windows").exists()
+
+
+def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
+    scene = room_scene(tmp_path / "data" / "a", 60)
+    (scene.path / "50.jpg").write_bytes((room_scene(tmp_path / "small", 1, size=(64, 48)).path / "0.jpg").read_bytes())
+    summary = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2), RoomLoader())
+    row = summary["scenes"][0]
+    assert row["status"] == "failed" and row["reason"].startswith("window 2: ")
+
+
+def test_a_video_that_breaks_off_keeps_the_windows_before(tmp_path: Path) -> None:
+    whole = room_scene(tmp_path / "data" / "a", 60)
+    for number in range(35, 60):
+        (whole.path / f"{number}.jpg").write_bytes(b"")
+    row = run(batch_of(tmp_path / "data", tmp_path / "out", [whole], split=2))["scenes"][0]
+    assert row["status"] == "done" and row["frames"] == 35 and row["damaged"] == 25
+    for number in range(60):
+        (whole.path / f"{number}.jpg").write_bytes(b"" if number >= 20 else (whole.path / "0.jpg").read_bytes())
+    row = run(batch_of(tmp_path / "data", tmp_path / "out2", [whole], split=2))["scenes"][0]
+    assert row["status"] == "done" and row["frames"] == 20 and "ends in window 1 of 2" in row["warnings"][-1]

@@ -1,0 +1,100 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.batch.units import Event, UnitProgress, longest_first
+from stream_recon.app.batch.workers import ProcessPool
+from stream_recon.app.interrupts import StopRequest
+from stream_recon.configs.errors import WeightsError
+from tests.app.batch.fakes import RoomLoader, RoomScene, batch_of, result_files, room_scene, run, states, unit_of
+
+
+def test_a_worker_killed_in_mid_scene_changes_nothing_in_the_end(tmp_path: Path) -> None:
+    root, marker = tmp_path / "data", tmp_path / "killed"
+    scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9), ("c", 10))]
+    run(batch_of(root, tmp_path / "plain", scenes), RoomLoader())
+    summary = run(batch_of(root, tmp_path / "out", scenes), RoomLoader(die_once=marker), 2)
+    assert marker.exists(), "a worker was killed at frame 6 of a scene"
+    assert [scene["status"] for scene in summary["scenes"]] == ["done"] * 3
+    for name in ("a", "b", "c"):
+        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
+    assert not (tmp_path / "out" / ".work").exists(), "what the killed one left is gone"
+
+
+def test_a_batch_killed_in_mid_scene_takes_its_workers_along_and_is_resumed(tmp_path: Path) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 40), ("c", 3))]
+    program = (
+        "import sys; from pathlib import Path; from tests.app.batch.fakes import *\n"
+        "root, out = map(Path, sys.argv[1:])\n"
+        "scenes = [RoomScene(name, root / name, n) for name, n in (('a', 12), ('b', 40), ('c', 3))]\n"
+        "run(batch_of(root, out, scenes), RoomLoader(seconds=0.1), 2)\n"
+    )
+    arguments = [sys.executable, "-c", program, str(root), str(out)]
+    with subprocess.Popen(arguments, cwd=Path(__file__).parents[3]) as process:
+        while not (out / "a" / "manifest.json").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+    work = out / ".work"
+    before = sum(1 for _ in work.rglob("*"))
+    time.sleep(0.5)
+    assert before > 1 and sum(1 for _ in work.rglob("*")) == before, "nobody writes on"
+    run(batch_of(root, tmp_path / "plain", scenes))
+    assert states(run(batch_of(root, out, scenes)))["a"] == ("done", True)
+    for name in ("a", "b", "c"):
+        assert result_files(out / name) == result_files(tmp_path / "plain" / name)
+    assert not work.exists()
+
+
+def test_a_scene_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    scenes = [room_scene(root / "deadly", 9), room_scene(root / "harmless", 5)]
+    summary = run(batch_of(root, tmp_path / "out", scenes), RoomLoader(die_always=True), 1)
+    deadly, harmless = summary["scenes"]
+    assert deadly["status"] == "failed" and "killed by signal 9, 3 times" in deadly["reason"]
+    assert harmless["status"] == "done"
+
+
+def test_a_model_that_no_worker_can_load_ends_the_batch(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with pytest.raises(WeightsError, match="another family"):
+        run(batch_of(root, tmp_path / "out", [room_scene(root / "a")]), RoomLoader(unusable=True), 2)
+
+
+def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    scene = room_scene(root / "a", 30)
+    stop = StopRequest()
+    events: list[Event] = []
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        stop.requested = True
+
+    ProcessPool(RoomLoader(seconds=0.2), out, 1).run([unit_of(scene, root)], hear, stop)
+    (event,) = events
+    assert isinstance(event, UnitProgress) and event.frames < 30
+    assert not (out / "a").exists()
+
+
+def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) -> None:
+    scenes = [room_scene(tmp_path / name, frames) for name, frames in (("short", 2), ("long", 9), ("middle", 5))]
+    units = [unit_of(scene, tmp_path) for scene in [*scenes, RoomScene("live", tmp_path / "short", None)]]
+    assert [unit.scene.name for unit in longest_first(units)] == ["live", "long", "middle", "short"]
+
+
+def test_workers_share_out_gpus_and_cores(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    scenes = [room_scene(tmp_path / "data" / name, 12) for name in "abc"]
+    loader = RoomLoader(seconds=0.05, named_gpus=("4", "GPU-9"), notes=notes)
+    run(batch_of(tmp_path / "data", tmp_path / "out", scenes), loader, 3)
+    given = [note.read_text().split() for note in notes.iterdir()]
+    assert sorted(gpu for gpu, _ in given) == ["4", "4", "GPU-9"]
+    cores = len(os.sched_getaffinity(0))
+    assert {int(threads) for _, threads in given} == {max(1, cores // 3)}

@@ -1,0 +1,186 @@
+"""KITTI odometry, EuRoC, Oxford Spires."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+from tests.app.datasets.folders import (
+    Pose,
+    assert_frames,
+    assert_intrinsics,
+    assert_poses,
+    camera_path,
+    frames_of,
+    matrix_line,
+    only_scene,
+    truth_of,
+    write_image,
+    write_lines,
+)
+
+PATH = camera_path(4)
+K = np.array([[707.0, 0, 601.9], [0, 707.5, 183.1], [0, 0, 1]])
+COLOUR_IN_GREY = np.array([0.06, -0.01, 0.003])
+"""Place of the colour camera in the grey one's axes."""
+
+
+def write_kitti(root: Path, image: str = "image_2") -> Path:
+    folder = root / "sequences" / "04"
+    for i in range(4):
+        write_image(folder / image / f"{i:06d}.png", i)
+    write_lines(folder / "times.txt", *(f"{0.1037 * i:e}" for i in range(4)))
+    grey = np.hstack([K, np.zeros((3, 1))])
+    colour = np.hstack([K, -(K @ COLOUR_IN_GREY)[:, None]])
+    write_lines(folder / "calib.txt", f"P0: {matrix_line(grey, 3)}", f"P2: {matrix_line(colour, 3)}", "Tr: 1 0 0")
+    write_lines(root / "poses" / "04.txt", *(matrix_line(pose.matrix, 3) for pose in PATH))
+    return folder
+
+
+def test_kitti_colour_images_have_poses_of_the_colour_camera(tmp_path: Path) -> None:
+    write_kitti(tmp_path)
+    scene = only_scene(tmp_path, "kitti")
+    assert scene.name == "sequences__04"
+    assert_frames(scene, [0.1037 * i for i in range(4)])
+    truth = truth_of(scene)
+    for i, pose in enumerate(PATH):
+        np.testing.assert_allclose(truth.poses[i][:3, :3], pose.matrix[:3, :3], atol=1e-6)
+        centre = pose.matrix[:3, :3] @ COLOUR_IN_GREY + pose.matrix[:3, 3]
+        np.testing.assert_allclose(truth.poses[i][:3, 3], centre, atol=1e-6)
+    assert_intrinsics(truth, 707, 707.5, 602.4, 183.6)
+    assert not truth.has_depth and truth.depth(0) is None
+
+
+def test_kitti_grey_images(tmp_path: Path) -> None:
+    write_kitti(tmp_path, "image_0")
+    assert_poses(truth_of(only_scene(tmp_path, "kitti")), {i: pose.matrix for i, pose in enumerate(PATH)})
+
+
+def test_kitti_poses_follow_the_images_numbers_through_gaps(tmp_path: Path) -> None:
+    folder = write_kitti(tmp_path, "image_0")
+    (folder / "image_0" / "000001.png").unlink()
+    write_lines(tmp_path / "poses" / "04.txt", *(matrix_line(pose.matrix, 3) for pose in PATH[:3]))
+    scene = only_scene(tmp_path, "kitti")
+    assert_frames(scene, [0.0, 0.2074, 0.3111], [0, 2, 3])
+    assert_poses(truth_of(scene), {0: PATH[0].matrix, 1: PATH[2].matrix})
+    with scene.open() as source:
+        assert "poses end at frame 2" in source.warnings[0]
+
+
+def test_kitti_test_sequences_have_no_poses(tmp_path: Path) -> None:
+    write_kitti(tmp_path)
+    (tmp_path / "poses" / "04.txt").unlink()
+    truth = truth_of(only_scene(tmp_path, "kitti"))
+    assert not truth.poses and truth.intrinsics is not None
+
+
+def test_kitti_with_fewer_times_than_images(tmp_path: Path) -> None:
+    write_lines(write_kitti(tmp_path) / "times.txt", "0.0", "0.1", "0.2")
+    with pytest.raises(InputError, match=r"times\.txt has 3 lines, but there is an image 3"):
+        frames_of(only_scene(tmp_path, "kitti"))
+
+
+def test_kitti_times_out_of_order_sort_frames_with_their_poses(tmp_path: Path) -> None:
+    write_lines(write_kitti(tmp_path, "image_0") / "times.txt", "0.0", "0.2", "0.1", "0.3")
+    scene = only_scene(tmp_path, "kitti")
+    assert [shown for _, _, shown in frames_of(scene)] == [0, 2, 1, 3]
+    assert_poses(truth_of(scene), {i: PATH[j].matrix for i, j in enumerate((0, 2, 1, 3))})
+
+
+SENSOR = """%YAML:1.0
+# Camera sensor yaml
+sensor_type: camera
+T_BS:
+  cols: 4
+  rows: 4
+  data: [{extrinsics}]
+rate_hz: 20
+resolution: [752, 480]
+camera_model: pinhole
+intrinsics: [458.654, 457.296, 367.215, 248.375] #fu, fv, cu, cv
+distortion_model: {lens}
+distortion_coefficients: [-0.28, 0.07, 0.0001, 1.7e-05]
+"""
+NANOSECONDS = [1403636579763555584 + 50_000_000 * i for i in range(4)]
+CAMERA_IN_BODY = Pose((0.0, 0.0, 1.55), (-0.0216, -0.0647, 0.0098))
+
+
+def write_euroc(folder: Path, lens: str = "radial-tangential") -> Path:
+    cam, truth = folder / "mav0" / "cam0", folder / "mav0" / "state_groundtruth_estimate0"
+    rows = []
+    for i, (stamp, body) in enumerate(zip(NANOSECONDS, PATH, strict=True)):
+        write_image(cam / "data" / f"{stamp}.png", i)
+        x, y, z, w = body.xyzw
+        state = ", ".join(f"{v:.9f}" for v in [*body.position, w, x, y, z, 0.1, 0.2, 0.3])
+        rows.append(f"{stamp + 2_000_000}, {state}")
+    write_lines(cam / "data.csv", "#timestamp [ns],filename", *(f"{s},{s}.png" for s in NANOSECONDS))
+    matrix = ",\n         ".join(", ".join(f"{v:.9f}" for v in row) for row in CAMERA_IN_BODY.matrix)
+    write_lines(cam / "sensor.yaml", SENSOR.format(extrinsics=matrix, lens=lens))
+    write_lines(truth / "data.csv", "#timestamp, p_RS_R_x [m], ..", *rows)
+    return folder
+
+
+def test_euroc_poses_are_those_of_the_camera(tmp_path: Path) -> None:
+    write_euroc(tmp_path / "MH_01_easy")
+    scene = only_scene(tmp_path, "euroc")
+    assert scene.name == "MH_01_easy" and scene.frames == 4
+    assert_frames(scene, [s / 1e9 for s in NANOSECONDS])
+    truth = truth_of(scene)
+    # A point of the camera goes through the body to the world.
+    point = np.array([0.2, -0.4, 3.0])
+    for i, body in enumerate(PATH):
+        in_body = CAMERA_IN_BODY.matrix[:3, :3] @ point + CAMERA_IN_BODY.position
+        in_world = body.matrix[:3, :3] @ in_body + body.position
+        np.testing.assert_allclose((truth.poses[i] @ [*point, 1])[:3], in_world, atol=1e-6)
+    assert truth.intrinsics == Intrinsics(458.654, 457.296, 367.715, 248.875)
+
+
+def test_euroc_layout_with_a_fisheye_gives_no_pinhole(tmp_path: Path) -> None:
+    write_euroc(tmp_path / "room1", "equidistant")
+    truth = truth_of(only_scene(tmp_path, "euroc"))
+    assert truth.intrinsics is None and len(truth.poses) == 4
+
+
+def test_euroc_inside_mav0(tmp_path: Path) -> None:
+    folder = write_euroc(tmp_path / "MH_01_easy")
+    assert len(frames_of(only_scene(folder / "mav0", "euroc"))) == 4
+
+
+def test_euroc_truth_needs_the_calibration(tmp_path: Path) -> None:
+    sensor = write_euroc(tmp_path / "MH_01_easy") / "mav0" / "cam0" / "sensor.yaml"
+    write_lines(sensor, "sensor_type: camera")
+    with pytest.raises(InputError, match="T_BS"):
+        only_scene(tmp_path, "euroc").truth()
+    sensor.unlink()
+    with pytest.raises(InputError, match=r"sensor\.yaml is missing"):
+        only_scene(tmp_path, "euroc").truth()
+
+
+def write_spires(folder: Path, images: str, truth: str | None) -> Path:
+    stamps = [f"1710338123.{100000000 + 50000000 * i}" for i in range(4)]
+    for i, stamp in enumerate(stamps):
+        write_image(folder / images / f"{stamp}.jpg", i)
+    if truth is not None:
+        write_lines(folder / truth, "# timestamp x y z qx qy qz qw", *(PATH[i].tum(stamps[i]) for i in (0, 2)))
+    return folder
+
+
+@pytest.mark.parametrize("images", ["raw/cam0", "images/cam0", "cam0"])
+def test_spires_images(tmp_path: Path, images: str) -> None:
+    write_spires(tmp_path / "2024-03-13-observatory-quarter-01", images, None)
+    scene = only_scene(tmp_path, "oxford-spires")
+    assert scene.name == "2024-03-13-observatory-quarter-01"
+    assert_frames(scene, [1710338123.1 + 0.05 * i for i in range(4)])
+    assert scene.truth() is None
+
+
+def test_spires_truth_of_the_base_becomes_the_cameras(tmp_path: Path) -> None:
+    write_spires(tmp_path / "keble", "raw/cam0", "processed/trajectory/gt-tum.txt")
+    truth = truth_of(only_scene(tmp_path, "oxford-spires"))
+    assert sorted(truth.poses) == [0, 2] and truth.intrinsics is None
+    # The front camera looks along the base's x axis, its x axis to the right (-y) and its y axis down (-z).
+    in_base = np.linalg.inv(PATH[2].matrix) @ truth.poses[2]
+    np.testing.assert_allclose(in_base[:3, :3], [[0, 0, 1], [-1, 0, 0], [0, -1, 0]], atol=0.02)
+    np.testing.assert_allclose(in_base[:3, 3], [0.053, 0, 0.044], atol=2e-3)

@@ -1,0 +1,133 @@
+"""7-Scenes, ScanNet, Replica."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import InputError
+from tests.app.datasets.folders import (
+    assert_depth,
+    assert_frames,
+    assert_poses,
+    camera_path,
+    frames_of,
+    matrix_line,
+    only_scene,
+    truth_of,
+    write_depth,
+    write_image,
+    write_lines,
+)
+
+PATH = camera_path(4)
+LOST = " ".join(["-inf"] * 16)
+
+
+def write_seven_scenes(folder: Path) -> Path:
+    for i, pose in enumerate(PATH):
+        write_image(folder / f"frame-{i:06d}.color.png", i, (640, 480))
+        write_depth(folder / f"frame-{i:06d}.depth.png", 1500 + i, unknown=65535, size=(640, 480))
+        write_lines(folder / f"frame-{i:06d}.pose.txt", *("\t ".join(f"{v:.7e}" for v in row) for row in pose.matrix))
+    return folder
+
+
+def test_seven_scenes(tmp_path: Path) -> None:
+    write_seven_scenes(tmp_path / "chess" / "seq-01")
+    write_lines(tmp_path / "chess" / "TestSplit.txt", "sequence1")
+    scene = only_scene(tmp_path, "7scenes")
+    assert scene.name == "chess__seq-01" and scene.frames == 4
+    assert_frames(scene, [i / 30 for i in range(4)])
+    truth = truth_of(scene)
+    assert_poses(truth, {i: pose.matrix for i, pose in enumerate(PATH)})
+    assert truth.intrinsics == Intrinsics(585, 585, 320, 240) and truth.metric
+    assert_depth(truth, 2, 1.502)
+
+
+def test_seven_scenes_without_a_pose_file_or_depth_of_a_frame(tmp_path: Path) -> None:
+    folder = write_seven_scenes(tmp_path / "seq-01")
+    (folder / "frame-000001.pose.txt").unlink()
+    (folder / "frame-000002.depth.png").unlink()
+    write_lines(folder / "frame-000003.pose.txt", LOST)
+    truth = truth_of(only_scene(tmp_path, "7scenes"))
+    assert_poses(truth, {0: PATH[0].matrix, 2: PATH[2].matrix})
+    assert truth.depth(2) is None
+    assert_depth(truth, 3, 1.503)
+
+
+def test_a_pose_that_is_no_rotation_is_refused_with_its_file(tmp_path: Path) -> None:
+    folder = write_seven_scenes(tmp_path / "seq-01")
+    write_lines(folder / "frame-000001.pose.txt", matrix_line(np.diag([2.0, 2, 2, 1])))
+    with pytest.raises(InputError, match=r"frame-000001\.pose\.txt is not a rotation"):
+        only_scene(tmp_path, "7scenes").truth()
+
+
+def write_scannet(folder: Path) -> Path:
+    """Every fifth frame exported, so that the order of names is not that of letters."""
+    for i, pose in enumerate(PATH):
+        write_image(folder / "color" / f"{5 * i}.jpg", i, (1296, 968))
+        write_depth(folder / "depth" / f"{5 * i}.png", 2000 + i, size=(640, 480))
+        write_lines(folder / "pose" / f"{5 * i}.txt", *(matrix_line(row[None]) for row in pose.matrix))
+    K = np.eye(4)
+    K[0, 0], K[1, 1], K[:2, 2] = 1170.19, 1170.2, (647.75, 483.75)
+    write_lines(folder / "intrinsic" / "intrinsic_color.txt", *(matrix_line(row[None]) for row in K))
+    return folder
+
+
+def test_scannet(tmp_path: Path) -> None:
+    folder = write_scannet(tmp_path / "scene0000_00")
+    write_lines(folder / "pose" / "5.txt", LOST)
+    scene = only_scene(tmp_path, "scannet")
+    assert [shown for _, _, shown in frames_of(scene)] == [0, 1, 2, 3]
+    truth = truth_of(scene)
+    assert_poses(truth, {i: PATH[i].matrix for i in (0, 2, 3)})
+    assert truth.intrinsics == Intrinsics(1170.19, 1170.2, 648.25, 484.25)
+    assert truth.source_size == (1296, 968)
+    assert_depth(truth, 3, 2.003)
+
+
+def test_scannet_calibration_that_is_no_matrix(tmp_path: Path) -> None:
+    folder = write_scannet(tmp_path / "scene0000_00")
+    write_lines(folder / "intrinsic" / "intrinsic_color.txt", "1170 0 640")
+    with pytest.raises(InputError, match="4x4 camera matrix"):
+        only_scene(tmp_path, "scannet").truth()
+
+
+def write_replica(folder: Path, camera: dict[str, float] | None) -> Path:
+    for i in range(4):
+        write_image(folder / "results" / f"frame{i:06d}.jpg", i, (120, 68))
+        write_depth(folder / "results" / f"depth{i:06d}.png", 6554 * (i + 1), size=(120, 68))
+    write_lines(folder / "traj.txt", *(matrix_line(pose.matrix) for pose in PATH))
+    if camera is not None:
+        write_lines(folder.parent / "cam_params.json", json.dumps({"camera": camera}))
+    return folder
+
+
+CAMERA = {"w": 1200, "h": 680, "fx": 600.0, "fy": 600.0, "cx": 599.5, "cy": 339.5, "scale": 6554}
+
+
+def test_replica_scales_its_camera_to_the_images(tmp_path: Path) -> None:
+    write_replica(tmp_path / "office0", CAMERA)
+    scene = only_scene(tmp_path, "replica")
+    assert [shown for _, _, shown in frames_of(scene)] == [0, 1, 2, 3]
+    truth = truth_of(scene)
+    assert_poses(truth, {i: pose.matrix for i, pose in enumerate(PATH)})
+    assert truth.intrinsics == Intrinsics(60, 60, 60, 34)
+    assert_depth(truth, 1, 2.0)
+
+
+def test_replica_frames_beyond_the_trajectory_have_no_pose(tmp_path: Path) -> None:
+    folder = write_replica(tmp_path / "office0", None)
+    write_lines(folder / "traj.txt", matrix_line(PATH[0].matrix), "", matrix_line(PATH[2].matrix))
+    truth = truth_of(only_scene(tmp_path, "replica"))
+    assert_poses(truth, {0: PATH[0].matrix, 2: PATH[2].matrix})
+    assert truth.intrinsics is None
+
+
+@pytest.mark.parametrize("change", [{"fx": 0}, {"scale": -1}, {"w": "wide"}])
+def test_replica_camera_with_impossible_values(tmp_path: Path, change: dict[str, object]) -> None:
+    write_replica(tmp_path / "office0", {**CAMERA, **change})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=r"cam_params\.json"):
+        only_scene(tmp_path, "replica").truth()
