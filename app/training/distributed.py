@@ -59,7 +59,8 @@ def join_workers(environment: Mapping[str, str] = os.environ) -> Workers:
     count = int(environment.get("WORLD_SIZE", "1"))
     rank, local = int(environment.get("RANK", "0")), int(environment.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
-        device = torch.device("cuda", local)
+        # A worker may see all GPUs of the host, or its own alone.
+        device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch, SceneGenerator
 from stream_recon.app.training.checkpoint import save_weights
-from stream_recon.app.training.clock import PartTimer, SharedClock
+from stream_recon.app.training.clock import LAG, PartTimer, SharedClock
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
 from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
@@ -90,6 +90,7 @@ class Trainer:
         # Scene seeds lie above 2**32, clear of those of validation.
         scene_seed = 2**32 + int(own.generate_state(1)[0])
         self._generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        self._ready_at = 0.0
         self._rendered: list[ClipBatch] = []
         self._rendered_key: tuple[int, ...] = ()
         self.timer = PartTimer(workers.device)
@@ -105,8 +106,11 @@ class Trainer:
         if metrics is not None:
             metrics.write("start", **self._description())
         clock = SharedClock(workers)
-        if config.compile and workers.count > 1:
-            self._compile_shares()
+        if config.compile:
+            self._compile_shapes()
+            # The learning rate follows the time that is left to learn: compiling may take a good part of a short run.
+            for _ in range(LAG + 1):
+                self._ready_at = clock.now()
         # Before the first step already: it shows what the figures are worth, and fails early if it has to.
         validation = self._validate(metrics, 0)
         report = StepReport(self.timer, workers.count, config.metrics_steps)
@@ -185,15 +189,19 @@ class Trainer:
     def _progress(self, step: int, seconds: float) -> float:
         """Share of the run that is over, in [0, 1]: of its time or of its steps, whichever is nearer the end."""
         by_steps = step / self.config.max_steps if self.config.max_steps else 0.0
-        return min(1.0, max(by_steps, seconds / (self.config.minutes * 60)))
+        by_time = (seconds - self._ready_at) / max(self.config.minutes * 60 - self._ready_at, 1e-6)
+        return min(1.0, max(by_steps, by_time, 0.0))
 
-    def _compile_shares(self) -> None:
-        """Each worker compiles its share of the shapes; the others then find them in the cache on disk."""
+    def _compile_shapes(self) -> None:
+        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk."""
         begin = time.monotonic()
-        shapes = self.config.schedule.shapes()
-        for shape in shapes[self.workers.rank :: self.workers.count]:
-            self.forward_backward(self.schedule.plan(shape))
-            self.parameters.collect_gradient()
+        shapes, rank, count = self.config.schedule.shapes(), self.workers.rank, self.workers.count
+        for turn in range(count):
+            for shape in shapes[(rank + turn) % count :: count]:
+                self.forward_backward(self.schedule.plan(shape))
+                self.parameters.collect_gradient()
+            if turn == 0:
+                self.workers.wait()
         self.timer.totals()
         self.workers.wait()
         if self.workers.leads:
