@@ -52,7 +52,8 @@ class Stream:
         self.memory = StreamMemory(schema, preset.stream, backend, self._device)
         self._policy = keyframe_policy(preset.stream)
 
-    @torch.inference_mode()
+    # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
+    @torch.no_grad()
     def step(self, images: Tensor) -> tuple[Prediction, Decision]:
         """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
 
