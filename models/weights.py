@@ -113,12 +113,10 @@ def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: s
 def _check_names(expected: Mapping[str, object], found: Mapping[str, object], origin: str) -> None:
     missing = sorted(set(expected) - set(found))
     unexpected = sorted(set(found) - set(expected))
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise WeightsError(f"{origin} does not fit this preset: tensor {missing[0]}{more} is missing")
-    if unexpected:
-        more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
-        raise WeightsError(f"{origin} does not fit this preset: unexpected tensor {unexpected[0]}{more}")
+    for names, what in ((missing, "missing"), (unexpected, "unexpected")):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise WeightsError(f"{origin} does not fit this preset: tensor {names[0]} is {what}{more}")
 
 
 def save_weights(network: StreamingNetwork, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:

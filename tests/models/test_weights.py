@@ -56,10 +56,10 @@ def test_a_missing_an_unexpected_and_a_misshapen_tensor_are_named(tmp_path: Path
     good = {k: v.contiguous() for k, v in tiny_network(preset).state_dict().items()}
     victim = "depth_head.out3.weight"
     save_file({k: v for k, v in good.items() if k != victim}, path)
-    with pytest.raises(WeightsError, match=f"{victim}.* missing"):
+    with pytest.raises(WeightsError, match=f"{victim} is missing"):
         load_network(path, preset.network)
     save_file({**good, "depth_head.extra": torch.zeros(1)}, path)
-    with pytest.raises(WeightsError, match=r"unexpected tensor depth_head\.extra"):
+    with pytest.raises(WeightsError, match=r"depth_head\.extra is unexpected"):
         load_network(path, preset.network)
     save_file({**good, victim: torch.zeros(3, 3)}, path)
     with pytest.raises(WeightsError, match=rf"{victim} has shape \[3, 3\]"):
