@@ -115,6 +115,25 @@ def test_a_run_stops_when_its_minutes_are_over(tmp_path: Path) -> None:
     assert 3 <= summary["steps"] < 1000
 
 
+def test_getting_ready_runs_every_shape_once_and_learns_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(tmp_path, config(5))
+    before, seen = trainer.parameters.values.clone(), []
+    whole = trainer.forward_backward
+    monkeypatch.setattr(trainer, "forward_backward", lambda plan: (seen.append(plan.shape), whole(plan))[1])
+    trainer._compile_shapes()
+    assert sorted((s.frames, s.rows, s.columns) for s in seen) == sorted(entry[1:] for entry in MIX)
+    assert torch.equal(trainer.parameters.values, before)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_the_rate_follows_the_time_that_is_left_once_all_is_compiled(tmp_path: Path) -> None:
+    trainer = make(tmp_path, config(0, minutes=10.0, max_steps=None))
+    trainer._ready_at = 240.0
+    assert [trainer._progress(1, seconds) for seconds in (100.0, 240.0, 420.0, 600.0, 700.0)] == [0, 0, 0.5, 1, 1]
+
+
 def test_a_broken_step_is_skipped_counted_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(tmp_path, config(20))
     calls = []
