@@ -97,32 +97,24 @@ def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: s
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
     with torch.device("meta"):
-        network = StreamingNetwork(config)
-    expected = {name: tuple(t.shape) for name, t in network.state_dict().items()}
-    _check_names(expected, tensors, origin)
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            raise WeightsError(
-                f"{origin} does not fit this preset: {name} has shape {list(tensors[name].shape)}, not {list(shape)}"
-            )
+        expected = StreamingNetwork(config).state_dict()
+    check_tensors(expected, tensors, origin)
     network = StreamingNetwork(config)
     network.load_state_dict({name: t.float() for name, t in tensors.items()}, strict=True)
     return network.eval().requires_grad_(False)
 
 
-def _check_names(expected: Mapping[str, object], found: Mapping[str, object], origin: str) -> None:
-    missing = sorted(set(expected) - set(found))
-    unexpected = sorted(set(found) - set(expected))
+def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], origin: str) -> None:
+    """Raises WeightsError, naming a tensor, unless both have the same names and shapes."""
+    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     for names, what in ((missing, "missing"), (unexpected, "unexpected")):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             raise WeightsError(f"{origin} does not fit this preset: tensor {names[0]} is {what}{more}")
-
-
-def save_weights(network: StreamingNetwork, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write a network's tensors under our names."""
-    tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in network.state_dict().items()}
-    save_file(tensors, path, metadata={"family": "lingbot-map"})
+    for name, tensor in expected.items():
+        shape, wanted = list(found[name].shape), list(tensor.shape)
+        if shape != wanted:
+            raise WeightsError(f"{origin} does not fit this preset: {name} has shape {shape}, not {wanted}")
 
 
 def convert_checkpoint(source: Path, target: Path) -> int:

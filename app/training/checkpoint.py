@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stream_recon.app.training.metrics_file import METRICS_FILE, last_event
 from stream_recon.configs.errors import WeightsError
-from stream_recon.models.weights import read_tensors
+from stream_recon.models.weights import check_tensors, read_tensors
 
 WEIGHTS_FILE = "model.safetensors"
 AUXILIARY_FILE = "auxiliary.safetensors"
@@ -91,15 +91,5 @@ def load_into(module: nn.Module, path: Path) -> None:
         WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
     """
     tensors = read_tensors(path)
-    expected = module.state_dict()
-    odd = sorted(set(expected) ^ set(tensors))
-    if odd:
-        raise WeightsError(
-            f"{path} does not fit: tensor {odd[0]} is {'missing' if odd[0] in expected else 'unexpected'}"
-        )
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            raise WeightsError(
-                f"{path} does not fit: {name} has shape {list(tensor.shape)}, not {list(expected[name].shape)}"
-            )
+    check_tensors(module.state_dict(), tensors, str(path))
     module.load_state_dict({name: t.float() for name, t in tensors.items()})

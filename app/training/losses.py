@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import matrix_from_quaternion
 from stream_recon.app.training.targets import Targets
 from stream_recon.models.network import Prediction
+from stream_recon.models.pose import quaternion_to_matrix
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str
     translation, quaternion, fov = pose[..., :3], pose[..., 3:7], pose[..., 7:]
     reach = targets.translation.norm(dim=-1, keepdim=True).clamp_min(1)
     off = ((translation - targets.translation) / reach).abs().clamp_max(10).mean(-1)
-    turned = rotation_distance(matrix_from_quaternion(quaternion), targets.R_first_camera)
+    turned = rotation_distance(quaternion_to_matrix(quaternion), targets.R_first_camera)
     return {
         "translation": weights.translation * _weighted(off),
         "rotation": weights.rotation * _weighted(turned),
@@ -137,7 +137,7 @@ def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str
 def relative_terms(pose: Tensor, targets: Targets, pairs: Tensor, weights: LossWeights) -> dict[str, Tensor]:
     """The motion between the two frames of each pair, seen from the first of them; directions for themselves too."""
     other, frame = pairs
-    R, t = matrix_from_quaternion(pose[..., 3:7]), pose[..., :3]
+    R, t = quaternion_to_matrix(pose[..., 3:7]), pose[..., :3]
     R_true, t_true = targets.R_first_camera, targets.translation
     R_back = R[:, :, other].transpose(-1, -2)
     R_true_back = R_true[:, other].transpose(-1, -2)

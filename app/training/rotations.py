@@ -5,17 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def matrix_from_quaternion(quaternion: Tensor) -> Tensor:
-    """Quaternions [..., 4] of any length -> rotation matrices [..., 3, 3]; the zero quaternion gives the identity."""
-    x, y, z, w = F.normalize(quaternion, dim=-1, eps=1e-6).unbind(-1)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
-    return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
-
-
 def quaternion_from_matrix(R: Tensor) -> Tensor:
     """Rotation matrices [..., 3, 3] -> unit quaternions [..., 4] with w >= 0.
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from stream_recon.app.metrics import depth_errors, pose_errors
 from stream_recon.app.scenes import ClipBatch, SceneGenerator
-from stream_recon.app.training.rotations import inverse_pose, matrix_from_quaternion
+from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.models.pose import quaternion_to_matrix
 
 VALIDATION_SEED = 7_777_777
 """Scene seeds from here on are never trained on."""
@@ -44,7 +45,7 @@ class ClipPrediction:
 def prediction_from(pose: Tensor, log_depth: Tensor) -> ClipPrediction:
     """From the last pose code [B, S, 9] and log depth [B, S, H, W]."""
     T = torch.eye(4, device=pose.device).repeat(*pose.shape[:2], 1, 1)
-    T[..., :3, :3] = matrix_from_quaternion(pose[..., 3:7])
+    T[..., :3, :3] = quaternion_to_matrix(pose[..., 3:7])
     T[..., :3, 3] = pose[..., :3]
     return ClipPrediction(T, log_depth.exp(), pose[..., 7:])
 

@@ -13,7 +13,6 @@ from stream_recon.models.weights import (
     load_network,
     read_tensors,
     rename_published,
-    save_weights,
 )
 from tests.networks import tiny_network, tiny_preset
 
@@ -35,7 +34,7 @@ def published_tensors() -> dict[str, torch.Tensor]:
 def test_saved_weights_load_back(tmp_path: Path) -> None:
     preset = tiny_preset()
     network = tiny_network(preset)
-    save_weights(network, tmp_path / "w.safetensors", torch.float32)
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
     loaded = load_network(tmp_path / "w.safetensors", preset.network).state_dict()
     assert all(torch.equal(t, loaded[name]) for name, t in network.state_dict().items())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import matrix_from_quaternion
+from stream_recon.models.pose import quaternion_to_matrix
 
 
 def plane_clips(seed: int, clips: int, frames: int, height: int, width: int, motion: float = 0.05) -> ClipBatch:
@@ -17,7 +17,7 @@ def plane_clips(seed: int, clips: int, frames: int, height: int, width: int, mot
 
     position = torch.cumsum(draw(clips, frames, 3) * motion + draw(clips, 1, 3) * motion, dim=1)
     turn = torch.cumsum(draw(clips, frames, 3) * motion / 5, dim=1)
-    R = matrix_from_quaternion(torch.cat([turn, torch.ones(clips, frames, 1)], dim=-1))
+    R = quaternion_to_matrix(torch.cat([turn, torch.ones(clips, frames, 1)], dim=-1))
     T = torch.eye(4).repeat(clips, frames, 1, 1)
     T[..., :3, :3], T[..., :3, 3] = R, position
     focal = max(height, width) * (1 + 0.2 * draw(clips))

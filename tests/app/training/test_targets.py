@@ -2,8 +2,9 @@ import torch
 import torch.nn.functional as F
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import inverse_pose, matrix_from_quaternion, quaternion_from_matrix
+from stream_recon.app.training.rotations import inverse_pose, quaternion_from_matrix
 from stream_recon.app.training.targets import build_targets, compress
+from stream_recon.models.pose import quaternion_to_matrix
 from tests.app.training.planes import plane_clips
 
 PATCH = 14
@@ -21,7 +22,7 @@ def test_quaternions_and_matrices_agree_for_all_kinds_of_rotations() -> None:
     random = F.normalize(torch.randn(200, 4, generator=generator), dim=-1)
     half_turns = torch.eye(4)[:3]
     quaternions = torch.cat([random, half_turns, torch.tensor([[0.0, 0, 0, 1]])])
-    R = matrix_from_quaternion(quaternions)
+    R = quaternion_to_matrix(quaternions)
     assert torch.allclose(R @ R.transpose(-1, -2), torch.eye(3).expand_as(R), atol=1e-5)
     back = quaternion_from_matrix(R)
     assert (back[:, 3] >= 0).all()
@@ -30,7 +31,7 @@ def test_quaternions_and_matrices_agree_for_all_kinds_of_rotations() -> None:
 
 def test_quaternion_is_xyzw_and_right_handed() -> None:
     quarter_turn_about_z = torch.tensor([0, 0, 0.5**0.5, 0.5**0.5])
-    turned = matrix_from_quaternion(quarter_turn_about_z) @ torch.tensor([1.0, 0, 0])
+    turned = quaternion_to_matrix(quarter_turn_about_z) @ torch.tensor([1.0, 0, 0])
     assert torch.allclose(turned, torch.tensor([0.0, 1, 0]), atol=1e-6)
 
 
