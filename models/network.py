@@ -28,6 +28,8 @@ class Prediction:
     """[B, S, 2, H, W]: log depth and log(confidence - 1); of the frames asked for."""
     tokens: Tensor
     """[B, S, P, 2*dim]: the aggregator's last output."""
+    patches: Tensor
+    """[B, S, gh*gw, dim]: the encoder's output."""
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates and log(confidence - 1)."""
 
@@ -87,7 +89,8 @@ class StreamingNetwork(nn.Module):
         normalised = ((images - self.image_mean) / self.image_std).flatten(0, 1)
         normalised = normalised.contiguous(memory_format=torch.channels_last)
         patches, detail = self.encoder(normalised)
-        taps = self.aggregator(patches.unflatten(0, (clips, frames)), grid, memory)
+        patches = patches.unflatten(0, (clips, frames))
+        taps = self.aggregator(patches, grid, memory)
         pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
         if dense_frames is not None:
@@ -99,4 +102,4 @@ class StreamingNetwork(nn.Module):
         points = None
         if self.point_head is not None:
             points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
-        return Prediction(pose=pose, dense=dense, tokens=taps[-1], points=points)
+        return Prediction(pose=pose, dense=dense, tokens=taps[-1], patches=patches, points=points)

@@ -1,6 +1,9 @@
 """A head that only training has: tasks that teach the aggregator what motion and shape are."""
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 SAMPLES = 2
@@ -9,15 +12,25 @@ CHANNELS = 5
 """Flow to the previous frame (x, y), point in the first camera's frame (x, y, z)."""
 
 
+DESCRIPTOR = 64
+MAX_SHARPNESS = 50.0
+"""Bound of the factor on cosines, which is learned."""
+
+
 class AuxiliaryHead(nn.Module):
-    """Flow to the previous frame and points in the first camera's frame, straight from the last tokens.
+    """Flow to the previous frame and points in the first camera's frame, straight from the last tokens; and
+    descriptors of the encoder's patches.
 
     Matching pixels is most of what a pose needs; asking for it at every patch sped up the poses' learning a lot.
+    Descriptors that match make the encoder's tokens such that attention between frames finds the same place early.
     """
 
     def __init__(self, dim: int, special_tokens: int) -> None:
         super().__init__()
         self.special_tokens = special_tokens
+        self.describe_norm = nn.LayerNorm(dim)
+        self.describe_out = nn.Linear(dim, DESCRIPTOR)
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(10.0)))
         self.norm = nn.LayerNorm(2 * dim)
         self.out = nn.Linear(2 * dim, SAMPLES * SAMPLES * CHANNELS)
 
@@ -27,3 +40,9 @@ class AuxiliaryHead(nn.Module):
         x = self.out(self.norm(tokens[:, :, self.special_tokens :])).float()
         x = x.view(clips, frames, *grid, SAMPLES, SAMPLES, CHANNELS).transpose(3, 4)
         return torch.flatten(x, 2, 3).flatten(3, 4)
+
+    def describe(self, features: Tensor) -> Tensor:
+        """The encoder's patch tokens [B, S, N, dim] -> descriptors [B, S, N, 64], float32; the dot product of two is
+        a logit."""
+        unit = F.normalize(self.describe_out(self.describe_norm(features)).float(), dim=-1)
+        return unit * self.log_sharpness.exp().clamp_max(MAX_SHARPNESS).sqrt()

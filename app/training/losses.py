@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.training.auxiliary import SAMPLES
+from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.targets import Targets
-from stream_recon.models.network import Prediction
 from stream_recon.models.pose import quaternion_to_matrix
 
 
@@ -31,6 +32,8 @@ class LossWeights:
     depth_gradient: float = 0.5
     flow: float = 0.3
     points: float = 0.5
+    matching: float = 0.15
+    """For each nat."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,14 @@ class Criterion:
 
     def __call__(
         self,
-        prediction: Prediction,
-        auxiliary: Tensor,
+        output: TrainingOutput,
         batch: ClipBatch,
         targets: Targets,
         pairs: Tensor,
         dense_frames: Tensor | None = None,
     ) -> Losses:
-        """``auxiliary`` [B, S, gh2, gw2, 5] from `AuxiliaryHead`, ``pairs`` [2, N] from `draw_pairs`, all in fp32."""
-        weights = self.weights
+        """``output`` in fp32; ``pairs`` [2, N] from `draw_pairs`, those that the targets were built for."""
+        weights, prediction = self.weights, output.prediction
         log_depth, raw_confidence = prediction.dense.flatten(0, 1).unbind(1)
         true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
         frames = true_depth.shape[1]
@@ -96,7 +98,8 @@ class Criterion:
         )
         terms = pose_terms(prediction.pose, targets, weights)
         terms |= relative_terms(prediction.pose, targets, pairs, weights)
-        terms |= auxiliary_terms(auxiliary, targets, weights)
+        terms |= auxiliary_terms(output.auxiliary, targets, weights)
+        terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
         total = torch.stack(list(terms.values())).sum()
@@ -167,6 +170,22 @@ def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -
         "flow": weights.flow * (flow_off * flow_valid).sum() / flow_valid.sum().clamp_min(1),
         "points": weights.points * (points_off * points_valid).sum() / points_valid.sum().clamp_min(1),
     }
+
+
+def matching_term(descriptors: Tensor, pairs: Tensor, matches: Tensor) -> Tensor:
+    """Cross entropy in nats of finding each sample's patch in the other frame among all of its patches.
+
+    descriptors [B, S, gh*gw, D] in float32; matches as in `Targets`.
+    """
+    other, frame = pairs
+    logits = descriptors[:, frame] @ descriptors[:, other].transpose(-1, -2)
+    # The samples of a patch share its logits: [B, N, gh, 2, gw, 2] -> [B, N, gh*gw, 4]
+    halves = matches.unflatten(-1, (-1, SAMPLES)).unflatten(-3, (-1, SAMPLES))
+    targets = halves.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+    nats = -logits.log_softmax(dim=-1).gather(-1, targets.clamp_min(0))
+    found = (targets >= 0).float()
+    mean: Tensor = (nats * found).sum() / found.sum().clamp_min(1)
+    return mean
 
 
 def depth_terms(

@@ -26,6 +26,7 @@ INITIAL_LAYER_SCALE = 0.1
 class TrainingOutput:
     prediction: Prediction
     auxiliary: Tensor  # [B, S, 2*gh, 2*gw, 5]
+    descriptors: Tensor  # [B, S, gh*gw, 64]
 
 
 class TrainingModel(nn.Module):
@@ -60,7 +61,8 @@ class TrainingModel(nn.Module):
             flex=flex,
         )
         prediction = self.network(images, memory, dense_frames)
-        return TrainingOutput(prediction, self.auxiliary(prediction.tokens, grid))
+        auxiliary = self.auxiliary(prediction.tokens, grid)
+        return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches))
 
 
 def build_model(config: NetworkConfig, weights: Path | None = None, auxiliary: Path | None = None) -> TrainingModel:

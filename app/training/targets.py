@@ -32,6 +32,7 @@ class Targets:
     points_valid: Tensor  # bool [B, S, gh2, gw2]
     flow: Tensor  # [B, S-1, gh2, gw2, 2] motion (x, y) to the previous frame, in patches
     flow_valid: Tensor  # bool [B, S-1, gh2, gw2]
+    matches: Tensor  # int64 [B, N, gh2, gw2] for each pair: the patch of the other frame that shows the point, or -1
 
 
 def compress(x: Tensor) -> Tensor:
@@ -48,9 +49,18 @@ def sample_centres(height: int, width: int, cell: int, device: torch.device) -> 
     return x, y
 
 
+def neighbours(frames: int) -> Tensor:
+    """int64 [2, S-1] (other, frame): each frame with the one before it."""
+    later = torch.arange(1, frames)
+    return torch.stack([later - 1, later])
+
+
 @torch.no_grad()
-def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int) -> Targets:
-    """Targets of a clip under a stream whose first ``scale_frames`` frames fix the unit of length."""
+def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: Tensor | None = None) -> Targets:
+    """Targets of a clip under a stream whose first ``scale_frames`` frames fix the unit of length.
+
+    ``pairs`` int64 [2, N] (other, frame), neighbours first: the frames between which matches are wanted.
+    """
     cell = patch_size // 2
     T_first_camera = inverse_pose(batch.T_world_camera[:, :1]) @ batch.T_world_camera
     in_camera, valid = _sampled_points(batch, cell)
@@ -59,8 +69,11 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int) -> Targe
     height, width = batch.depth.shape[-2:]
     fx, fy = batch.intrinsics[:, 0], batch.intrinsics[:, 1]
     fov = torch.stack([2 * torch.atan(height / 2 / fy), 2 * torch.atan(width / 2 / fx)], dim=-1)
-    flow, flow_valid = _flow_to_previous(batch, in_camera[:, 1:], valid[:, 1:], cell)
-    flow = flow / patch_size
+    frames = batch.depth.shape[1]
+    pairs = neighbours(frames).to(batch.depth.device) if pairs is None else pairs
+    motion, shown = _flow_between(batch, in_camera, valid, pairs, cell)
+    matches = _matches(motion, shown, batch.depth.shape[-2:], patch_size)
+    flow, flow_valid = motion[:, : frames - 1] / patch_size, shown[:, : frames - 1]
     return Targets(
         scale=scale,
         R_first_camera=T_first_camera[..., :3, :3],
@@ -71,6 +84,7 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int) -> Targe
         points_valid=valid,
         flow=flow,
         flow_valid=flow_valid & (flow.abs().amax(dim=-1) < MAX_FLOW),
+        matches=matches,
     )
 
 
@@ -99,18 +113,23 @@ def _clip_scale(points: Tensor, valid: Tensor) -> Tensor:
     return scale.clamp(MIN_SCALE, MAX_SCALE)
 
 
-def _flow_to_previous(batch: ClipBatch, in_camera: Tensor, valid: Tensor, cell: int) -> tuple[Tensor, Tensor]:
-    """Motion in pixels from each sample of frames 1.. to its place in the frame before, and whether it shows there."""
+def _flow_between(
+    batch: ClipBatch, in_camera: Tensor, valid: Tensor, pairs: Tensor, cell: int
+) -> tuple[Tensor, Tensor]:
+    """Motion in pixels from each sample of a pair's second frame to its place in the first, [B, N, gh2, gw2, 2], and
+    whether it shows there."""
+    other, frame = pairs
     depth, T = batch.depth, batch.T_world_camera
     height, width = depth.shape[-2:]
-    T_previous_camera = inverse_pose(T[:, :-1]) @ T[:, 1:]
-    moved = _transform(T_previous_camera, in_camera)
+    T_other_camera = inverse_pose(T[:, other]) @ T[:, frame]
+    in_camera, valid = in_camera[:, frame], valid[:, frame]
+    moved = _transform(T_other_camera, in_camera)
     z = moved[..., 2].clamp_min(1e-3)
     fx, fy = (batch.intrinsics[:, i].view(-1, 1, 1, 1) for i in (0, 1))
     u, v = moved[..., 0] / z * fx, moved[..., 1] / z * fy
     place = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
     seen = F.grid_sample(
-        depth[:, :-1].flatten(0, 1)[:, None], place.flatten(0, 1), mode="nearest", align_corners=False
+        depth[:, other].flatten(0, 1)[:, None], place.flatten(0, 1), mode="nearest", align_corners=False
     ).view_as(z)
     x, y = sample_centres(height, width, cell, z.device)
     inside = place.abs().amax(dim=-1) <= 1
@@ -118,3 +137,14 @@ def _flow_to_previous(batch: ClipBatch, in_camera: Tensor, valid: Tensor, cell: 
     unhidden = (seen - z).abs() < OCCLUSION_RATIO * z
     in_front = moved[..., 2] > 0.01 * in_camera[..., 2]
     return torch.stack([u - x, v - y], dim=-1), valid & in_front & near & (~inside | unhidden)
+
+
+def _matches(motion: Tensor, shown: Tensor, size: torch.Size, patch: int) -> Tensor:
+    """Index of the patch at each sample's place in the other frame, int64 [B, N, gh2, gw2]; -1 outside or hidden."""
+    height, width = size
+    x, y = sample_centres(height, width, patch // 2, motion.device)
+    column = ((motion[..., 0] + x + width / 2) / patch).floor()
+    row = ((motion[..., 1] + y + height / 2) / patch).floor()
+    rows, columns = height // patch, width // patch
+    inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    return torch.where(shown & inside, row * columns + column, -1).long()

@@ -162,14 +162,14 @@ class Trainer:
         height, width = plan.shape.rows * self._patch, plan.shape.columns * self._patch
         batch = self._next_clips(plan.clips, frames, height, width)
         timer.mark("render")
-        targets = build_targets(batch, plan.visibility.scale_frames, self._patch)
-        times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
         pairs = to_device(draw_pairs(self._rng, frames), device)
+        targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
+        times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
         dense_frames = to_device(draw_dense_frames(self._rng, frames), device)
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             output = self.model(batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames)
-        losses = self._criterion(output.prediction, output.auxiliary, batch, targets, pairs, dense_frames)
+        losses = self._criterion(output, batch, targets, pairs, dense_frames)
         timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")

@@ -5,14 +5,17 @@ import pytest
 import torch
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs
-from stream_recon.app.training.targets import Targets, build_targets
+from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs, matching_term
+from stream_recon.app.training.model import TrainingOutput
+from stream_recon.app.training.targets import Targets, build_targets, neighbours
 from stream_recon.models.network import Prediction
 from tests.app.training.planes import plane_clips
 from tests.app.training.test_targets import scaled
 
 FRAMES = 4
-CONFIDENCE_FREE = LossWeights(confidence=0.0)
+PATCHES = 2 * 3
+CONFIDENCE_FREE = LossWeights(confidence=0.0, matching=0.0)
+"""No prediction makes these two cost nothing."""
 
 
 def perfect(batch: ClipBatch, targets: Targets, iterations: int = 2) -> tuple[Prediction, torch.Tensor]:
@@ -22,14 +25,15 @@ def perfect(batch: ClipBatch, targets: Targets, iterations: int = 2) -> tuple[Pr
     dense = torch.stack([log_depth, torch.full_like(log_depth, -20)], dim=2)
     first = torch.zeros_like(targets.flow[:, :1])
     auxiliary = torch.cat([torch.cat([first, targets.flow], dim=1), targets.points], dim=-1)
-    return Prediction(pose=pose, dense=dense, tokens=torch.empty(0)), auxiliary
+    return Prediction(pose=pose, dense=dense, tokens=torch.empty(0), patches=torch.empty(0)), auxiliary
 
 
 def evaluate(
     batch: ClipBatch, prediction: Prediction, auxiliary: torch.Tensor, weights: LossWeights = CONFIDENCE_FREE
 ) -> dict[str, float]:
     pairs = draw_pairs(np.random.default_rng(0), FRAMES)
-    losses = Criterion(weights)(prediction, auxiliary, batch, build_targets(batch, 2, 14), pairs)
+    output = TrainingOutput(prediction, auxiliary, torch.ones(len(batch.depth), FRAMES, PATCHES, 1))
+    losses = Criterion(weights)(output, batch, build_targets(batch, 2, 14, pairs), pairs)
     return {name: float(value) for name, value in losses.parts.items()} | {"total": float(losses.total)}
 
 
@@ -125,18 +129,32 @@ def test_sky_has_no_say_in_depth(batch: ClipBatch) -> None:
 
 
 def test_gradients_are_finite_at_perfection_and_at_rest(batch: ClipBatch) -> None:
-    targets = build_targets(batch, 2, 14)
+    pairs = draw_pairs(np.random.default_rng(0), FRAMES)
+    targets = build_targets(batch, 2, 14, pairs)
     prediction, auxiliary = perfect(batch, targets)
     resting = torch.zeros_like(prediction.pose)
     resting[..., 6] = 1
     for pose in (prediction.pose, resting):
         pose = pose.clone().requires_grad_()
         dense = prediction.dense.clone().requires_grad_()
-        pairs = draw_pairs(np.random.default_rng(0), FRAMES)
-        losses = Criterion(LossWeights())(Prediction(pose, dense, torch.empty(0)), auxiliary, batch, targets, pairs)
+        descriptors = torch.zeros(3, FRAMES, PATCHES, 8).requires_grad_()
+        output = TrainingOutput(dataclasses.replace(prediction, pose=pose, dense=dense), auxiliary, descriptors)
+        losses = Criterion(LossWeights())(output, batch, targets, pairs)
         losses.total.backward()
         assert pose.grad is not None and torch.isfinite(pose.grad).all()
         assert dense.grad is not None and torch.isfinite(dense.grad).all()
+        assert descriptors.grad is not None and torch.isfinite(descriptors.grad).all()
+
+
+def test_matching_is_free_where_descriptors_tell_all_patches_apart_and_costs_the_logarithm_where_none() -> None:
+    still = plane_clips(0, 3, FRAMES, 28, 42, motion=0.0)
+    pairs = neighbours(FRAMES)
+    targets = build_targets(still, 2, 14, pairs)
+    telling = 10 * torch.eye(PATCHES).expand(3, FRAMES, -1, -1)
+    assert float(matching_term(telling, pairs, targets.matches)) < 1e-4
+    assert float(matching_term(telling.flip(-1) * 0, pairs, targets.matches)) == pytest.approx(np.log(PATCHES))
+    shifted = torch.stack([telling[:, i].roll(i, dims=-1) for i in range(FRAMES)], dim=1)
+    assert float(matching_term(shifted, pairs, targets.matches)) > 50
 
 
 @pytest.mark.parametrize("frames", [2, 3, 16])
@@ -152,7 +170,7 @@ def test_weights_scale_their_terms(batch: ClipBatch) -> None:
     off = dataclasses.replace(prediction, pose=prediction.pose + 0.1, dense=prediction.dense + 0.1)
     base = evaluate(batch, off, auxiliary + 0.1)
     for field in dataclasses.fields(LossWeights):
-        if field.name != "confidence":
+        if field.name not in ("confidence", "matching"):
             doubled = dataclasses.replace(CONFIDENCE_FREE, **{field.name: 2 * getattr(CONFIDENCE_FREE, field.name)})
             parts = evaluate(batch, off, auxiliary + 0.1, doubled)
             assert parts[field.name] == pytest.approx(2 * base[field.name], rel=1e-4), field.name

@@ -112,3 +112,23 @@ def test_fields_of_view_come_from_both_focal_lengths() -> None:
 def test_compress_is_odd_and_grows() -> None:
     x = torch.linspace(-50, 50, 101)
     assert torch.allclose(compress(-x), -compress(x)) and (compress(x).diff() > 0).all()
+
+
+def test_matches_are_the_patches_that_flow_leads_to_and_hidden_points_have_none() -> None:
+    height, width = 56, 84
+    batch = plane_clips(2, 3, 4, height, width, motion=1.0)
+    pairs = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    targets = build_targets(batch, 2, PATCH, pairs)
+    assert targets.matches.shape == (3, 4, height // CELL, width // CELL)
+    ys = torch.arange(CELL // 2, height, CELL) + 0.5
+    xs = torch.arange(CELL // 2, width, CELL) + 0.5
+    y, x = torch.meshgrid(ys, xs, indexing="ij")
+    place = torch.stack([x, y], dim=-1) / PATCH + targets.flow
+    index = (place[..., 1].floor() * (width // PATCH) + place[..., 0].floor()).long()
+    known = (targets.matches[:, :3] >= 0) & targets.flow_valid
+    assert known.float().mean() > 0.5
+    assert (targets.matches[:, :3] == index)[known].all()
+    outside = (place < 0).any(-1) | (place[..., 0] >= width / PATCH) | (place[..., 1] >= height / PATCH)
+    assert outside.any() and (targets.matches[:, :3][outside] == -1).all()
+    blank = ClipBatch(batch.images, batch.depth * 0, batch.T_world_camera, batch.intrinsics, batch.kind)
+    assert (build_targets(blank, 2, PATCH, pairs).matches == -1).all()
