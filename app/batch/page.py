@@ -1,6 +1,7 @@
 """``index.html``: all scenes on one page that needs nothing beside it."""
 
 import base64
+import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,9 +11,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.depth_files import DEPTH_FOLDER
-from stream_recon.app.output_files import replace_file
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
@@ -52,10 +52,10 @@ circle.ours { fill: var(--ours); } code { font-size: .85em; overflow-wrap: anywh
 """
 
 
-def write_page(out: Path, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def write_page(store: Store, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the page for the content of ``summary.json`` and its rows. Raises OutputError."""
-    parts = [_head(record), *(_article(out, row) for row in rows), _foot(record)]
-    replace_file(out / PAGE_NAME, lambda file: file.writelines(f"{part}\n".encode() for part in parts))
+    parts = [_head(record), *(_article(store, row) for row in rows), _foot(record)]
+    store.write(PAGE_NAME, "".join(f"{part}\n" for part in parts).encode())
 
 
 def _head(record: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def _foot(record: Mapping[str, Any]) -> str:
     )
 
 
-def _article(out: Path, row: Row) -> str:
+def _article(store: Store, row: Row) -> str:
     title = f"<h2>{escape(row.name)} <span class='note'>{escape(row.dataset)}: {escape(row.path)}</span></h2>"
     if row.status != "done" or row.result is None:
         kind = "failed" if row.status == "failed" else "open"
@@ -100,7 +100,7 @@ def _article(out: Path, row: Row) -> str:
     notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
     notes += "".join(f'<p class="note">{escape(_seam(seam))}</p>' for seam in result.get("seams", []))
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
-    body = _picture(out / row.name) + _drawing(result["plot"]) + _figures(row.figures)
+    body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
     return f'<article>{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
 
 
@@ -113,13 +113,12 @@ def _seam(seam: Mapping[str, Any]) -> str:
     )
 
 
-def _picture(folder: Path) -> str:
-    """The middle frame, as the network saw it."""
-    frames = sorted((folder / DEPTH_FOLDER).glob("*.npz"))
-    if not frames:
+def _picture(frame: bytes | None) -> str:
+    """The picture in a frame's depth file, as the network saw it."""
+    if frame is None:
         return ""
     try:
-        with np.load(frames[len(frames) // 2], allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(frame), allow_pickle=False) as arrays:
             data = base64.b64encode(arrays["rgb_jpeg"].tobytes()).decode()
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return ""

@@ -1,16 +1,15 @@
 """Units over a Ray cluster: one actor a GPU, or a share of the CPUs, each with the model loaded.
 
-All nodes need the package and the same view of the scenes and of the output folder.
+All nodes need the package and the same view of the scenes and of the results' folder or address.
 """
 
 import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
 from stream_recon.app.interrupts import StopRequest
@@ -26,7 +25,7 @@ LOCAL = "local"
 class RayPool:
     """See `workers.Pool`. An actor that is lost with its node is replaced wherever there is room."""
 
-    def __init__(self, loader: ModelLoader, out: Path, address: str, actors: int | None) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, address: str, actors: int | None) -> None:
         """``actors``: None for one a GPU, or a single one without any.
 
         Raises:
@@ -38,7 +37,7 @@ class RayPool:
             raise ResourceError("Ray is not installed: pip install 'stream-recon[ray]'") from error
         self._ray: Any = ray
         self._loader = loader
-        self._out = out
+        self._store = store
         self._address = address
         self._actors = actors
 
@@ -73,7 +72,7 @@ class RayPool:
         busy: dict[Any, tuple[Any, Unit | None]] = {}
 
         def begin() -> None:
-            actor = kind.remote(self._loader, self._out, share)
+            actor = kind.remote(self._loader, self._store, share)
             busy[actor.load.remote()] = (actor, None)
 
         for _ in range(count):
@@ -121,11 +120,11 @@ class RayPool:
 class SceneActor:
     """Lives on some node, with the model."""
 
-    def __init__(self, loader: ModelLoader, out: Path, threads: int) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, threads: int) -> None:
         # Read by torch when it is imported, with the model.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         self._loader = loader
-        self._out = out
+        self._store = store
 
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
@@ -138,4 +137,4 @@ class SceneActor:
 
     def run(self, unit: Unit) -> Outcome:
         """Do a unit."""
-        return run_unit(self._engine, unit, self._out, lambda frames: None)
+        return self._store.reconstruct(self._engine, unit, lambda frames: None)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ import numpy as np
 from stream_recon.app.batch.gather import PROTOCOL, Figures
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.units import Model
-from stream_recon.app.output_files import replace_file, replace_json
 from stream_recon.app.run_record import PROGRAM
 
 SUMMARY_NAME = "summary.json"
@@ -126,8 +126,9 @@ def summary_record(
 
 def write_summary(batch: Batch, record: dict[str, Any]) -> None:
     """Write both files; readers see the old or the new ones. Raises OutputError."""
-    replace_json(batch.out / SUMMARY_NAME, record)
-    replace_file(batch.out / CSV_NAME, lambda file: file.write(csv_text(record["scenes"]).encode()))
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    batch.store.write(SUMMARY_NAME, text.encode())
+    batch.store.write(CSV_NAME, csv_text(record["scenes"]).encode())
 
 
 def csv_text(scenes: Sequence[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import moved
+from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
 from stream_recon.app.batch.workers import ProcessPool, SerialPool
@@ -181,14 +182,15 @@ class Listening:
         self.rows.append(row)
 
 
-def batch_of(root: Path, out: Path, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
-    return Batch(root, out, scenes, Choice(**choice), split)
+def batch_of(root: Path, out: Path | Store, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
+    store = LocalStore(out) if isinstance(out, Path) else out
+    return Batch(root, store, scenes, Choice(**choice), split)
 
 
 def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
     """The summary of a batch, in this process or with so many workers."""
     loader = loader or RoomLoader()
-    pool = ProcessPool(loader, batch.out, workers) if workers else SerialPool(loader, batch.out)
+    pool = ProcessPool(loader, batch.store, workers) if workers else SerialPool(loader, batch.store)
     return run_batch(batch, loader, pool, Listening())
 
 

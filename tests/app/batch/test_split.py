@@ -109,12 +109,12 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
             super().run(units[:1], on_event, stop)
             stop.requested = True
 
-    summary = run_batch(batch, worlds, Once(worlds, batch.out), Listening())
+    summary = run_batch(batch, worlds, Once(worlds, batch.store), Listening())
     assert summary["interrupted"] and summary["scenes"][0]["status"] == "not run"
-    kept = next((batch.out / ".windows" / "a").iterdir())
+    kept = next(((tmp_path / "out") / ".windows" / "a").iterdir())
     stamp = (kept / "manifest.json").stat().st_mtime_ns
     counted: list[str] = []
-    stale = batch.out / ".windows" / "a" / "7"
+    stale = (tmp_path / "out") / ".windows" / "a" / "7"
     stale.mkdir()
     (stale / "points.ply").write_bytes(b"of a split in more windows")
 
@@ -124,9 +124,9 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
             super().run(units, on_event, stop)
 
-    summary = run_batch(batch, worlds, Counting(worlds, batch.out), Listening())
+    summary = run_batch(batch, worlds, Counting(worlds, batch.store), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
-    assert not (batch.out / ".windows").exists()
+    assert not ((tmp_path / "out") / ".windows").exists()
 
 
 def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
