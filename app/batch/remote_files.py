@@ -80,8 +80,11 @@ class RemoteFiles:
 
     def upload(self, source: Path, folder: str, names: Sequence[str]) -> None:
         """Copy files of the local folder ``source`` into ``folder``."""
+        targets = [self._path(folder, name) for name in names]
         with self._errors("write"):
-            self._fs.put([str(source / name) for name in names], [self._path(folder, name) for name in names])
+            for parent in {target.rpartition("/")[0] for target in targets}:
+                self._fs.makedirs(parent, exist_ok=True)
+            self._fs.put([str(source / name) for name in names], targets)
 
     def download(self, folder: str, names: Sequence[str], target: Path) -> None:
         """Copy files of ``folder`` into the local folder ``target``."""
