@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stream_recon.app.batch.compare import comparison, differences, read_summary
+from stream_recon.app.batch.compare import compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.open_store import open_store
 from stream_recon.app.batch.page import PAGE_NAME, SHOWN
 from stream_recon.app.batch.plan import Batch
@@ -74,6 +74,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
+        console.print(compared_means(summary, other))
         for line in differences(summary, other):
             console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit
+from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
 from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.memory import memory_errors
@@ -67,7 +67,9 @@ class RayPool:
         gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
         count = min(self._actors or max(gpus, 1), len(self._todo))
         share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
-        kind = self._ray.remote(num_gpus=1 if gpus else 0, num_cpus=share, max_restarts=0)(SceneActor)
+        needs = {"num_gpus": 1 if gpus else 0, "num_cpus": share}
+        # A second thread answers how far the first one is.
+        kind = self._ray.remote(**needs, max_restarts=0, max_concurrency=2)(SceneActor)
         # What each actor is at: None while it loads the model.
         busy: dict[Any, tuple[Any, Unit | None]] = {}
 
@@ -78,6 +80,7 @@ class RayPool:
         for _ in range(count):
             begin()
         stopping = False
+        asked: dict[Any, Any] = {}
         while busy and not stop.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, unit = busy.pop(answer)
@@ -89,6 +92,7 @@ class RayPool:
                     following = self._todo.popleft()
                     self._attempts[following.name] += 1
                     busy[actor.run.remote(following)] = (actor, following)
+            self._ask(asked, {unit.name: actor for actor, unit in busy.values() if unit is not None})
         for actor, _ in busy.values():
             self._ray.kill(actor)
 
@@ -110,6 +114,22 @@ class RayPool:
             self._on_event(outcome)
         return True
 
+    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any]) -> None:
+        """Pass on how far actors are, and ask again those that have told; ``asked``: by answer, ``busy``: by unit."""
+        told = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []
+        for answer in told:
+            del asked[answer]
+            try:
+                event = self._ray.get(answer)
+            except self._ray.exceptions.RayActorError:
+                # What became of its unit, the answer to that says.
+                continue
+            if event is not None and event.name in busy:
+                self._on_event(event)
+        for actor in busy.values():
+            if actor not in asked.values():
+                asked[actor.progress.remote()] = actor
+
     def _again(self, unit: Unit) -> None:
         if self._attempts[unit.name] < MAX_ATTEMPTS:
             self._todo.appendleft(unit)
@@ -125,6 +145,7 @@ class SceneActor:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         self._loader = loader
         self._store = store
+        self._progress: UnitProgress | None = None
 
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
@@ -137,4 +158,11 @@ class SceneActor:
 
     def run(self, unit: Unit) -> Outcome:
         """Do a unit."""
-        return self._store.reconstruct(self._engine, unit, lambda frames: None)
+        return self._store.reconstruct(self._engine, unit, lambda frames: self._note(unit, frames))
+
+    def progress(self) -> UnitProgress | None:
+        """How far the unit under way is; None before the first one."""
+        return self._progress
+
+    def _note(self, unit: Unit, frames: int) -> None:
+        self._progress = UnitProgress(unit.name, frames)

@@ -95,6 +95,7 @@ def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str)
         "seconds": round(seconds, 3),
         "device": device,
         "warnings": warnings,
+        "metric": gatherer.metric,
         "figures": dataclasses.asdict(figures) if figures is not None else None,
         "plot": dataclasses.asdict(plot),
     }

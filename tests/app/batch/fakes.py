@@ -171,12 +171,14 @@ class Listening:
         self.begun: tuple[int, int] = (0, 0)
         self.rows: list[Row] = []
         self.frames = 0
+        self.told = 0
 
     def begin(self, rows: Sequence[Row], frames: int) -> None:
         self.begun = (len(rows), frames)
 
     def progress(self, frames: int) -> None:
         self.frames = frames
+        self.told += 1
 
     def finished(self, row: Row) -> None:
         self.rows.append(row)

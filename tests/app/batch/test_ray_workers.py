@@ -18,11 +18,12 @@ def test_a_cluster_gives_the_same_files_though_an_actor_is_lost(tmp_path: Path) 
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9))]
     plain, loader = batch_of(root, tmp_path / "plain", scenes), RoomLoader()
     run_batch(plain, loader, SerialPool(loader, plain.store), Listening())
-    batch, loader = batch_of(root, tmp_path / "out", scenes), RoomLoader(die_once=marker)
+    batch, loader = batch_of(root, tmp_path / "out", scenes), RoomLoader(seconds=0.1, die_once=marker)
     listening = Listening()
     summary = run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), listening)
     assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
     assert listening.frames == 21 and len(listening.rows) == 2
+    assert listening.told > 2, "frames were counted while scenes were under way"
     for name in ("a", "b"):
         assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
     unusable = RoomLoader(unusable=True)
