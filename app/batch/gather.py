@@ -17,8 +17,9 @@ from stream_recon.app.sequences import DepthMap
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {
-    "trajectory": "Sim(3) (Umeyama) over all frames with a true pose; ATE: RMSE of positions; RPE: over one frame. "
-    "Metres; where the truth is not metric (structure from motion) its own unit, and then left out of the means",
+    "trajectory": "Sim(3) (Umeyama) over all frames with a true pose; ATE: RMSE of positions; RPE: over one frame, "
+    "translation as RMSE, rotation as mean. Metres; where the truth is not metric (structure from motion) in a unit of "
+    "its own, and then left out of the means",
     "pose_auc": "all pairs (of at most 1500 evenly spread poses); error: larger of the angles of rotation and of the "
     "signed translation direction; exact area under recall at 3, 5, 15, 30 degrees",
     "depth": "one scale a scene (ratio of medians); AbsRel and delta<1.25 over pixels with truth at network "

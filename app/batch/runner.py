@@ -133,7 +133,7 @@ class _Run:
             self.disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._windows_failed[name] = f"window {number}: {outcome.reason}"
+            self._windows_failed.setdefault(name, f"window {number}: {outcome.reason}")
 
     def _join(self, name: str, windows: list[Unit]) -> None:
         failed = self._windows_failed.get(name)

@@ -20,6 +20,8 @@ from stream_recon.app.run_record import PROGRAM
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
+RECORDED = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
+"""Besides the figures, what the CSV repeats of a finished scene."""
 FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
@@ -140,19 +142,7 @@ def write_summary(batch: Batch, record: dict[str, Any]) -> None:
 
 def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
     """One line a scene: what it is, how it went, and the figures (empty where unknown)."""
-    plain = (
-        "name",
-        "dataset",
-        "path",
-        "status",
-        "reason",
-        "frames",
-        "keyframes",
-        "damaged",
-        "seconds",
-        "fps",
-        "metric",
-    )
+    plain = ["name", "dataset", "path", "status", "reason", *RECORDED]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *FIGURES])
