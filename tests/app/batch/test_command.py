@@ -5,45 +5,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream_recon.app import cli
 from stream_recon.app.batch import units
 from stream_recon.app.result_folder import read_result
+from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, RoomLoader
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.media import write_images, write_video
-
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the engine was asked for; it is the room's."""
-    asked: list[tuple[Any, ...]] = []
-
-    def loader(*arguments: Any) -> RoomLoader:
-        asked.append(arguments)
-        return RoomLoader()
-
-    monkeypatch.setattr(units, "EngineLoader", loader)
-    return asked
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
-    def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0)
-
-    monkeypatch.chdir(tmp_path)
-    return call
 
 
 @pytest.fixture
