@@ -46,7 +46,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
             run.work(pool, stop)
             if run.disk_full is not None:
                 raise OutputError(
-                    f"{run.disk_full}: the disk is full. Finished scenes are kept; make room and give the same command"
+                    f"{run.disk_full}. The disk is full: make room, then the same command goes on from there"
                 )
         except BaseException:
             # On a full disk the summary of the scenes so far may not fit either.

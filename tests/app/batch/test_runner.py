@@ -137,7 +137,7 @@ def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
         real(path, write)
 
     monkeypatch.setattr(depth_files, "replace_file", until_full)
-    with pytest.raises(OutputError, match="the disk is full"):
+    with pytest.raises(OutputError, match="The disk is full"):
         run(batch_of(root, out, scenes))
     assert len(written) == 16, "the scene after the full one is not tried"
     summary = json.loads((out / "summary.json").read_text())
