@@ -81,10 +81,16 @@ class RayPool:
             begin()
         stopping = False
         asked: dict[Any, Any] = {}
-        while busy and not stop.requested:
+
+        def at_work() -> bool:
+            return any(unit is not None for _, unit in busy.values()) or (bool(self._todo) and not stopping)
+
+        while at_work() and not stop.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, unit = busy.pop(answer)
                 if not self._answered(answer, unit):
+                    # One that only cannot be reached must not publish what its successor does again.
+                    self._ray.kill(actor)
                     begin()
                     continue
                 stopping |= self._disk_full
@@ -102,11 +108,13 @@ class RayPool:
         try:
             outcome = self._ray.get(answer)
         except self._ray.exceptions.RayActorError as error:
-            logger.warning("lost an actor: %s", error)
             if unit is None:
-                raise ResourceError(f"a Ray actor died while it loaded the model: {error}") from error
+                raise ResourceError(f"a Ray actor died while it loaded the model: {_last_line(error)}") from error
+            logger.warning("lost a Ray actor, %s is done again: %s", unit.name, _last_line(error))
             self._again(unit)
             return False
+        except self._ray.exceptions.RayTaskError as error:
+            raise ResourceError(f"a Ray actor cannot load the model: {_last_line(error)}") from error
         if isinstance(outcome, StreamReconError):
             raise outcome
         if outcome is not None:
@@ -135,6 +143,12 @@ class RayPool:
             self._todo.appendleft(unit)
         else:
             self._on_event(Outcome(unit.name, "failed", reason=f"its Ray actor was lost {MAX_ATTEMPTS} times"))
+
+
+def _last_line(error: Exception) -> str:
+    """Of Ray's reports, which hold whole tracebacks, the line that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 class SceneActor:

@@ -143,6 +143,8 @@ class RoomLoader:
     """The first process to come to a scene's frame 6 leaves this file and is killed."""
     die_always: bool = False
     unusable: bool = False
+    crashing: bool = False
+    """An error that nobody thought of, while the model is loaded."""
     named_gpus: tuple[str, ...] = ()
     notes: Path | None = None
     """Each process that loads the model leaves a file here with its GPU and its threads."""
@@ -158,6 +160,8 @@ class RoomLoader:
     def load(self) -> RoomEngine:
         if self.unusable:
             raise WeightsError("weights of another family")
+        if self.crashing:
+            raise ZeroDivisionError("in the driver\nof the GPU")
         if self.notes is not None:
             given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
             (self.notes / str(os.getpid())).write_text(" ".join(given))

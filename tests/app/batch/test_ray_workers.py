@@ -32,6 +32,14 @@ def test_a_cluster_gives_the_same_files_though_an_actor_is_lost(tmp_path: Path) 
         run_batch(other, unusable, RayPool(unusable, other.store, "local", 1), Listening())
 
 
+def test_an_actor_that_crashes_while_it_loads_is_one_line(tmp_path: Path) -> None:
+    loader = RoomLoader(crashing=True)
+    batch = batch_of(tmp_path, tmp_path / "out", [room_scene(tmp_path / "data" / "a")])
+    with pytest.raises(ResourceError) as raised:
+        run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), Listening())
+    assert str(raised.value) == "a Ray actor cannot load the model: of the GPU"
+
+
 def test_without_a_cluster_auto_says_so(tmp_path: Path) -> None:
     pool = RayPool(RoomLoader(), LocalStore(tmp_path), "auto", None)
     with pytest.raises(ResourceError, match="no Ray cluster at auto"):
