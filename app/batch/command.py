@@ -55,9 +55,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     Raises:
         StreamReconError: bad input, no room, a model that cannot be loaded.
     """
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=PIPE_WIDTH)
+    console = _console()
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
@@ -82,6 +80,11 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     return FAILED_EXIT_CODE if summary["totals"]["failed"] else 0
 
 
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=PIPE_WIDTH)
+
+
 def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
     if options.ray is None and (options.workers is None or options.workers == 1):
         return SerialPool(loader, store)
@@ -95,10 +98,11 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
 
 def print_datasets() -> int:
     """A table of the layouts that are recognised."""
-    table = Table("--dataset", "what", "recognised by")
+    table = Table("--dataset", "what")
+    table.add_column("recognised by", overflow="fold")
     for name, title, files in list_datasets():
         table.add_row(name, title, files)
-    Console(markup=False).print(table)
+    _console().print(table)
     return 0
 
 

@@ -52,6 +52,7 @@ class RoomScene:
     frames: int | None
     dataset: str = "room"
     known: bool = True
+    metric: bool = True
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         return open_source(str(self.path), stride=stride, max_frames=max_frames)
@@ -61,7 +62,7 @@ class RoomScene:
             return None
         poses = {index: walk_pose(index / 10) for index in range(self.frames or 0)}
         camera = room_result(0).intrinsics
-        return Truth(SIZE, poses, camera, metric=True, has_depth=True, read_depth=room_depth)
+        return Truth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
 
 
 def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
