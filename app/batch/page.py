@@ -45,9 +45,9 @@ article { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem
 img, svg { height: 220px; border-radius: 4px; background: #8881; } img { width: 300px; object-fit: contain; }
 table { border-collapse: collapse; display: block; overflow-x: auto; font-size: .87em; }
 th { font-weight: normal; color: #888; } tr:last-child td { border: 0; }
-th, td { padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; text-align: right;
+th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; text-align: right;
   font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; max-width: 13rem; overflow: hidden; text-overflow: ellipsis; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, 7.5rem 4rem); gap: .1rem .9rem; margin: 0;
   align-content: start; flex: 1 1 13rem; }
 .protocol { grid-template-columns: auto 1fr; }
