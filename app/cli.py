@@ -155,7 +155,13 @@ def eval_command(
 def batch_command(
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with scenes in it, or one video file")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the results go; else ROOT's name with -batch, here.")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder or address (s3://bucket/folder) for the results; else ROOT's name with -batch, here.",
+            metavar="FOLDER|ADDRESS",
+        ),
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Take all scenes as of this layout ('stream-recon datasets' lists them).")
@@ -174,7 +180,7 @@ def batch_command(
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Work on a Ray cluster, with --workers actors, else one a GPU. All nodes need ROOT and OUT.",
+            help="Work on a Ray cluster, with --workers actors, else one a GPU. All nodes need ROOT and the output.",
             metavar="local|auto|ADDRESS",
         ),
     ] = None,

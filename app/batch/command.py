@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stream_recon.app.batch.compare import comparison, differences, read_summary
+from stream_recon.app.batch.compare import compared_means, comparison, differences, read_summary
+from stream_recon.app.batch.open_store import open_store
 from stream_recon.app.batch.page import PAGE_NAME, SHOWN
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
@@ -34,7 +36,8 @@ class BatchOptions:
     """As given on the command line."""
 
     root: Path
-    out: Path | None
+    out: str | None
+    """A folder, or an address that fsspec understands; see `open_store`."""
     dataset: str | None = None
     choice: Choice = dataclasses.field(default_factory=Choice)
     split: int = 1
@@ -52,24 +55,24 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     Raises:
         StreamReconError: bad input, no room, a model that cannot be loaded.
     """
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=PIPE_WIDTH)
+    console = _console()
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
     root = options.root.expanduser().resolve()
-    out = (options.out or Path(f"{root.stem}-batch")).absolute()
-    scenes = find_scenes(root, options.dataset, exclude=(out,))
-    batch = Batch(root, out, scenes, options.choice, options.split, recorded)
+    store = open_store(options.out or f"{root.stem}-batch")
+    results = (store.folder,) if isinstance(store, LocalStore) else ()
+    scenes = find_scenes(root, options.dataset, exclude=results)
+    batch = Batch(root, store, scenes, options.choice, options.split, recorded)
     if options.dry_run:
         _list_scenes(batch, console)
         return 0
     with _Bar(Console(stderr=True, highlight=False, markup=False)) as bar:
-        summary = run_batch(batch, loader, _pool(options, loader, out), bar)
-    _report(summary, out, console)
+        summary = run_batch(batch, loader, _pool(options, loader, store), bar)
+    _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
+        console.print(compared_means(summary, other))
         for line in differences(summary, other):
             console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:
@@ -77,20 +80,29 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     return FAILED_EXIT_CODE if summary["totals"]["failed"] else 0
 
 
-def _pool(options: BatchOptions, loader: ModelLoader, out: Path) -> Pool:
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=PIPE_WIDTH)
+
+
+def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
+    if options.ray is None and (options.workers is None or options.workers == 1):
+        return SerialPool(loader, store)
+    if store.of_one_process:
+        raise ConfigError(f"{options.out} is seen by one process alone: workers need a folder or a shared address")
     if options.ray is not None:
-        return RayPool(loader, out, options.ray, options.workers)
-    if options.workers is None or options.workers == 1:
-        return SerialPool(loader, out)
-    return ProcessPool(loader, out, options.workers)
+        return RayPool(loader, store, options.ray, options.workers)
+    assert options.workers is not None
+    return ProcessPool(loader, store, options.workers)
 
 
 def print_datasets() -> int:
     """A table of the layouts that are recognised."""
-    table = Table("--dataset", "what", "recognised by")
+    table = Table("--dataset", "what")
+    table.add_column("recognised by", overflow="fold")
     for name, title, files in list_datasets():
         table.add_row(name, title, files)
-    Console(markup=False).print(table)
+    _console().print(table)
     return 0
 
 
@@ -106,7 +118,7 @@ def _list_scenes(batch: Batch, console: Console) -> None:
     console.print(f"{len(counts)} scenes, {sum(count or 0 for count in counts)} frames{more}; nothing was run")
 
 
-def _report(summary: dict[str, Any], out: Path, console: Console) -> None:
+def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     for scene in summary["scenes"]:
         if scene["status"] == "failed":
             console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
@@ -129,7 +141,7 @@ def _report(summary: dict[str, Any], out: Path, console: Console) -> None:
     ]
     if means:
         console.print(f"means: {', '.join(means)}", soft_wrap=True)
-    console.print(f"page: {out / PAGE_NAME}", soft_wrap=True)
+    console.print(f"page: {store.place(PAGE_NAME)}", soft_wrap=True)
 
 
 class _Bar:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from stream_recon.app.batch.page import SHOWN
+from stream_recon.app.batch.summary import counts
 from stream_recon.app.run_record import PROGRAM
 from stream_recon.configs.errors import InputError
 
@@ -31,23 +32,28 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
-    """For each scene that both know by path and have figures of: ours, theirs; then the means over these scenes."""
-    theirs = {scene["path"]: scene for scene in other["scenes"]}
-    pairs = [
-        (scene, theirs[scene["path"]])
-        for scene in ours["scenes"]
-        if scene.get("figures") and theirs.get(scene["path"], {}).get("figures")
-    ]
+    """For each scene that both know by path and have figures of: ours, theirs."""
+    pairs = _pairs(ours, other)
     shown = [name for name in COMPARED if any(_both(pair, name) for pair in pairs)]
     table = Table(title=f"this batch | the other: {len(pairs)} scenes in both", title_justify="left")
     table.add_column("scene", overflow="fold")
     for name in shown:
-        table.add_column(SHOWN[name][0], justify="right", no_wrap=True)
-    for number, pair in enumerate(pairs):
-        cells = [_cell(_both(pair, name), SHOWN[name][1]) for name in shown]
-        table.add_row(pair[0]["name"], *cells, end_section=number == len(pairs) - 1)
-    if pairs:
-        table.add_row("mean", *(_cell(_mean(pairs, name), SHOWN[name][1]) for name in shown), style="bold")
+        # In a narrow terminal the two values stand one below the other.
+        table.add_column(SHOWN[name][0], justify="right", overflow="fold")
+    for pair in pairs:
+        table.add_row(pair[0]["name"], *(_cell(_both(pair, name), SHOWN[name][1]) for name in shown))
+    return table
+
+
+def compared_means(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
+    """Each figure: our mean, theirs, and over how many scenes; of those alone that both have it of."""
+    pairs = _pairs(ours, other)
+    table = Table("mean", "this batch", "the other", "scenes")
+    for name, (heading, decimals) in SHOWN.items():
+        known = [both for pair in pairs if counts(name, pair[0]) and (both := _both(pair, name)) is not None]
+        if known:
+            mine, theirs = (sum(side) / len(known) for side in zip(*known, strict=True))
+            table.add_row(heading, f"{mine:.{decimals}f}", f"{theirs:.{decimals}f}", str(len(known)))
     return table
 
 
@@ -68,14 +74,21 @@ def _given(value: Any) -> str:
     return "not given" if value is None else str(value)
 
 
-def _both(pair: tuple[Mapping[str, Any], Mapping[str, Any]], name: str) -> tuple[float, float] | None:
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def _pairs(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[Pair]:
+    theirs = {scene["path"]: scene for scene in other["scenes"]}
+    return [
+        (scene, theirs[scene["path"]])
+        for scene in ours["scenes"]
+        if scene.get("figures") and theirs.get(scene["path"], {}).get("figures")
+    ]
+
+
+def _both(pair: Pair, name: str) -> tuple[float, float] | None:
     mine, theirs = (scene["figures"].get(name) for scene in pair)
     return None if mine is None or theirs is None else (mine, theirs)
-
-
-def _mean(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str) -> tuple[float, float] | None:
-    known = [both for pair in pairs if (both := _both(pair, name)) is not None]
-    return (sum(a for a, _ in known) / len(known), sum(b for _, b in known) / len(known)) if known else None
 
 
 def _cell(both: tuple[float, float] | None, decimals: int) -> str:

@@ -17,7 +17,9 @@ from stream_recon.app.sequences import DepthMap
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {
-    "trajectory": "Sim(3) (Umeyama) over all frames with a true pose; ATE: RMSE of positions; RPE: over one frame",
+    "trajectory": "Sim(3) (Umeyama) over all frames with a true pose; ATE: RMSE of positions; RPE: over one frame, "
+    "translation as RMSE, rotation as mean. Metres; where the truth is not metric (structure from motion) in a unit of "
+    "its own, and then left out of the means",
     "pose_auc": "all pairs (of at most 1500 evenly spread poses); error: larger of the angles of rotation and of the "
     "signed translation direction; exact area under recall at 3, 5, 15, 30 degrees",
     "depth": "one scale a scene (ratio of medians); AbsRel and delta<1.25 over pixels with truth at network "
@@ -25,6 +27,8 @@ PROTOCOL = {
     "points": "metric depth alone; Umeyama on corresponding pixels of that sample, voxels of 4/512 m, ICP 0.1 m; "
     "accuracy, completeness, Chamfer in metres, F1 at 0.05 m, from 100,000 points of each cloud to all of the other",
 }
+LENGTHS = ("path_m", "ate_m", "rpe_trans_m")
+"""Figures that no mean can be taken of over truths of different units."""
 PLOT_POINTS = 300
 
 
@@ -107,6 +111,11 @@ class Gatherer:
         if depth is not None:
             self._dense &= isinstance(depth, DepthMap)
             self._pixels.add(result, depth.at_network(result.transform))
+
+    @property
+    def metric(self) -> bool | None:
+        """Whether the truth's lengths are metres; None without truth."""
+        return self._truth.metric if self._truth is not None else None
 
     def figures(self) -> Figures | None:
         """All errors that can be told; None where nothing is known of the truth."""

@@ -7,7 +7,9 @@ A worker that is killed, or cut off and replaced, therefore never leaves anythin
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,11 @@ from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 
 MANIFEST_NAME = "manifest.json"
+SIGNS = (MANIFEST_NAME, RUN_NAME)
+"""Either of them tells whose folder it is."""
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME)
 OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
+HASH_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,30 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
     with output_errors(folder):
         if not path.is_file():
             return Check(None, "not there" if not folder.exists() else "unfinished")
-        try:
-            manifest = json.loads(path.read_bytes())
-            files, recorded, result = manifest["files"], manifest["key"], manifest["result"]
-            expected = {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return Check(None, "its manifest is damaged")
-        if recorded != key:
-            return Check(None, f"made with other {_difference(recorded, key)}")
-        for name, (size, digest) in expected.items():
-            file = folder / name
-            if not file.is_file() or file.stat().st_size != size or sha256(file) != digest:
+        sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
+        return check_content(path.read_bytes(), key, sizes, lambda name: sha256(folder / name))
+
+
+def check_content(
+    manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str], str]
+) -> Check:
+    """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each."""
+    try:
+        content = json.loads(manifest)
+        files, recorded, result = content["files"], content["key"], content["result"]
+        expected = {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Check(None, "its manifest is damaged")
+    if recorded != key:
+        return Check(None, f"made with other {_difference(recorded, key)}")
+    for name, (size, _) in expected.items():
+        if sizes.get(name) != size:
+            return Check(None, f"{name} is missing or changed")
+    # Side by side: of small files far away, the waiting takes longer than the reading.
+    with ThreadPoolExecutor(HASH_THREADS, "check") as pool:
+        for (name, (_, wanted)), found in zip(expected.items(), pool.map(digest, expected), strict=True):
+            if found != wanted:
+                pool.shutdown(cancel_futures=True)
                 return Check(None, f"{name} is missing or changed")
     return Check(result, "")
 
@@ -73,7 +91,7 @@ def publish(work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[st
     """
     check_target(folder)
     with output_errors(folder):
-        names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
+        names = sorted(path.relative_to(work).as_posix() for path in _files(work))
         # First what tells the folder as ours, should the move be cut short.
         names.sort(key=lambda name: name != RUN_NAME)
         files = {name: [(work / name).stat().st_size, sha256(work / name)] for name in names}
@@ -99,15 +117,33 @@ def check_target(folder: Path) -> None:
             raise OutputError(f"{folder} is a file: move it away, or choose another folder with -o")
 
 
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 def _is_ours(folder: Path) -> bool:
-    for name in (MANIFEST_NAME, RUN_NAME):
-        try:
-            record = json.loads((folder / name).read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict) and record.get("program") == PROGRAM:
-            return True
+    for name in SIGNS:
+        with suppress(OSError):
+            if is_own_record((folder / name).read_bytes()):
+                return True
     return False
+
+
+def is_own_record(data: bytes) -> bool:
+    """Whether the content of one of the files called as in `SIGNS` was written by this program."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("program") == PROGRAM
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a run writes a file of that name, relative to its result folder."""
+    folder, _, file = name.rpartition("/")
+    if folder:
+        return folder == DEPTH_FOLDER and OWN_DEPTH.fullmatch(file) is not None
+    return file.removesuffix(PART_SUFFIX) in (*OWN_NAMES, RUN_NAME)
 
 
 def remove_result(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """``index.html``: all scenes on one page that needs nothing beside it."""
 
 import base64
+import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,9 +11,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.depth_files import DEPTH_FOLDER
-from stream_recon.app.output_files import replace_file
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
@@ -30,8 +30,8 @@ SHOWN = {
     "absrel": ("AbsRel", 3),
     "delta1": ("δ<1.25", 3),
     "fov_error_deg": ("FoV °", 2),
-    "accuracy_m": ("accuracy m", 3),
-    "completeness_m": ("completeness m", 3),
+    "accuracy_m": ("Acc m", 3),
+    "completeness_m": ("Comp m", 3),
     "f1": ("F1@0.05", 3),
 }
 """Heading and decimals of the figures that are shown to people."""
@@ -42,20 +42,29 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76re
 h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .4rem; overflow-wrap: anywhere; }
 article { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: 1rem 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
-img, svg { height: 220px; border-radius: 4px; } svg { background: #8881; }
-dl { display: grid; grid-template-columns: repeat(4, auto); gap: .1rem .9rem; margin: 0;
-  align-content: start; width: max-content; max-width: 100%; }
+img, svg { height: 220px; border-radius: 4px; background: #8881; } img { width: 300px; object-fit: contain; }
+table { border-collapse: collapse; display: block; overflow-x: auto; font-size: .87em; }
+th { font-weight: normal; color: #888; } tr:last-child td { border: 0; }
+th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; text-align: right;
+  font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; max-width: 13rem; overflow: hidden; text-overflow: ellipsis; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, 7.5rem 4rem); gap: .1rem .9rem; margin: 0;
+  align-content: start; flex: 1 1 13rem; }
+.protocol { grid-template-columns: auto 1fr; }
 dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
-.failed { border-color: var(--bad); } .reason { color: var(--bad); } .note { color: #888; }
+.failed { border-color: var(--bad); } .failed .reason { color: var(--bad); }
+.note { color: #888; font-weight: normal; }
+.key-ours { color: var(--ours); } .key-truth { color: var(--truth); }
 polyline { fill: none; stroke-width: 1.6; } .ours { stroke: var(--ours); } .truth { stroke: var(--truth); }
 circle.ours { fill: var(--ours); } code { font-size: .85em; overflow-wrap: anywhere; }
 """
 
 
-def write_page(out: Path, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def write_page(store: Store, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Write the page for the content of ``summary.json`` and its rows. Raises OutputError."""
-    parts = [_head(record), *(_article(out, row) for row in rows), _foot(record)]
-    replace_file(out / PAGE_NAME, lambda file: file.writelines(f"{part}\n".encode() for part in parts))
+    articles = [_article(store, row, number) for number, row in enumerate(rows)]
+    parts = [_head(record), _overview(record, rows), *articles, _foot(record)]
+    store.write(PAGE_NAME, "".join(f"{part}\n" for part in parts).encode())
 
 
 def _head(record: Mapping[str, Any]) -> str:
@@ -66,42 +75,68 @@ def _head(record: Mapping[str, Any]) -> str:
     for name, count in (("failed", totals["failed"]), ("not run", totals["not_run"])):
         counts += f", {count} {name}" if count else ""
     speed = f"; {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
-    means = {name: entry["mean"] for name, entry in record["means"].items()}
-    table = f"<p>Means over the scenes with truth:</p>{_figures(means)}" if means else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>stream-recon: {escape(Path(record['root']).name)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(record['root'])}</h1><p>{escape(counts + speed)}. "
         f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>"
-        f'<p class="note">Trajectories: ours red, from the circle on; the truth, where known, blue.</p>{table}'
+        '<p class="note">Trajectories: <span class="key-ours">ours</span>, from the circle on, and where it is known '
+        'the <span class="key-truth">truth</span>.</p>'
     )
+
+
+def _overview(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """A line for each scene, and the means."""
+    means = record["means"]
+    shown = {name: SHOWN[name] for name in SHOWN if any(row.figures.get(name) is not None for row in rows)}
+
+    def line(first: str, frames: str, figures: Mapping[str, float | None]) -> str:
+        values = [(figures.get(name), decimals) for name, (_, decimals) in shown.items()]
+        cells = [first, frames, *("" if value is None else f"{value:.{decimals}f}" for value, decimals in values)]
+        return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+    headings = "".join(f"<th>{heading}</th>" for heading in ("scene", "frames", *(text for text, _ in shown.values())))
+    lines = [
+        line(
+            f'<a href="#scene-{number}">{escape(row.name)}</a>',
+            str(row.result["frames"]) if row.result is not None else row.status,
+            row.figures,
+        )
+        for number, row in enumerate(rows)
+    ]
+    if means:
+        lines.append(line("mean", "", {name: entry["mean"] for name, entry in means.items()}))
+    return f"<table><tr>{headings}</tr>{''.join(lines)}</table>"
 
 
 def _foot(record: Mapping[str, Any]) -> str:
     protocol = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in record["protocol"].items())
     return (
-        f'<h2>Protocol</h2><dl style="grid-template-columns: auto 1fr">{protocol}</dl>'
+        f'<h2>Protocol</h2><dl class="protocol">{protocol}</dl>'
         f'<p class="note">stream-recon {escape(record["version"])}, {escape(record["written"])}; weights '
         f"<code>{escape(record['weights_sha256'])}</code></p></body></html>"
     )
 
 
-def _article(out: Path, row: Row) -> str:
+def _article(store: Store, row: Row, number: int) -> str:
     title = f"<h2>{escape(row.name)} <span class='note'>{escape(row.dataset)}: {escape(row.path)}</span></h2>"
     if row.status != "done" or row.result is None:
         kind = "failed" if row.status == "failed" else "open"
         return (
-            f'<article class="{kind}">{title}<p class="reason">{escape(row.status)}: {escape(row.reason)}</p></article>'
+            f'<article class="{kind}" id="scene-{number}">{title}'
+            f'<p class="reason">{escape(row.status)}: {escape(row.reason)}</p></article>'
         )
     result = row.result
     counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
     counts += f", {result['damaged']} damaged" if result["damaged"] else ""
     notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
     notes += "".join(f'<p class="note">{escape(_seam(seam))}</p>' for seam in result.get("seams", []))
+    if result.get("metric") is False and row.figures:
+        notes += '<p class="note">Lengths are in the unit of the truth, which is not metric.</p>'
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
-    body = _picture(out / row.name) + _drawing(result["plot"]) + _figures(row.figures)
-    return f'<article>{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
+    body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
+    return f'<article id="scene-{number}">{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
 
 
 def _seam(seam: Mapping[str, Any]) -> str:
@@ -113,13 +148,12 @@ def _seam(seam: Mapping[str, Any]) -> str:
     )
 
 
-def _picture(folder: Path) -> str:
-    """The middle frame, as the network saw it."""
-    frames = sorted((folder / DEPTH_FOLDER).glob("*.npz"))
-    if not frames:
+def _picture(frame: bytes | None) -> str:
+    """The picture in a frame's depth file, as the network saw it."""
+    if frame is None:
         return ""
     try:
-        with np.load(frames[len(frames) // 2], allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(frame), allow_pickle=False) as arrays:
             data = base64.b64encode(arrays["rgb_jpeg"].tobytes()).decode()
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return ""

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import BatchScene, Choice, Model, Unit, plan_units
 from stream_recon.configs.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Scenes found under a root, and a folder for their results."""
+    """Scenes found under a root, and a place for their results."""
 
     root: Path
-    out: Path
+    store: Store
     scenes: Sequence[BatchScene]
     choice: Choice
     split: int = 1

@@ -1,17 +1,16 @@
 """Units over a Ray cluster: one actor a GPU, or a share of the CPUs, each with the model loaded.
 
-All nodes need the package and the same view of the scenes and of the output folder.
+All nodes need the package and the same view of the scenes and of the results' folder or address.
 """
 
 import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.scene_run import run_unit
-from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit
+from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
 from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.memory import memory_errors
@@ -26,7 +25,7 @@ LOCAL = "local"
 class RayPool:
     """See `workers.Pool`. An actor that is lost with its node is replaced wherever there is room."""
 
-    def __init__(self, loader: ModelLoader, out: Path, address: str, actors: int | None) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, address: str, actors: int | None) -> None:
         """``actors``: None for one a GPU, or a single one without any.
 
         Raises:
@@ -38,7 +37,7 @@ class RayPool:
             raise ResourceError("Ray is not installed: pip install 'stream-recon[ray]'") from error
         self._ray: Any = ray
         self._loader = loader
-        self._out = out
+        self._store = store
         self._address = address
         self._actors = actors
 
@@ -68,21 +67,30 @@ class RayPool:
         gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
         count = min(self._actors or max(gpus, 1), len(self._todo))
         share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
-        kind = self._ray.remote(num_gpus=1 if gpus else 0, num_cpus=share, max_restarts=0)(SceneActor)
+        needs = {"num_gpus": 1 if gpus else 0, "num_cpus": share}
+        # A second thread answers how far the first one is.
+        kind = self._ray.remote(**needs, max_restarts=0, max_concurrency=2)(SceneActor)
         # What each actor is at: None while it loads the model.
         busy: dict[Any, tuple[Any, Unit | None]] = {}
 
         def begin() -> None:
-            actor = kind.remote(self._loader, self._out, share)
+            actor = kind.remote(self._loader, self._store, share)
             busy[actor.load.remote()] = (actor, None)
 
         for _ in range(count):
             begin()
         stopping = False
-        while busy and not stop.requested:
+        asked: dict[Any, Any] = {}
+
+        def at_work() -> bool:
+            return any(unit is not None for _, unit in busy.values()) or (bool(self._todo) and not stopping)
+
+        while at_work() and not stop.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, unit = busy.pop(answer)
                 if not self._answered(answer, unit):
+                    # One that only cannot be reached must not publish what its successor does again.
+                    self._ray.kill(actor)
                     begin()
                     continue
                 stopping |= self._disk_full
@@ -90,6 +98,7 @@ class RayPool:
                     following = self._todo.popleft()
                     self._attempts[following.name] += 1
                     busy[actor.run.remote(following)] = (actor, following)
+            self._ask(asked, {unit.name: actor for actor, unit in busy.values() if unit is not None})
         for actor, _ in busy.values():
             self._ray.kill(actor)
 
@@ -99,17 +108,35 @@ class RayPool:
         try:
             outcome = self._ray.get(answer)
         except self._ray.exceptions.RayActorError as error:
-            logger.warning("lost an actor: %s", error)
             if unit is None:
-                raise ResourceError(f"a Ray actor died while it loaded the model: {error}") from error
+                raise ResourceError(f"a Ray actor died while it loaded the model: {_last_line(error)}") from error
+            logger.warning("lost a Ray actor, %s is done again: %s", unit.name, _last_line(error))
             self._again(unit)
             return False
+        except self._ray.exceptions.RayTaskError as error:
+            raise ResourceError(f"a Ray actor cannot load the model: {_last_line(error)}") from error
         if isinstance(outcome, StreamReconError):
             raise outcome
         if outcome is not None:
             self._disk_full = outcome.status == "disk full"
             self._on_event(outcome)
         return True
+
+    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any]) -> None:
+        """Pass on how far actors are, and ask again those that have told; ``asked``: by answer, ``busy``: by unit."""
+        told = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []
+        for answer in told:
+            del asked[answer]
+            try:
+                event = self._ray.get(answer)
+            except self._ray.exceptions.RayActorError:
+                # What became of its unit, the answer to that says.
+                continue
+            if event is not None and event.name in busy:
+                self._on_event(event)
+        for actor in busy.values():
+            if actor not in asked.values():
+                asked[actor.progress.remote()] = actor
 
     def _again(self, unit: Unit) -> None:
         if self._attempts[unit.name] < MAX_ATTEMPTS:
@@ -118,14 +145,21 @@ class RayPool:
             self._on_event(Outcome(unit.name, "failed", reason=f"its Ray actor was lost {MAX_ATTEMPTS} times"))
 
 
+def _last_line(error: Exception) -> str:
+    """Of Ray's reports, which hold whole tracebacks, the line that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
 class SceneActor:
     """Lives on some node, with the model."""
 
-    def __init__(self, loader: ModelLoader, out: Path, threads: int) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, threads: int) -> None:
         # Read by torch when it is imported, with the model.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         self._loader = loader
-        self._out = out
+        self._store = store
+        self._progress: UnitProgress | None = None
 
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
@@ -138,4 +172,11 @@ class SceneActor:
 
     def run(self, unit: Unit) -> Outcome:
         """Do a unit."""
-        return run_unit(self._engine, unit, self._out, lambda frames: None)
+        return self._store.reconstruct(self._engine, unit, lambda frames: self._note(unit, frames))
+
+    def progress(self) -> UnitProgress | None:
+        """How far the unit under way is; None before the first one."""
+        return self._progress
+
+    def _note(self, unit: Unit, frames: int) -> None:
+        self._progress = UnitProgress(unit.name, frames)

@@ -6,12 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.batch.manifest import check_manifest
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
-from stream_recon.app.batch.scene_run import clear_work, guarded
-from stream_recon.app.batch.stitch import clear_windows, stitch
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.units import Event, Model, ModelLoader, Outcome, Unit, UnitProgress, longest_first
 from stream_recon.app.batch.windows import window_units
@@ -43,14 +39,14 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         StreamReconError: the model cannot be loaded.
     """
     model = loader.describe()
-    with output_lock(batch.out), stop_on_signals() as stop:
-        clear_work(batch.out)
+    with batch.store.lock(), stop_on_signals() as stop:
+        batch.store.clear_work()
         run = _Run(batch, model, listener)
         try:
             run.work(pool, stop)
             if run.disk_full is not None:
                 raise OutputError(
-                    f"{run.disk_full}: the disk is full. Finished scenes are kept; make room and give the same command"
+                    f"{run.disk_full}. The disk is full: make room, then the same command goes on from there"
                 )
         except BaseException:
             # On a full disk the summary of the scenes so far may not fit either.
@@ -59,13 +55,14 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
             raise
         finally:
             with suppress(OutputError):
-                clear_work(batch.out)
+                batch.store.clear_work()
         return run.write(interrupted=stop.requested)
 
 
 class _Run:
     def __init__(self, batch: Batch, model: Model, listener: Listener) -> None:
         self._batch = batch
+        self._store = batch.store
         self._model = model
         self._listener = listener
         self.disk_full: str | None = None
@@ -80,7 +77,7 @@ class _Run:
     def _first_row(self, unit: Unit) -> Row:
         scene = unit.scene
         row = Row(unit.name, scene.dataset, unit.key["scene"]["path"], unit.frames)
-        check = check_manifest(self._batch.out / unit.name, unit.key)
+        check = self._store.check(unit.name, unit.key)
         if check.result is None:
             return replace(row, reason=check.reason)
         return replace(row, status="done", resumed=True, result=check.result, reason="")
@@ -105,7 +102,7 @@ class _Run:
             self._join(name, windows)
         for name, row in self._rows.items():
             if row.status == "done":
-                clear_windows(self._batch.out, name)
+                self._store.clear_windows(name)
 
     def _parts(self, unit: Unit) -> list[Unit]:
         """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""
@@ -113,7 +110,7 @@ class _Run:
         if len(windows) == 1:
             return [unit]
         self._windows[unit.name] = windows
-        return [w for w in windows if check_manifest(self._batch.out / w.name, w.key).result is None]
+        return [w for w in windows if self._store.check(w.name, w.key).result is None]
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, UnitProgress):
@@ -136,15 +133,14 @@ class _Run:
             self.disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._windows_failed[name] = f"window {number}: {outcome.reason}"
+            self._windows_failed.setdefault(name, f"window {number}: {outcome.reason}")
 
     def _join(self, name: str, windows: list[Unit]) -> None:
         failed = self._windows_failed.get(name)
         if failed is not None:
             self._settle(Outcome(name, "failed", reason=failed))
             return
-        unit = self._units[name]
-        self._settle(guarded(name, lambda: stitch(unit, windows, self._batch.out, self._model)))
+        self._settle(self._store.stitch(self._units[name], windows, self._model))
 
     def _settle(self, outcome: Outcome) -> None:
         """A scene has come to its end."""
@@ -164,7 +160,7 @@ class _Run:
         """Summary and page as of now. Raises OutputError."""
         record = self._record(interrupted=interrupted)
         write_summary(self._batch, record)
-        write_page(self._batch.out, record, list(self._rows.values()))
+        write_page(self._store, record, list(self._rows.values()))
         return record
 
     def _record(self, *, interrupted: bool) -> dict[str, Any]:

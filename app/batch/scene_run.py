@@ -29,14 +29,6 @@ class UnitInterruptedError(Exception):
     """Ctrl-C came while a unit was under way."""
 
 
-def run_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> Outcome:
-    """Reconstruct a unit into its folder within ``out``. Whatever goes wrong with it is its outcome's reason.
-
-    ``on_frames`` is called with the number of frames written, from another thread.
-    """
-    return guarded(unit.name, lambda: _reconstructed(engine, unit, out, on_frames))
-
-
 def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
     """The boundary of a scene: ``work`` gives what its manifest records, or raises anything at all."""
     try:
@@ -59,7 +51,15 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def _reconstructed(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
+def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
+    """Reconstruct a unit into its folder within ``out``; gives what its manifest records.
+
+    ``on_frames`` is called with the number of frames written, from another thread.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: no frame can be read, or nothing written.
+    """
     check_target(out / unit.name)
     # The windows of a split scene are measured once they are joined.
     gatherer = Gatherer(unit.scene.truth() if unit.window is None else None, on_frames)
@@ -95,6 +95,7 @@ def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str)
         "seconds": round(seconds, 3),
         "device": device,
         "warnings": warnings,
+        "metric": gatherer.metric,
         "figures": dataclasses.asdict(figures) if figures is not None else None,
         "plot": dataclasses.asdict(plot),
     }

@@ -3,8 +3,9 @@
 import csv
 import dataclasses
 import io
+import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,14 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream_recon.app.batch.gather import PROTOCOL, Figures
+from stream_recon.app.batch.gather import LENGTHS, PROTOCOL, Figures
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.units import Model
-from stream_recon.app.output_files import replace_file, replace_json
 from stream_recon.app.run_record import PROGRAM
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
+RECORDED = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
+"""Besides the figures, what the CSV repeats of a finished scene."""
 FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
@@ -92,9 +94,16 @@ class Totals:
         return record
 
 
+def counts(name: str, result: Mapping[str, Any]) -> bool:
+    """Whether a scene's figure is known and goes into a mean."""
+    known = (result.get("figures") or {}).get(name) is not None
+    return known and (name not in LENGTHS or bool(result.get("metric")))
+
+
 def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     """For each figure that some scene has: its mean and over how many scenes. Each scene counts the same."""
-    values = {name: [row.figures[name] for row in rows if row.figures.get(name) is not None] for name in FIGURES}
+    rows = list(rows)
+    values = {name: [row.figures[name] for row in rows if counts(name, row.result or {})] for name in FIGURES}
     return {
         name: {"mean": float(np.mean(np.array(known, np.float64))), "scenes": len(known)}
         for name, known in values.items()
@@ -118,7 +127,7 @@ def summary_record(
         "options": batch.options,
         "protocol": PROTOCOL,
         "totals": {"scenes": len(rows), **totals.to_json()},
-        "means": means(list(rows)),
+        "means": means(rows),
         "means_by_dataset": {name: means([row for row in rows if row.dataset == name]) for name in datasets},
         "scenes": [row.to_json() for row in rows],
     }
@@ -126,13 +135,14 @@ def summary_record(
 
 def write_summary(batch: Batch, record: dict[str, Any]) -> None:
     """Write both files; readers see the old or the new ones. Raises OutputError."""
-    replace_json(batch.out / SUMMARY_NAME, record)
-    replace_file(batch.out / CSV_NAME, lambda file: file.write(csv_text(record["scenes"]).encode()))
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    batch.store.write(SUMMARY_NAME, text.encode())
+    batch.store.write(CSV_NAME, csv_text(record["scenes"]).encode())
 
 
 def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
     """One line a scene: what it is, how it went, and the figures (empty where unknown)."""
-    plain = ("name", "dataset", "path", "status", "reason", "frames", "keyframes", "damaged", "seconds", "fps")
+    plain = ["name", "dataset", "path", "status", "reason", *RECORDED]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *FIGURES])

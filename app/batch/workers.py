@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Any, Protocol
 
-from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.memory import memory_errors
@@ -46,9 +45,9 @@ class Pool(Protocol):
 class SerialPool:
     """One unit after the other in this process."""
 
-    def __init__(self, loader: ModelLoader, out: Path) -> None:
+    def __init__(self, loader: ModelLoader, store: Store) -> None:
         self._loader = loader
-        self._out = out
+        self._store = store
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
@@ -57,7 +56,7 @@ class SerialPool:
         for unit in units:
             if stop.requested:
                 return
-            outcome = run_unit(engine, unit, self._out, _reporter(unit, on_event))
+            outcome = self._store.reconstruct(engine, unit, _reporter(unit, on_event))
             stop.requested |= outcome.status == "interrupted"
             on_event(outcome)
             if outcome.status == "disk full":
@@ -79,10 +78,10 @@ def _reporter(unit: Unit, on_event: Callable[[Event], None]) -> Callable[[int], 
 class ProcessPool:
     """Several processes, each with its GPU or its share of the CPU. One that dies is replaced, its unit done again."""
 
-    def __init__(self, loader: ModelLoader, out: Path, workers: int) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, workers: int) -> None:
         assert workers >= 1
         self._loader = loader
-        self._out = out
+        self._store = store
         self._count = workers
         self._gpus = loader.gpus()
         self._context = multiprocessing.get_context("spawn")
@@ -108,7 +107,7 @@ class ProcessPool:
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         gpu = self._gpus[number % len(self._gpus)] if self._gpus else None
-        arguments = (theirs, self._loader, self._out, max(1, cores // self._count), gpu)
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), gpu)
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
@@ -192,7 +191,7 @@ class _Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, out: Path, threads: int, gpu: str | None) -> None:
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, gpu: str | None) -> None:
     """Body of a worker. Says None once the model is there, then for each unit its progress and outcome."""
     # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -211,7 +210,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, out: Path, threads:
     try:
         while True:
             unit = pipe.recv()
-            pipe.send(run_unit(engine, unit, out, _reporter(unit, pipe.send)))
+            pipe.send(store.reconstruct(engine, unit, _reporter(unit, pipe.send)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
 

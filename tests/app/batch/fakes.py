@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import moved
+from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
 from stream_recon.app.batch.workers import ProcessPool, SerialPool
@@ -51,6 +52,7 @@ class RoomScene:
     frames: int | None
     dataset: str = "room"
     known: bool = True
+    metric: bool = True
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         return open_source(str(self.path), stride=stride, max_frames=max_frames)
@@ -60,7 +62,7 @@ class RoomScene:
             return None
         poses = {index: walk_pose(index / 10) for index in range(self.frames or 0)}
         camera = room_result(0).intrinsics
-        return Truth(SIZE, poses, camera, metric=True, has_depth=True, read_depth=room_depth)
+        return Truth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
 
 
 def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
@@ -142,6 +144,8 @@ class RoomLoader:
     """The first process to come to a scene's frame 6 leaves this file and is killed."""
     die_always: bool = False
     unusable: bool = False
+    crashing: bool = False
+    """An error that nobody thought of, while the model is loaded."""
     named_gpus: tuple[str, ...] = ()
     notes: Path | None = None
     """Each process that loads the model leaves a file here with its GPU and its threads."""
@@ -157,6 +161,8 @@ class RoomLoader:
     def load(self) -> RoomEngine:
         if self.unusable:
             raise WeightsError("weights of another family")
+        if self.crashing:
+            raise ZeroDivisionError("in the driver\nof the GPU")
         if self.notes is not None:
             given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
             (self.notes / str(os.getpid())).write_text(" ".join(given))
@@ -170,25 +176,28 @@ class Listening:
         self.begun: tuple[int, int] = (0, 0)
         self.rows: list[Row] = []
         self.frames = 0
+        self.told = 0
 
     def begin(self, rows: Sequence[Row], frames: int) -> None:
         self.begun = (len(rows), frames)
 
     def progress(self, frames: int) -> None:
         self.frames = frames
+        self.told += 1
 
     def finished(self, row: Row) -> None:
         self.rows.append(row)
 
 
-def batch_of(root: Path, out: Path, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
-    return Batch(root, out, scenes, Choice(**choice), split)
+def batch_of(root: Path, out: Path | Store, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
+    store = LocalStore(out) if isinstance(out, Path) else out
+    return Batch(root, store, scenes, Choice(**choice), split)
 
 
 def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
     """The summary of a batch, in this process or with so many workers."""
     loader = loader or RoomLoader()
-    pool = ProcessPool(loader, batch.out, workers) if workers else SerialPool(loader, batch.out)
+    pool = ProcessPool(loader, batch.store, workers) if workers else SerialPool(loader, batch.store)
     return run_batch(batch, loader, pool, Listening())
 
 

@@ -5,45 +5,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream_recon.app import cli
 from stream_recon.app.batch import units
 from stream_recon.app.result_folder import read_result
+from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, RoomLoader
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.media import write_images, write_video
-
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the engine was asked for; it is the room's."""
-    asked: list[tuple[Any, ...]] = []
-
-    def loader(*arguments: Any) -> RoomLoader:
-        asked.append(arguments)
-        return RoomLoader()
-
-    monkeypatch.setattr(units, "EngineLoader", loader)
-    return asked
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
-    def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0)
-
-    monkeypatch.chdir(tmp_path)
-    return call
 
 
 @pytest.fixture
@@ -193,6 +165,9 @@ def test_two_summaries_side_by_side(run: Run, tmp_path: Path, capfd: pytest.Capt
     assert "note: --stride was 2 here and 1 there" in said and "weights differ" not in said
     assert "0.0000 | 0.0000" in said and "1.000 | 1.000" in said
     assert "ATE 0.0000" in said, "the means"
+    means = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.count("│") == 5]
+    assert ["AUC@3", "1.000", "1.000", "1"] in means and ["ATE/path", "0.0000", "0.0000", "1"] in means
+    assert {"ATE", "RPE trans", "RPE rot °", "AUC@5", "AUC@15", "AUC@30"} < {cells[0] for cells in means}
 
 
 def test_the_page_needs_nothing_beside_it(run: Run, tmp_path: Path) -> None:
@@ -200,6 +175,8 @@ def test_the_page_needs_nothing_beside_it(run: Run, tmp_path: Path) -> None:
     write_images(tmp_path / "data" / "small", ["0.png", "1.png"], (64, 48))
     assert run("batch", "data", "-o", "out") == 1
     page = (tmp_path / "out" / "index.html").read_text()
+    assert re.search(r'<a href="#scene-0">room [^<]*&amp; co[^<]*</a></td><td>9</td>', page)
+    assert '<a href="#scene-1">small</a></td><td>failed</td>' in page and page.count('<article id="scene-0"') == 1
     assert page.count('src="data:image/jpeg;base64,') == 1 and page.count("<svg") == 1
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', page)
     assert "room &lt;1&gt; &amp; co" in page and "room <1>" not in page
@@ -216,3 +193,4 @@ def test_datasets_are_listed(run: Run, capfd: pytest.CaptureFixture[str]) -> Non
     assert run("datasets") == 0
     said = capfd.readouterr().out
     assert "--dataset" in said and "video" in said and "groundtruth.txt" in said
+    assert "mav0/state_groundtruth_estimate0" in said and "…" not in said

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,6 +67,17 @@ def test_finished_scenes_are_kept_and_changed_ones_redone(root: Path, out: Path)
     assert (out / "unfinished" / "notes.txt").read_text() == "mine"
     assert summary["totals"]["resumed"] == 1 and summary["totals"]["frames"] == 24
     assert summary["means"]["ate_m"]["scenes"] == 3, "figures of finished scenes count"
+
+
+def test_lengths_are_averaged_over_metric_truth_alone(root: Path, out: Path) -> None:
+    metric, own_unit = room_scene(root / "metric"), replace(room_scene(root / "own unit"), metric=False)
+    summary = run(batch_of(root, out, [metric, own_unit]))
+    assert [scene["metric"] for scene in summary["scenes"]] == [True, False]
+    assert summary["scenes"][1]["figures"]["ate_m"] is not None
+    scenes = {name: entry["scenes"] for name, entry in summary["means"].items()}
+    assert scenes["ate_m"] == scenes["rpe_trans_m"] == 1 and scenes["ate_over_path"] == scenes["auc_30"] == 2
+    assert set(summary["protocol"]) == {"trajectory", "pose_auc", "depth", "points"}
+    assert "Lengths are in the unit of the truth" in (out / "index.html").read_text()
 
 
 def test_other_options_make_another_result(root: Path, out: Path) -> None:
@@ -137,7 +149,7 @@ def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
         real(path, write)
 
     monkeypatch.setattr(depth_files, "replace_file", until_full)
-    with pytest.raises(OutputError, match="the disk is full"):
+    with pytest.raises(OutputError, match="The disk is full"):
         run(batch_of(root, out, scenes))
     assert len(written) == 16, "the scene after the full one is not tried"
     summary = json.loads((out / "summary.json").read_text())

@@ -11,13 +11,28 @@ from plyfile import PlyData
 from scipy.spatial import cKDTree
 
 from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.seams import join, moved
 from stream_recon.app.batch.units import Choice, Event, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.interrupts import StopRequest
+from stream_recon.app.metrics import Similarity, pose_errors
 from stream_recon.app.result_folder import read_result
+from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import InputError
-from tests.app.batch.fakes import Listening, RoomLoader, RoomScene, batch_of, room_scene, run, unit_of, world_of
+from tests.app.batch.fakes import (
+    Listening,
+    RoomLoader,
+    RoomScene,
+    batch_of,
+    random_rotation,
+    room_scene,
+    run,
+    unit_of,
+    world_of,
+)
+from tests.app.boxroom import room_result
+from tests.app.fake_engine import run_info
 from tests.app.media import write_video
 
 FRAMES = 110
@@ -97,6 +112,47 @@ def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
     assert not (base / "split" / ".windows").exists(), "the windows' folders are gone"
 
 
+def test_true_poses_cut_into_windows_are_stitched_to_numerical_precision(tmp_path: Path) -> None:
+    with np.load(Path(__file__).parents[3] / "app" / "sample" / "walkthrough.truth.npz") as sample:
+        truth = sample["T_world_camera"].astype(np.float64)
+    noise = np.random.default_rng(1)
+    windows = []
+    for number, window in enumerate(plan_windows(len(truth), 4)):
+        # Files hold depth as float16, which is exact about powers of two.
+        world = Similarity(2.0 ** (-number), random_rotation(noise), noise.normal(size=3))
+        writer = ResultWriter(tmp_path / str(number), run_info())
+        for index in range(window.first, window.last or len(truth)):
+            true = replace(room_result(0), index=index, timestamp=index / 10, T_world_camera=truth[index])
+            writer.add(moved(true, world))
+        writer.close()
+        windows.append(read_result(tmp_path / str(number)))
+    joined = join(windows)
+    stitched = np.array([result.T_world_camera for result in joined.results()])
+    first_world = stitched[0] @ np.linalg.inv(truth[0])
+    np.testing.assert_allclose(stitched[:, :3, :3], first_world[:3, :3] @ truth[:, :3, :3], atol=1e-6)
+    errors = pose_errors(stitched, truth, np.ones(len(truth) - 1, bool))
+    assert len(stitched) == len(truth) and errors.ate_over_path is not None
+    assert errors.ate_over_path < 1e-6 and errors.rot_step_deg is not None and errors.rot_step_deg < 1e-3
+    for seam in joined.seams:
+        assert seam.scale == 2.0 and seam.scale_spread == 0
+        assert seam.position_error < 1e-6 and seam.rotation_error_deg < 1e-3
+
+
+def test_one_bad_depth_map_moves_no_seam(tmp_path: Path) -> None:
+    """A third of the overlap's frames have a depth of their own: the median of the ratios does not see them."""
+    windows = []
+    for number, (first, last) in enumerate(((0, 30), (18, 48))):
+        writer = ResultWriter(tmp_path / str(number), run_info())
+        for index in range(first, last):
+            result = moved(room_result(index), Similarity(2.0**number, np.eye(3), np.zeros(3)))
+            wrong = number == 1 and index in (19, 23, 27, 29)
+            writer.add(replace(result, depth=result.depth * np.float32(3 if wrong else 1)))
+        writer.close()
+        windows.append(read_result(tmp_path / str(number)))
+    (seam,) = join(windows).seams
+    assert seam.frames == 12 and seam.scale == 0.5 and seam.position_error < 1e-6
+
+
 def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> None:
     scenes = [room_scene(tmp_path / "data" / "a", 60)]
     batch = batch_of(tmp_path / "data", tmp_path / "out", scenes, split=2)
@@ -109,12 +165,12 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
             super().run(units[:1], on_event, stop)
             stop.requested = True
 
-    summary = run_batch(batch, worlds, Once(worlds, batch.out), Listening())
+    summary = run_batch(batch, worlds, Once(worlds, batch.store), Listening())
     assert summary["interrupted"] and summary["scenes"][0]["status"] == "not run"
-    kept = next((batch.out / ".windows" / "a").iterdir())
+    kept = next(((tmp_path / "out") / ".windows" / "a").iterdir())
     stamp = (kept / "manifest.json").stat().st_mtime_ns
     counted: list[str] = []
-    stale = batch.out / ".windows" / "a" / "7"
+    stale = (tmp_path / "out") / ".windows" / "a" / "7"
     stale.mkdir()
     (stale / "points.ply").write_bytes(b"of a split in more windows")
 
@@ -124,9 +180,9 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
             super().run(units, on_event, stop)
 
-    summary = run_batch(batch, worlds, Counting(worlds, batch.out), Listening())
+    summary = run_batch(batch, worlds, Counting(worlds, batch.store), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
-    assert not (batch.out / ".windows").exists()
+    assert not ((tmp_path / "out") / ".windows").exists()
 
 
 def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.units import Event, UnitProgress, longest_first
 from stream_recon.app.batch.workers import ProcessPool
 from stream_recon.app.interrupts import StopRequest
@@ -76,7 +77,7 @@ def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
         events.append(event)
         stop.requested = True
 
-    ProcessPool(RoomLoader(seconds=0.2), out, 1).run([unit_of(scene, root)], hear, stop)
+    ProcessPool(RoomLoader(seconds=0.2), LocalStore(out), 1).run([unit_of(scene, root)], hear, stop)
     (event,) = events
     assert isinstance(event, UnitProgress) and event.frames < 30
     assert not (out / "a").exists()

@@ -1,0 +1,37 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream_recon.app import cli
+from stream_recon.app.batch import units
+from tests.app.batch.fakes import RoomLoader
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the engine was asked for; it is the room's."""
+    asked: list[tuple[Any, ...]] = []
+
+    def loader(*arguments: Any) -> RoomLoader:
+        asked.append(arguments)
+        return RoomLoader()
+
+    monkeypatch.setattr(units, "EngineLoader", loader)
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0)
+
+    monkeypatch.chdir(tmp_path)
+    return call

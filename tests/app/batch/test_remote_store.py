@@ -1,0 +1,225 @@
+import json
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.batch import remote_lock as lock_module
+from stream_recon.app.batch.lock import LOCK_NAME
+from stream_recon.app.batch.open_store import open_store
+from stream_recon.app.batch.remote_files import RemoteFiles
+from stream_recon.app.batch.remote_lock import remote_lock
+from stream_recon.app.batch.remote_store import RemoteStore
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.store import LocalStore
+from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
+from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene, run, states
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture(autouse=True)
+def fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.1)
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> str:
+    """In this process's memory, which is empty; as in a bucket, there are keys and no folders."""
+    memory = type(fsspec.filesystem("memory"))
+    monkeypatch.setattr(memory, "store", {})
+    monkeypatch.setattr(memory, "pseudo_dirs", [""])
+    return "memory://bucket/my results"
+
+
+@pytest.fixture
+def files(address: str) -> RemoteFiles:
+    return RemoteFiles(address)
+
+
+def downloaded(files: RemoteFiles, name: str, target: Path) -> dict[str, bytes]:
+    files.download(name, list(files.sizes(name)), target)
+    return result_files(target)
+
+
+def test_results_at_an_address_are_those_in_a_folder(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+    root = tmp_path / "data"
+    scenes = [room_scene(root / "straße [1] *"), room_scene(root / "two", 2)]
+    plain = run(batch_of(root, tmp_path / "plain", scenes))
+    summary = run(batch_of(root, RemoteStore(address), scenes))
+    assert states(summary) == states(plain)
+    for scene in plain["scenes"]:
+        name = scene["name"]
+        assert downloaded(files, name, tmp_path / "got" / name) == result_files(tmp_path / "plain" / name)
+    assert {name for name in files.sizes("") if "/" not in name} == {"summary.json", "summary.csv", "index.html"}
+    assert json.loads(files.read("summary.json") or b"") == summary
+    assert (files.read("index.html") or b"").count(b"data:image/jpeg;base64,") == 2
+
+
+def test_what_is_finished_there_is_kept_and_the_rest_redone(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+    root = tmp_path / "data"
+    scenes = [room_scene(root / name) for name in ("kept", "cut", "gone", "unfinished")]
+    run(batch_of(root, RemoteStore(address), scenes))
+    run_of_kept = files.read("kept/run.json")
+    ply = files.read("cut/points.ply") or b""
+    files.write("cut/points.ply", ply[:-1] + b"x")
+    files.remove(["gone/depth/000003.npz", "unfinished/manifest.json"])
+    files.write("unfinished/notes.txt", b"mine")
+    summary = run(batch_of(root, RemoteStore(address), scenes))
+    assert [state for _, state in states(summary).values()] == [True, False, False, False]
+    assert files.read("kept/run.json") == run_of_kept and files.read("cut/points.ply") == ply
+    assert files.read("unfinished/notes.txt") == b"mine"
+    run(batch_of(root, RemoteStore(address), scenes, max_frames=2))
+    assert sorted(files.sizes("kept/depth")) == ["000000.npz", "000001.npz"], "nothing of the longer one is left"
+
+
+def test_the_manifest_comes_last(
+    tmp_path: Path, address: str, files: RemoteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "data"
+    real = RemoteFiles.upload
+
+    def breaks(self: RemoteFiles, source: Path, folder: str, names: list[str]) -> None:
+        if "points.ply" in names:
+            real(self, source, folder, ["cameras.json"])
+            raise OutputError("the network is gone")
+        real(self, source, folder, names)
+
+    monkeypatch.setattr(RemoteFiles, "upload", breaks)
+    scenes = [room_scene(root / "a")]
+    summary = run(batch_of(root, RemoteStore(address), scenes))
+    assert summary["scenes"][0]["reason"] == "the network is gone"
+    assert set(files.sizes("a")) == {"run.json", "cameras.json"}
+    monkeypatch.undo()
+    assert states(run(batch_of(root, RemoteStore(address), scenes))) == {"a": ("done", False)}
+
+
+def test_files_of_others_there_are_left_alone(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+    files.write("a/points.ply", b"somebody's")
+    summary = run(batch_of(tmp_path, RemoteStore(address), [room_scene(tmp_path / "data" / "a")]))
+    assert "holds other files" in summary["scenes"][0]["reason"]
+    assert files.read("a/points.ply") == b"somebody's" and list(files.sizes("a")) == ["points.ply"]
+
+
+def test_a_split_video_is_stitched_there(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+    root = tmp_path / "data"
+    scenes, loader = [room_scene(root / "a", 60)], RoomLoader(own_worlds=True)
+    plain = run(batch_of(root, tmp_path / "plain", scenes, split=2), loader)
+    summary = run(batch_of(root, RemoteStore(address), scenes, split=2), loader)
+    assert summary["scenes"][0]["seams"] == plain["scenes"][0]["seams"]
+    assert downloaded(files, "a", tmp_path / "got") == result_files(tmp_path / "plain" / "a")
+    assert not [name for name in files.sizes("") if name.startswith(".windows")]
+
+
+def test_a_worker_killed_in_mid_scene_changes_nothing_at_an_address(tmp_path: Path) -> None:
+    root, marker = tmp_path / "data", tmp_path / "killed"
+    scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9))]
+    run(batch_of(root, tmp_path / "plain", scenes))
+    # Through fsspec although it is a folder: other processes have to see it.
+    store = RemoteStore(f"file://{tmp_path}/out")
+    summary = run(batch_of(root, store, scenes), RoomLoader(die_once=marker), 2)
+    assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
+    for name in ("a", "b"):
+        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
+
+
+def test_ray_actors_upload_their_results(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from stream_recon.app.batch.ray_workers import RayPool
+
+    root = tmp_path / "data"
+    scenes, loader = [room_scene(root / "a"), room_scene(root / "b", 9)], RoomLoader()
+    run(batch_of(root, tmp_path / "plain", scenes))
+    batch = batch_of(root, RemoteStore(f"file://{tmp_path}/out"), scenes)
+    summary = run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), Listening())
+    assert states(summary) == {"a": ("done", False), "b": ("done", False)}
+    for name in ("a", "b"):
+        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
+
+
+def test_a_second_batch_on_the_same_address_refuses(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+    batch = batch_of(tmp_path, RemoteStore(address), [room_scene(tmp_path / "data" / "a")])
+    with remote_lock(files), pytest.raises(OutputError, match=r"another batch is writing to memory://.*process \d+ on"):
+        run(batch)
+    assert states(run(batch)) == {"a": ("done", False)}, "the lock ends with its holder"
+    assert files.read(LOCK_NAME) is None
+
+
+def test_the_lock_of_a_killed_batch_is_taken_over(files: RemoteFiles, caplog: pytest.LogCaptureFixture) -> None:
+    files.make()
+    files.write(LOCK_NAME, b'{"holder": "process 1 on a machine that is off"}')
+    with remote_lock(files):
+        assert b"machine that is off" not in (files.read(LOCK_NAME) or b"")
+    assert "seeing for" in caplog.text and files.read(LOCK_NAME) is None
+
+
+def test_of_two_batches_that_begin_together_one_at_most_is_let_in(files: RemoteFiles) -> None:
+    files.make()
+    inside, most = [], []
+    together = threading.Barrier(4)
+
+    def begin() -> None:
+        together.wait()
+        try:
+            with remote_lock(files, 0.2):
+                inside.append(1)
+                most.append(len(inside))
+                threading.Event().wait(0.5)
+                inside.pop()
+        except OutputError as error:
+            assert "another batch" in str(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most, default=0) <= 1
+
+
+def test_a_lost_lock_is_neither_renewed_nor_removed(files: RemoteFiles, caplog: pytest.LogCaptureFixture) -> None:
+    with remote_lock(files, 0.05):
+        files.write(LOCK_NAME, b"another's")
+        threading.Event().wait(0.3)
+    assert files.read(LOCK_NAME) == b"another's" and "took" in caplog.text
+
+
+def test_only_the_address_travels(address: str) -> None:
+    store = pickle.loads(pickle.dumps(RemoteStore(address)))
+    assert store == RemoteStore(address) and store.__getstate__() == {"address": address}
+
+
+@pytest.mark.parametrize("place", ["some/folder", "file://{}/some/folder", "local://{}/some/folder"])
+def test_folders_are_folders_also_as_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store(place.format(tmp_path)) == LocalStore(tmp_path / "some" / "folder")
+
+
+def test_an_address_that_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="nonsense://a is no address that fsspec knows"):
+        open_store("nonsense://a")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ResourceError, match=r"s3://bucket/a needs a further package: .*s3fs"):
+        open_store("s3://bucket/a")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ResourceError, match=r"pip install 'stream-recon\[ray\]'"):
+        open_store("s3://bucket/a")
+
+
+def raises(error: Exception) -> Callable[..., None]:
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+def test_whatever_a_store_raises_is_one_line(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        type(fsspec.filesystem("memory")), "find", raises(RuntimeError("Unable to locate\n credentials"))
+    )
+    with pytest.raises(OutputError) as raised:
+        files.sizes("")
+    assert str(raised.value) == f"cannot read {files.address}: RuntimeError: Unable to locate credentials"
