@@ -154,13 +154,13 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
 
 
 def draw_focal(draws: Draws, clips: int, height: int, width: int) -> Tensor:
-    """Focal lengths fx, fy in pixels [B, 2]: 33 to 103 degrees over the longer side.
+    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side.
 
     Hardly anything favours the middle: who guesses there is wrong. Pixels are square within 2 %, which is what
     fitting videos to patch grids bends them by; a few clips are bent by more.
     """
     usual = draws.normal(clips, deviation=13.0) + 66.0
-    field = torch.where(draws.chance(0.2, clips), usual, draws.uniform(33.0, 103.0, clips)).clamp(33.0, 103.0)
+    field = torch.where(draws.chance(0.2, clips), usual, draws.uniform(34.0, 101.0, clips)).clamp(34.0, 101.0)
     focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
     limit = torch.where(draws.chance(0.08, clips), 0.05, 0.02)
     squeeze = limit * draws.uniform(-1.0, 1.0, clips) * draws.chance(0.7, clips)

@@ -21,9 +21,12 @@ from stream_recon.app.scenes.parts import Catalogue
 from stream_recon.app.scenes.primitives import Scene
 from stream_recon.app.scenes.renderer import Renderer, World
 from stream_recon.app.scenes.streetware import CLUTTER, STREET
+from stream_recon.app.scenes.wayside import SNOWY, WAYSIDE
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
-_TEMPLATES = FURNITURE + BEDROOM + HANGING + NOTICES + ITEMS + RUNS + MODULES + ON_TOPS + STREET + CLUTTER
+_TEMPLATES = (
+    FURNITURE + BEDROOM + HANGING + NOTICES + ITEMS + RUNS + MODULES + ON_TOPS + STREET + WAYSIDE + SNOWY + CLUTTER
+)
 _AHEAD = 8  # batches built at once on a GPU
 
 

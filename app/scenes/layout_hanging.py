@@ -14,7 +14,8 @@ from stream_recon.app.scenes.walls import Taken, Walls, along_walls
 _HANGING = {
     "picture": (3.0, 0.9, 1.6), "door": (1.2, 0.0, 0.0), "blind": (1.0, 0.8, 1.0), "curtains": (1.2, 0.1, 0.5),
     "wall_shelf": (1.2, 1.1, 1.7), "radiator": (0.8, 0.08, 0.15), "board": (0.8, 0.9, 1.1), "clock": (0.4, 1.6, 1.9),
-    "wall_cabinet": (0.6, 1.3, 1.5), "pipe": (0.3, 0.0, 0.0), "whiteboard": (0.7, 0.8, 1.0), "coat_hooks": (0.4, 0.8, 1.0),
+    "wall_cabinet": (0.6, 1.3, 1.5), "pipe": (0.3, 0.0, 0.0), "whiteboard": (0.7, 0.8, 1.0),
+    "coat_hooks": (0.4, 0.8, 1.0),
     "fuse_box": (0.3, 1.2, 1.7),
 }  # fmt: skip
 

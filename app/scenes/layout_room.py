@@ -33,7 +33,8 @@ _AT_WALLS = {
     "bed_niche": 1.8,
 }  # fmt: skip
 _IN_MIDDLE = {
-    "table": 2.5, "plank_table": 2.0, "round_table": 1.2, "low_table": 1.2, "desk": 1.0, "cabinet": 0.3, "messy_bed": 0.4,
+    "table": 2.5, "plank_table": 2.0, "round_table": 1.2, "low_table": 1.2, "desk": 1.0, "cabinet": 0.3,
+    "messy_bed": 0.4,
 }  # fmt: skip
 _CHAIRS = {"chair": 2.0, "slat_chair": 1.0, "rail_chair": 1.8, "office_chair": 1.0, "stool": 0.5}
 _ANYWHERE = {

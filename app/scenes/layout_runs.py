@@ -8,6 +8,7 @@ from torch import Tensor
 from stream_recon.app.scenes.cameras import Path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import make_objects, sized
+from stream_recon.app.scenes.legs import COUNT, Legs, bodies_of, gap, modules_of, reach
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.walls import Taken, Walls
 
@@ -31,14 +32,14 @@ _OWN_LOOK = ("base_oven", "bay_books", "bay_mixed", "shelf_things", "splash")
 _PITCH = ((0.42, 0.68), (0.4, 0.62), (0.6, 1.0), (0.5, 0.9))
 _FIRST, _SECOND = (1.3, 4.5), (1.2, 3.2)
 _SHORTEST = 0.75
-_COUNT = 5  # modules of a leg
 _SPLASH = 0.012  # metres thick
 _ON_KITCHEN = {
     "sink": 1.0, "hob": 0.7, "kettle": 1.0, "microwave": 0.8, "leaflet": 1.5, "tray": 1.3, "rack": 0.8, "bottle": 1.0,
     "cup": 1.0, "packet": 1.3, "bowl": 0.6, "vase": 0.5, "sheet": 0.7, "small_plant": 0.5, "book_pile": 0.4,
 }  # fmt: skip
 _ON_OTHERS = {
-    "monitor": 1.5, "laptop": 1.0, "leaflet": 0.7, "tray": 0.8, "book_pile": 1.2, "cup": 0.8, "packet": 1.0, "sheet": 1.5,
+    "monitor": 1.5, "laptop": 1.0, "leaflet": 0.7, "tray": 0.8, "book_pile": 1.2, "cup": 0.8, "packet": 1.0,
+    "sheet": 1.5,
     "table_lamp": 0.8, "small_plant": 0.6, "basket": 0.6, "toy": 0.4,
 }  # fmt: skip
 _ON_TOP = 5  # things on the top of a leg
@@ -57,22 +58,6 @@ class Runs:
     sill: Tensor
 
 
-@dataclass
-class _Legs:
-    """The two legs of runs from a corner, [B, 2] in metres. end: the corner's end of the wall, +-1; start and stop
-    are measured from the corner."""
-
-    side: Tensor
-    end: Tensor
-    start: Tensor
-    stop: Tensor
-    present: Tensor
-
-    def along(self, walls: Walls, t: Tensor) -> Tensor:
-        """Places along the walls [B, 2] of distances from the corner."""
-        return self.end * (walls.length(self.side) - t)
-
-
 def _corner(draws: Draws, path: Path) -> tuple[Tensor, Tensor]:
     """Two walls that meet, and at which end of each [B, 2]; the first is often the one looked at."""
     clips = path.yaw.shape[0]
@@ -85,25 +70,6 @@ def _corner(draws: Draws, path: Path) -> tuple[Tensor, Tensor]:
     return torch.stack([first, second], 1), torch.stack([end, other], 1)
 
 
-def _reach(walls: Walls, legs: _Legs, taken: Taken) -> Tensor:
-    """How far from the corner legs can go before what is taken begins, [B, 2] in metres."""
-    length = walls.length(legs.side)
-    same = (legs.side[..., None] == taken.side[:, None]) & (taken.width[:, None] > 0)
-    middle = length[..., None] - legs.end[..., None] * taken.along[:, None]
-    half = 0.5 * taken.width[:, None] + 0.03
-    blocking = same & (middle + half > legs.start[..., None])
-    far = torch.where(blocking, middle - half, 2 * length[..., None])
-    return torch.minimum(far.amin(-1), 2 * length - 0.01)
-
-
-def _gap(walls: Walls, legs: _Legs, depth: Tensor, points: Tensor) -> Tensor:
-    """Smallest horizontal distance [B, 2] of points [B, S, 3] from the legs' floor."""
-    along, inward = walls.locate(legs.side, points)
-    t = walls.length(legs.side)[..., None] - legs.end[..., None] * along
-    outside = torch.maximum(legs.start[..., None] - t, t - legs.stop[..., None])
-    return torch.maximum(outside, inward - depth[..., None]).amin(-1)
-
-
 def _of_kind(kind: Tensor, options: list[Tensor]) -> Tensor:
     """Of tensors [B, ...], one for each kind, those of the clips' kinds [B]."""
     stacked = torch.stack(options)
@@ -114,37 +80,12 @@ def _choose(draws: Draws, catalogue: Catalogue, kind: Tensor, names: tuple[dict[
     return _of_kind(kind, [catalogue.choose(draws, weights, kind.shape[0], n) for weights in names])
 
 
-def _bodies(walls: Walls, legs: _Legs, template: Tensor, depth: Tensor, bottom: Tensor, height: Tensor) -> Objects:
-    """What spans whole legs. depth, bottom, height [B, 1] in metres."""
-    pair = torch.ones_like(legs.start)
-    size = torch.stack([(legs.stop - legs.start).clamp_min(0.1), depth * pair, height * pair], -1)
-    place = walls.place(legs.side, legs.along(walls, (legs.start + legs.stop) / 2), depth / 2 * pair + 0.002)
-    position = torch.cat([place, (bottom * pair)[..., None]], -1)
-    return make_objects(template.expand(legs.side.shape), position, size, walls.facing(legs.side), legs.present)
-
-
-def _modules(walls: Walls, legs: _Legs, body: Objects, template: Tensor, pitch: Tensor, present: Tensor) -> Objects:
-    """Modules side by side that fill bodies; template and present [B, 2 * _COUNT], pitch [B, 1] in metres."""
-    length = legs.stop - legs.start
-    number = (length / pitch).round().clamp(1, _COUNT)
-    width = (length / number).repeat_interleave(_COUNT, 1)
-    index = torch.arange(_COUNT, device=template.device).repeat(2)[None]
-    start = legs.start.repeat_interleave(_COUNT, 1)
-    wide = _Legs(*(x.repeat_interleave(_COUNT, 1) for x in (legs.side, legs.end, legs.start, legs.stop, legs.present)))
-    along = wide.along(walls, start + (index + 0.5) * width)
-    size = torch.cat([width.clamp_min(0.1)[..., None], body.size.repeat_interleave(_COUNT, 1)[..., 1:]], -1)
-    place = walls.place(wide.side, along, size[..., 1] / 2 + 0.002)
-    position = torch.cat([place, body.position.repeat_interleave(_COUNT, 1)[..., 2:]], -1)
-    present = present & wide.present & (index < number.repeat_interleave(_COUNT, 1))
-    return make_objects(template, position, size, walls.facing(wide.side), present)
-
-
 def _things(draws: Draws, catalogue: Catalogue, kind: Tensor, bodies: Objects) -> Objects:
     """What stands on worktops, each in a stretch of its own, mostly at the back."""
     clips, number = kind.shape[0], 2 * _ON_TOP
     kitchen = (kind == _KITCHEN)[:, None]
-    choice = [catalogue.choose(draws, weights, clips, number) for weights in (_ON_KITCHEN, _ON_OTHERS)]
-    template = torch.where(kitchen, *choice)
+    food, work = (catalogue.choose(draws, weights, clips, number) for weights in (_ON_KITCHEN, _ON_OTHERS))
+    template = torch.where(kitchen, food, work)
     sink = kitchen & draws.chance(0.6, clips, 1) & (torch.arange(number, device=kind.device) == 2)
     template = torch.where(sink, catalogue.names.index("sink"), template)
     size = sized(draws, catalogue, template).clamp_max(0.9)
@@ -165,20 +106,20 @@ def _things(draws: Draws, catalogue: Catalogue, kind: Tensor, bodies: Objects) -
     return things
 
 
-def _legs(draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, clear: Tensor, taken: Taken) -> _Legs:
+def _legs(draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, clear: Tensor, taken: Taken) -> Legs:
     """Where runs are. depth, clear [B, 1] in metres: into the room, and what cameras need around them."""
     clips = kind.shape[0]
     side, end = _corner(draws, path)
     zero = torch.zeros(clips, 2, device=draws.device)
     wanted = torch.cat([draws.uniform(*_FIRST, clips, 1), draws.uniform(*_SECOND, clips, 1)], 1)
     wanted[:, :1] += 9.0 * draws.chance(0.25, clips, 1)  # from wall to wall
-    legs = _Legs(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
+    legs = Legs(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
     exists = draws.chance(0.62, clips, 1)
     around = draws.chance(0.6, clips, 1) & (kind != _DESKS)[:, None]
     for leg, drawn in enumerate((exists, exists & around)):
-        legs.stop = torch.minimum(wanted, _reach(walls, legs, taken))
+        legs.stop = torch.minimum(wanted, reach(walls, legs, taken))
         long = legs.stop - legs.start > _SHORTEST
-        far = _gap(walls, legs, depth.expand(clips, 2), path.position) > clear
+        far = gap(walls, legs, depth.expand(clips, 2), path.position) > clear
         present = (drawn & long & far)[:, leg]
         legs.present = torch.cat([legs.present[:, :leg], present[:, None], legs.present[:, leg + 1 :]], 1)
         # The second leg begins where the first one's front is.
@@ -202,14 +143,14 @@ def draw_runs(
     blocked = Taken(openings.side, openings.along, torch.where(low & is_window, -10.0, openings.width))
     legs = _legs(draws, walls, path, kind, depth, keep_clear[:, None] + 0.1, blocked)
     zero = torch.zeros(clips, 1, device=draws.device)
-    bodies = _bodies(walls, legs, body_template, depth, zero, tall)
+    bodies = bodies_of(walls, legs, body_template, depth, zero, tall)
 
     pitch = draws.between(draws.constant(_PITCH)[kind])[:, None]
-    usual = _choose(draws, catalogue, kind, _MODULES, 1).expand(clips, 2 * _COUNT)
-    special = _choose(draws, catalogue, kind, _EXCEPTIONS, 2 * _COUNT)
-    template = torch.where(draws.chance(0.3, clips, 2 * _COUNT), special, usual)
-    filled = draws.uniform(0, 1, clips, 2 * _COUNT) < torch.where(kind == _DESKS, 0.4, 1.0)[:, None]
-    modules = _modules(walls, legs, bodies, template, pitch, filled)
+    usual = _choose(draws, catalogue, kind, _MODULES, 1).expand(clips, 2 * COUNT)
+    special = _choose(draws, catalogue, kind, _EXCEPTIONS, 2 * COUNT)
+    template = torch.where(draws.chance(0.3, clips, 2 * COUNT), special, usual)
+    filled = draws.uniform(0, 1, clips, 2 * COUNT) < torch.where(kind == _DESKS, 0.4, 1.0)[:, None]
+    modules = modules_of(walls, legs, bodies, template, pitch, filled)
 
     upper, doors, splash = _above(draws, catalogue, walls, height, openings, legs, kind, tall, pitch)
     objects = join([bodies, modules, upper, doors, splash])
@@ -235,7 +176,7 @@ def _above(
     walls: Walls,
     height: Tensor,
     openings: Taken,
-    legs: _Legs,
+    legs: Legs,
     kind: Tensor,
     top: Tensor,
     pitch: Tensor,
@@ -243,33 +184,33 @@ def _above(
     """Cupboards or shelves above worktops, what fills them, and the splashback between."""
     clips = kind.shape[0]
     shelf = draws.chance(0.25, clips, 1) | (kind == _DESKS)[:, None]
-    names = [catalogue.names.index(name) for name in ("upper_shelf", "upper_run")]
-    template = torch.where(shelf, *names)
+    names = [catalogue.names.index(name) for name in ("upper_run", "upper_shelf")]
+    template = draws.constant(names, torch.int64)[shelf.long()]
     size = sized(draws, catalogue, template.view(clips, 1))[:, 0]
     bottom = top + 0.02 + draws.uniform(0.42, 0.62, clips, 1)
     tall = torch.where(draws.chance(0.2, clips, 1) & ~shelf, 9.0, size[:, 2:])
     tall = torch.minimum(tall, height[:, None] - bottom - 0.02)
     likely = draws.constant([0.75, 0.0, 0.0, 0.45])[kind][:, None]
     has = (draws.uniform(0, 1, clips, 1) < likely) & (tall > 0.3)
-    here = _Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
+    here = Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
     first = here.present[:, :1]
     here.start = torch.cat([0 * first, size[:, 1:2] * first], 1)
-    here.stop = torch.minimum(here.stop, _reach(walls, here, openings))
+    here.stop = torch.minimum(here.stop, reach(walls, here, openings))
     # A cupboard above the second leg begins at the one above the first, or where the leg does.
     here.present = here.present & (here.stop - here.start > 0.5)
     here.start = torch.cat([0 * first, torch.where(here.present[:, :1], size[:, 1:2], legs.start[:, 1:])], 1)
     here.present = here.present & (here.stop - here.start > 0.5)
-    upper = _bodies(walls, here, template, size[:, 1:2], bottom, tall.clamp_min(0.3))
+    upper = bodies_of(walls, here, template, size[:, 1:2], bottom, tall.clamp_min(0.3))
     door = catalogue.choose(draws, {"upper_door": 1.0, "upper_plain": 1.0}, clips, 1)
-    inside = torch.where(shelf, catalogue.names.index("shelf_things"), door).expand(clips, 2 * _COUNT)
-    filled = draws.uniform(0, 1, clips, 2 * _COUNT) < torch.where(shelf, 0.7, 1.0)
-    doors = _modules(walls, here, upper, inside, pitch, filled)
+    inside = torch.where(shelf, catalogue.names.index("shelf_things"), door).expand(clips, 2 * COUNT)
+    filled = draws.uniform(0, 1, clips, 2 * COUNT) < torch.where(shelf, 0.7, 1.0)
+    doors = modules_of(walls, here, upper, inside, pitch, filled)
 
     # In the corner the second splashback begins at the wall. Where a window is, what is tiled ends at its sill.
-    tiled = _Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present)
+    tiled = Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present)
     tiled.present = legs.present & draws.chance(0.7, clips, 1) & (kind == _KITCHEN)[:, None]
     windowed = ~openings.leaves(legs.side, legs.along(walls, legs.stop / 2), legs.stop)
     rise = torch.where(windowed.any(1, keepdim=True), 0.1, bottom - top)
     plate = draws.constant([[catalogue.names.index("splash")]], torch.int64)
-    splash = _bodies(walls, tiled, plate, 0 * top + _SPLASH, top, rise)
+    splash = bodies_of(walls, tiled, plate, 0 * top + _SPLASH, top, rise)
     return upper, doors, splash
