@@ -39,7 +39,7 @@ _LAND = {
     "crates": 0.5, "figure": 0.5, "wires": 0.4, "block": 0.6, "stairs": 0.4, "bollard": 0.4, "street_lamp": 0.4,
     "campus_block": 0.5, "bicycle": 0.4, "pole": 0.6,
 }  # fmt: skip
-_TREES = 4  # bare, with all branches
+_TREES = 5  # bare, with all branches
 _FINISHES = (
     ("paint",), ("planks",), ("paint",), ("paint",), ("paint",),
     ("asphalt", "asphalt", "paving", "grass", "earth"),

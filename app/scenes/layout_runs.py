@@ -10,7 +10,7 @@ from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import make_objects, sized
 from stream_recon.app.scenes.legs import COUNT, Legs, bodies_of, gap, modules_of, reach
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
-from stream_recon.app.scenes.walls import Taken, Walls
+from stream_recon.app.scenes.walls import Taken, Walls, corners_before
 
 _KITCHEN, _TALL, _SHELVES, _DESKS = range(4)
 _KINDS = {_KITCHEN: 0.5, _TALL: 0.17, _SHELVES: 0.13, _DESKS: 0.2}
@@ -141,6 +141,7 @@ def draw_runs(
     low = tall < 1.05
     is_window = draws.constant([False, True, True], torch.bool)
     blocked = Taken(openings.side, openings.along, torch.where(low & is_window, -10.0, openings.width))
+    blocked = blocked.with_more(corners_before(walls, openings, depth))
     legs = _legs(draws, walls, path, kind, depth, keep_clear[:, None] + 0.1, blocked)
     zero = torch.zeros(clips, 1, device=draws.device)
     bodies = bodies_of(walls, legs, body_template, depth, zero, tall)

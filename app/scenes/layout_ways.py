@@ -15,8 +15,9 @@ _VERGE = {"young_tree": 2.0, "tree": 1.0, "street_lamp": 1.5, "pole": 0.8, "coni
 _BORDER = {"hedge": 2.0, "low_wall": 1.0, "fence": 0.7, "mesh_fence": 0.4}
 _HOUSES = {"row_house": 2.5, "house": 1.5, "block": 0.8, "campus_block": 0.4}
 _GROUNDS = {
-    "tree": 2.5, "conifer": 1.0, "bush": 1.0, "hedge": 0.8, "bench": 0.8, "street_lamp": 0.7, "sign": 0.6, "bicycle": 1.0,
-    "low_wall": 0.7, "pole": 1.2, "rock": 0.4, "figure": 0.5, "parked_car": 0.6, "stairs": 0.2, "bollard": 0.6, "bin": 0.4,
+    "tree": 2.5, "conifer": 1.0, "bush": 1.0, "hedge": 0.8, "bench": 0.8, "street_lamp": 0.7, "sign": 0.6,
+    "bicycle": 1.0, "low_wall": 0.7, "pole": 1.2, "rock": 0.4, "figure": 0.5, "parked_car": 0.6, "stairs": 0.2,
+    "bollard": 0.6, "bin": 0.4,
 }  # fmt: skip
 _POSTS = 6  # of a row
 _QUARTER = 1.5707963

@@ -10,6 +10,7 @@ from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.primitives import AIR_ROOM, AIR_WINDOW
 
 _SLOTS = 4  # places along a wall
+_FREE = 0.75  # metres before doors and windows
 
 
 class Walls:
@@ -72,6 +73,16 @@ class Taken:
     def with_more(self, other: "Taken") -> "Taken":
         pairs = ((self.side, other.side), (self.along, other.along), (self.width, other.width))
         return Taken(*(torch.cat(pair, 1) for pair in pairs))
+
+
+def corners_before(walls: Walls, taken: Taken, depth: Tensor) -> Taken:
+    """Ends of walls where things as deep as depth [B, 1] metres would stand before what is taken in the next wall."""
+    first = torch.where(taken.side < 2, 2, 0)
+    side = torch.cat([first, first + 1], 1)
+    next_side, along, width = (torch.cat([x, x], 1) for x in (taken.side, taken.along, taken.width))
+    gap = walls.length(next_side) - (1.0 - 2.0 * (side % 2)) * along - width / 2
+    end = (1.0 - 2.0 * (next_side % 2)) * walls.length(side)
+    return Taken(side, end, torch.where((width > 0) & (gap < depth + 0.05), 2 * _FREE, -10.0))
 
 
 def along_walls(draws: Draws, walls: Walls, clips: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from stream_recon.app.scenes.parts import Part, Template, ball, box, lump, rod
+from stream_recon.app.scenes.parts import Part, Template, box, lump, rod
 from stream_recon.app.scenes.primitives import BARS, LATTICE, LEAVES
 from stream_recon.app.scenes.streetware import STREET
 
@@ -18,7 +18,8 @@ def _bicycle() -> tuple[Part, ...]:
     frame = (
         box((0, 0.0, 0.78), (0, 0.25, 0), (0.02, 0, 0.02)), box((0, 0.02, 0.42), (0, 0.22, 0), (0.02, 0, 0.02)),
         box((0, -0.15, 0.65), (0, 0, 0.3), (0.015, 0.015, 0)), box((0, -0.17, 0.96), (0.1, 0.08, 0.03), group=1),
-        box((0, 0.24, 0.72), (0, 0, 0.25), (0.02, 0.02, 0)), box((0, 0.24, 0.99), (0.5, 0, 0), (0, 0.015, 0.015), group=1),
+        box((0, 0.24, 0.72), (0, 0, 0.25), (0.02, 0.02, 0)),
+        box((0, 0.24, 0.99), (0.5, 0, 0), (0, 0.015, 0.015), group=1),
     )  # fmt: skip
     return wheels + frame
 
@@ -31,7 +32,8 @@ WAYSIDE: tuple[Template, ...] = (
     Template("twig_tree", ((2.0, 6.0), (2.0, 6.0), (4.0, 10.0)),
              (rod((0, 0, 0.4), (0, 0, 0.41), (0.09, 0.09, 0), shape=(0.35, 0.0)),
               rod((0.06, 0.04, 0.66), (0, 0, 0.3), (0.045, 0.045, 0), shape=(0.3, 0.0)),
-              ball((0, 0, 0.68), (0.45, 0.45, 0.32), mask=LEAVES, frequency=19.0)),
+              rod((-0.05, -0.05, 0.62), (0, 0, 0.25), (0.04, 0.04, 0), shape=(0.3, 0.0)),
+              lump((0, 0, 0.68), (0.42, 0.42, 0.4), shape=(0.22, 0.75), mask=LEAVES, frequency=13.0)),
              (("bark",),)),
     Template("bare_bush", ((0.7, 2.0), (0.7, 2.0), (0.6, 1.6)),
              (lump((0, 0, 0.45), (0.5, 0.5, 0.55), shape=(0.16, 0.8), mask=LEAVES, frequency=13.0),
@@ -90,7 +92,7 @@ SNOWY: tuple[Template, ...] = (
     _finished("kerb", "snowy_kerb", ("snow", "paving")),
 )
 # What becomes of things without leaves, and then under snow.
-LEAFLESS = {"tree": "twig_tree", "young_tree": "bare_tree", "bush": "bare_bush"}
+LEAFLESS = {"tree": "bare_tree", "young_tree": "twig_tree", "bush": "bare_bush"}
 UNDER_SNOW = {
     "house": "snowy_house", "row_house": "snowy_row_house", "block": "snowy_block", "low_wall": "snowy_wall",
     "conifer": "snowy_conifer", "hedge": "snowy_hedge", "rock": "snowy_rock", "kerb": "snowy_kerb",
