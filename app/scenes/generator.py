@@ -27,7 +27,7 @@ ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
 _TEMPLATES = (
     FURNITURE + BEDROOM + HANGING + NOTICES + ITEMS + RUNS + MODULES + ON_TOPS + STREET + WAYSIDE + SNOWY + CLUTTER
 )
-_AHEAD = 8  # batches built at once on a GPU
+_AHEAD = 12  # batches built at once on a GPU
 
 
 @dataclass

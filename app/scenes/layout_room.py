@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from stream_recon.app.scenes.assembly import clearance
 from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import (
@@ -111,8 +112,20 @@ def _middle(draws: Draws, catalogue: Catalogue, walls: Walls, margin: Tensor, cl
     return [tables, chairs, rugs, loose_objects]
 
 
-def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, share: Tensor, number: int) -> Objects:
-    """Small things on tops of other things, or on the floor beside those without a top; share [B, 1] of the usual."""
+def _stays(objects: Objects, path: Path, keep_clear: Tensor) -> Tensor:
+    """Whether no camera is so near objects that they will be taken away, bool [B, O]."""
+    half = 0.5 * objects.size
+    middle = torch.cat([torch.zeros_like(half[..., :2]), half[..., 2:]], -1)
+    centre = objects.position + (objects.rotation @ middle[..., None])[..., 0]
+    gap = clearance(objects.rotation.transpose(-1, -2), centre, half, path.position)
+    return objects.present & (gap > keep_clear[:, None] + 0.03)
+
+
+def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor, share: Tensor, number: int) -> Objects:
+    """Small things on tops of what stays (bool [B, O]), or on the floor beside what has no top.
+
+    share [B, 1]: of the usual number.
+    """
     clips, available = carriers.template.shape
     parent = draws.integer(available, clips, number)
 
@@ -131,7 +144,7 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, share: Tensor,
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
     fullness = draws.uniform(0.3, 1.0, clips, 1) * share
-    present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(carriers.present) | (top <= 0))
+    present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(stays) | (top <= 0))
     yaw = draws.normal(clips, number, deviation=0.6)
     items = make_objects(template, position, size, yaw, present)
     items.rotation = of_parent(carriers.rotation) @ items.rotation
@@ -212,7 +225,8 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     groups = [runs.objects, runs.things, furniture, *middle]
     # Slots are few: beside a run there is less of everything else.
     share = torch.where(runs.taken.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
-    groups.append(_items(draws, catalogue, join([furniture, middle[0]]), share, 20))
+    carriers = join([furniture, middle[0]])
+    groups.append(_items(draws, catalogue, carriers, _stays(carriers, path, keep_clear), share, 20))
     groups.append(draw_hanging(draws, catalogue, walls, taken, clips))
     groups.append(draw_notices(draws, catalogue, walls, openings, runs.taken, clips))
     groups.append(draw_overhead(draws, catalogue, walls, height, clips))

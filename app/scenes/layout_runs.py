@@ -114,7 +114,7 @@ def _legs(draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, c
     wanted = torch.cat([draws.uniform(*_FIRST, clips, 1), draws.uniform(*_SECOND, clips, 1)], 1)
     wanted[:, :1] += 9.0 * draws.chance(0.25, clips, 1)  # from wall to wall
     legs = Legs(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
-    exists = draws.chance(0.62, clips, 1)
+    exists = draws.chance(0.55, clips, 1)
     around = draws.chance(0.6, clips, 1) & (kind != _DESKS)[:, None]
     for leg, drawn in enumerate((exists, exists & around)):
         legs.stop = torch.minimum(wanted, reach(walls, legs, taken))
