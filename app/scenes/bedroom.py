@@ -1,4 +1,5 @@
-"""Beds that are slept in, heavy tables and chairs with slats, and the small flat things on walls."""
+"""Beds that are slept in, heavy tables and chairs with slats, frames of windows and doors, and the small flat things
+on walls."""
 
 from stream_recon.app.scenes.parts import Template, box, lump, rod
 from stream_recon.app.scenes.primitives import BARS
@@ -72,4 +73,22 @@ NOTICES: tuple[Template, ...] = (
               box((0.22, 0, 0.45), (0.14, 0.4, 0.5), shape=(0.1, 0.1), group=2),
               rod((0.05, 0, 0.94), (0, 0.4, 0), (0.01, 0, 0.01), axis=1, group=1)),
              (("fabric",), ("wood", "metal"), ("fabric", "black"))),
+)  # fmt: skip
+
+# As wide and high as the opening they fill.
+FRAMES: tuple[Template, ...] = (
+    Template("window_frame", ((0.7, 2.2), (0.06, 0.1), (0.8, 1.8)),
+             (*(box((x, 0, 0.5), (0, 0.5, 0.5), (0.035, 0, 0)) for x in (-0.48, 0.0, 0.48)),
+              *(box((0, 0, z), (0.5, 0.5, 0), (0, 0, 0.035)) for z in (0.02, 0.98)),
+              box((0, 2.0, -0.01), (0.52, 1.6, 0), (0, 0, 0.012), group=1)),
+             (("white", "white", "wood", "metal", "black"), ("white", "stone", "wood"))),
+    Template("barred_frame", ((0.7, 2.2), (0.06, 0.1), (0.8, 1.8)),
+             (*(box((x, 0, 0.5), (0, 0.5, 0.5), (0.03, 0, 0)) for x in (-0.48, 0.48)),
+              *(box((x, 0, 0.5), (0, 0.3, 0.5), (0.015, 0, 0)) for x in (-0.16, 0.16)),
+              *(box((0, 0, z), (0.5, 0.4, 0), (0, 0, 0.03)) for z in (0.02, 0.6, 0.98))),
+             (("white", "white", "wood", "paint"),)),
+    Template("door_frame", ((0.8, 1.1), (0.06, 0.1), (1.95, 2.2)),
+             (*(box((x, 0, 0.5), (0, 0.5, 0.51), (0.04, 0, 0)) for x in (-0.5, 0.5)),
+              box((0, 0, 1.0), (0.5, 0.5, 0), (0.04, 0, 0.04))),
+             (("white", "wood", "paint"),)),
 )  # fmt: skip

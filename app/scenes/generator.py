@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.assembly import Assembly, assemble
-from stream_recon.app.scenes.bedroom import BEDROOM, NOTICES
+from stream_recon.app.scenes.bedroom import BEDROOM, FRAMES, NOTICES
 from stream_recon.app.scenes.cameras import draw_focal
 from stream_recon.app.scenes.degrade import Degradations
 from stream_recon.app.scenes.draws import Draws
@@ -25,8 +25,9 @@ from stream_recon.app.scenes.wayside import SNOWY, WAYSIDE
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
 _TEMPLATES = (
-    FURNITURE + BEDROOM + HANGING + NOTICES + ITEMS + RUNS + MODULES + ON_TOPS + STREET + WAYSIDE + SNOWY + CLUTTER
-)
+    *FURNITURE, *BEDROOM, *FRAMES, *HANGING, *NOTICES, *ITEMS, *RUNS, *MODULES, *ON_TOPS,
+    *STREET, *WAYSIDE, *SNOWY, *CLUTTER,
+)  # fmt: skip
 _AHEAD = 12  # batches built at once on a GPU
 
 

@@ -76,3 +76,20 @@ def draw_notices(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Tak
     position = torch.cat([place, bottom[..., None]], -1)
     yaw = walls.facing(side)
     return make_objects(template, position, size, yaw, present)
+
+
+def draw_frames(draws: Draws, catalogue: Catalogue, walls: Walls, air: Tensor, openings: Taken, clips: int) -> Objects:
+    """Frames of most doorways and windows: the air boxes 1, 3 and 4 [B, boxes, 7]. Without them a bright window and a
+    white wall look the same."""
+    kind = catalogue.choose(draws, {"window_frame": 1.0, "barred_frame": 1.0}, clips, 2)
+    door = catalogue.choose(draws, {"door_frame": 1.0}, clips, 1)
+    template = torch.cat([door, kind], 1)
+    box = air[:, [1, 3, 4]]
+    drawn = sized(draws, catalogue, template)
+    size = torch.stack([openings.width.clamp_min(0.1), drawn[..., 1], (box[..., 5] - box[..., 2]).clamp_min(0.1)], -1)
+    # Doors are cased in the wall's face, windows stand somewhat behind it.
+    behind = torch.cat([torch.zeros(clips, 1, device=draws.device), draws.uniform(-0.12, 0.02, clips, 2)], 1)
+    place = walls.place(openings.side, openings.along, behind)
+    present = (openings.width > 0) & draws.chance(0.85, clips, 3)
+    position = torch.cat([place, box[..., 2:3]], -1)
+    return make_objects(template, position, size, walls.facing(openings.side), present)

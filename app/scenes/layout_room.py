@@ -19,7 +19,7 @@ from stream_recon.app.scenes.layout import (
     sized,
     with_height,
 )
-from stream_recon.app.scenes.layout_hanging import draw_hanging, draw_notices, draw_overhead
+from stream_recon.app.scenes.layout_hanging import draw_frames, draw_hanging, draw_notices, draw_overhead
 from stream_recon.app.scenes.layout_runs import draw_runs
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.shading import LIGHT
@@ -222,7 +222,8 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     furniture = _furniture(draws, catalogue, walls, openings, runs.taken, clips)
     middle = _middle(draws, catalogue, walls, runs.margin, clips)
     taken = openings.with_more(runs.taken)
-    groups = [runs.objects, runs.things, furniture, *middle]
+    frames = draw_frames(draws, catalogue, walls, air, openings, clips)
+    groups = [runs.objects, runs.things, furniture, frames, *middle]
     # Slots are few: beside a run there is less of everything else.
     share = torch.where(runs.taken.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
     carriers = join([furniture, middle[0]])

@@ -122,3 +122,21 @@ def test_furniture_keeps_off_runs() -> None:
     facing = layout.objects.rotation[:, legs, None, :, 1], layout.objects.rotation[:, None, furniture, :, 1]
     same = (facing[0] * facing[1]).sum(-1) > 0.9
     assert (overlap[here & same].amin(-1) < 0.12).all()
+
+
+def test_frames_fit_their_openings() -> None:
+    from stream_recon.app.scenes import SceneGenerator
+
+    generator = SceneGenerator("cpu", 8, degrade=False)
+    layout = draw_rooms(generator.draws, generator.catalogue, 60, 4)
+    names = generator.catalogue.names
+    low, high = corners(layout.objects)
+    frames = torch.tensor([names.index(name) for name in ("window_frame", "barred_frame")])
+    found = torch.isin(layout.objects.template, frames) & layout.objects.present
+    assert found.sum() > 20
+    for clip, index in found.nonzero().tolist():
+        boxes = layout.air[clip, 3:]
+        wide = (high[clip, index] - low[clip, index])[:2].amax()
+        fits = (boxes[:, 5] - high[clip, index, 2]).abs() + (boxes[:, 2] - low[clip, index, 2]).abs() < 1e-3
+        fits = fits & ((boxes[:, 3:5] - boxes[:, :2]).amax(1) - wide).abs().lt(1e-2)
+        assert fits.any()
