@@ -108,7 +108,7 @@ def assemble(draws: Draws, catalogue: Catalogue, layout: Layout, photos: int) ->
     primitives = torch.cat(row, -1)
     primitives = torch.nn.functional.pad(primitives, (0, COLUMNS - primitives.shape[-1]))
 
-    owner = order // MAX_PARTS * GROUPS + part[..., 14].long()
+    owner = objects.look.gather(1, order // MAX_PARTS) * GROUPS + part[..., 14].long()
     materials = _materials(draws, catalogue, objects, owner, layout.finishes, photos)
     geometry = torch.cat([A.flatten(2), b, half, part[..., 1:2], shape], -1)
     start = len(MATERIAL_COLUMNS)

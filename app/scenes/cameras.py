@@ -61,16 +61,19 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tenso
     share = torch.where(m == STATIC, share * 0.002, share)
     turn = torch.where(m == STATIC, turn * 0.01, turn)
     turn = torch.where((m == DRIVE) | (m == DRONE), turn * 0.35, turn)
-    share = torch.where(m == DRIVE, share * draws.uniform(1.5, 4.0, clips, 1), share)
+    share = torch.where(m == DRIVE, draws.log_uniform(0.02, 0.2, clips, 1), share)
     return share, turn
 
 
-def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tensor) -> Path:
-    """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn."""
+def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0) -> Path:
+    """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn; close: how
+    often a hand moves by a few centimetres a frame and looks down on what is before it."""
     clips = depth.shape[0]
     modes = draws.constant(list(weights), torch.int64)[draws.choice(list(weights.values()), clips)]
     m = modes[:, None]
     share, turn = _speeds(draws, clips, frames, modes)
+    down = draws.chance(close, clips, 1)
+    share = torch.where(down, share * draws.log_uniform(0.2, 0.7, clips, 1), share)
     step = share * depth[:, None]
     time = torch.arange(frames, device=draws.device, dtype=torch.float32)[None]
 
@@ -83,6 +86,7 @@ def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tenso
     yaw = draws.uniform(0, 2 * math.pi, clips, 1) + _rescale(drift + 3 * slow() + shake, turn)
     tilt = _rescale(slow() + 0.3 * shake, turn * draws.uniform(0.1, 0.6, clips, 1))
     pitch = tilt + draws.normal(clips, 1, deviation=0.15) - 0.1
+    pitch = torch.where(down, pitch - draws.uniform(0.1, 0.6, clips, 1), pitch)
     pitch = torch.where(m == DRONE, tilt - draws.uniform(0.15, 1.25, clips, 1), pitch)
     pitch = torch.where(m == DRIVE, 0.1 * tilt + draws.normal(clips, 1, deviation=0.03), pitch)
     lean = torch.where(draws.chance(0.1, clips, 1), draws.normal(clips, 1, deviation=0.35), 0.0)
@@ -150,9 +154,14 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
 
 
 def draw_focal(draws: Draws, clips: int, height: int, width: int) -> Tensor:
-    """Focal lengths fx, fy in pixels [B, 2]: 35 to 100 degrees over the longer side, pixels nearly square."""
-    usual = draws.normal(clips, deviation=11.0) + 62.0
-    field = torch.where(draws.chance(0.5, clips), usual, draws.uniform(35.0, 100.0, clips)).clamp(35.0, 100.0)
+    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side.
+
+    Hardly anything favours the middle: who guesses there is wrong. Pixels are square within 2 %, which is what
+    fitting videos to patch grids bends them by; a few clips are bent by more.
+    """
+    usual = draws.normal(clips, deviation=13.0) + 66.0
+    field = torch.where(draws.chance(0.2, clips), usual, draws.uniform(34.0, 101.0, clips)).clamp(34.0, 101.0)
     focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
-    squeeze = draws.uniform(-0.05, 0.05, clips) * draws.chance(0.6, clips)
+    limit = torch.where(draws.chance(0.08, clips), 0.05, 0.02)
+    squeeze = limit * draws.uniform(-1.0, 1.0, clips) * draws.chance(0.7, clips)
     return torch.stack([focal * (1 + squeeze / 2), focal * (1 - squeeze / 2)], -1)

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.assembly import Assembly, assemble
+from stream_recon.app.scenes.bedroom import BEDROOM, FRAMES, NOTICES
 from stream_recon.app.scenes.cameras import draw_focal
 from stream_recon.app.scenes.degrade import Degradations
 from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.fitted import MODULES, ON_TOPS, RUNS
 from stream_recon.app.scenes.furniture import FURNITURE, HANGING, ITEMS
 from stream_recon.app.scenes.layout import Layout
 from stream_recon.app.scenes.layout_clutter import draw_clutter
@@ -19,9 +21,14 @@ from stream_recon.app.scenes.parts import Catalogue
 from stream_recon.app.scenes.primitives import Scene
 from stream_recon.app.scenes.renderer import Renderer, World
 from stream_recon.app.scenes.streetware import CLUTTER, STREET
+from stream_recon.app.scenes.wayside import SNOWY, WAYSIDE
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
-_AHEAD = 8  # batches built at once on a GPU
+_TEMPLATES = (
+    *FURNITURE, *BEDROOM, *FRAMES, *HANGING, *NOTICES, *ITEMS, *RUNS, *MODULES, *ON_TOPS,
+    *STREET, *WAYSIDE, *SNOWY, *CLUTTER,
+)  # fmt: skip
+_AHEAD = 12  # batches built at once on a GPU
 
 
 @dataclass
@@ -55,7 +62,7 @@ class SceneGenerator:
         degrade: bool = True,
     ) -> None:
         self.draws = Draws(torch.device(device), seed)
-        self.catalogue = Catalogue(FURNITURE + HANGING + ITEMS + STREET + CLUTTER, self.draws)
+        self.catalogue = Catalogue(_TEMPLATES, self.draws)
         self.renderer = Renderer(self.draws, tiles, compile)
         self._degradations = Degradations(self.draws, compile) if degrade else None
         self._clips = 0

@@ -37,7 +37,9 @@ def sized(draws: Draws, catalogue: Catalogue, template: Tensor) -> Tensor:
 
 
 def make_objects(template: Tensor, position: Tensor, size: Tensor, yaw: Tensor, present: Tensor) -> Objects:
-    return Objects(template, position, size, about_z(yaw), present)
+    """Upright objects [B, O], each of its own look."""
+    look = torch.arange(template.shape[1], device=template.device).expand(template.shape)
+    return Objects(template, position, size, about_z(yaw), present, look)
 
 
 def pick_finishes(draws: Draws, clips: int, options: tuple[tuple[str, ...], ...]) -> Tensor:

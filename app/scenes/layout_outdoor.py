@@ -18,21 +18,28 @@ from stream_recon.app.scenes.layout import (
     sized,
     with_height,
 )
+from stream_recon.app.scenes.layout_trees import bare_trees
+from stream_recon.app.scenes.layout_ways import avenue, walk
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.primitives import GROUND_PLANE, GROUND_TERRAIN
 from stream_recon.app.scenes.shading import LIGHT
+from stream_recon.app.scenes.surfaces import index_of
+from stream_recon.app.scenes.wayside import LEAFLESS, UNDER_SNOW
 
 _MODES = {WALK: 0.3, STRAFE: 0.12, ORBIT: 0.1, SCAN: 0.1, DRIVE: 0.22, PAN: 0.06, STATIC: 0.03}
 _BUILDINGS = {"block": 2.0, "house": 2.0, "low_wall": 0.4, "shed": 0.3, "hedge": 0.3}
 _ROADSIDE = {
     "car": 4.0, "van": 0.8, "tree": 1.2, "young_tree": 1.2, "street_lamp": 1.2, "sign": 1.0, "bench": 0.5,
     "bollard": 1.0, "bin": 0.7, "figure": 0.8, "bush": 0.5, "wires": 0.5, "fence": 0.6, "crates": 0.3,
+    "bicycle": 0.5, "pole": 0.6,
 }  # fmt: skip
 _LAND = {
     "tree": 3.0, "young_tree": 1.0, "conifer": 1.5, "bare_tree": 0.6, "bush": 2.0, "rock": 2.0, "house": 1.0,
     "shed": 0.6, "fence": 1.0, "mesh_fence": 0.5, "low_wall": 0.7, "hedge": 0.6, "car": 1.0, "bench": 0.5, "sign": 0.4,
     "crates": 0.5, "figure": 0.5, "wires": 0.4, "block": 0.6, "stairs": 0.4, "bollard": 0.4, "street_lamp": 0.4,
+    "campus_block": 0.5, "bicycle": 0.4, "pole": 0.6,
 }  # fmt: skip
+_TREES = 5  # bare, with all branches
 _FINISHES = (
     ("paint",), ("planks",), ("paint",), ("paint",), ("paint",),
     ("asphalt", "asphalt", "paving", "grass", "earth"),
@@ -114,6 +121,39 @@ def _land(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> Objects
     return make_objects(template, position, size, yaw, draws.chance(0.8, clips, number))
 
 
+def _kinds(draws: Draws, path: Path, flying: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Which clips show an avenue, a walk, or a street of another kind, bool [B] each; the rest shows open land."""
+    clips = path.yaw.shape[0]
+    # Who goes fast and straight ahead mostly drives along an avenue.
+    travel = path.position[:, -1, :2] - path.position[:, 0, :2]
+    ahead = torch.stack([path.yaw.cos().mean(1), path.yaw.sin().mean(1)], 1)
+    straight = (travel * ahead).sum(1) > 0.95 * travel.norm(dim=1).clamp_min(1e-6)
+    drives = straight & (path.step > 0.3)
+    kind = draws.uniform(0.0, 1.0, clips)
+    is_avenue = kind < torch.where(drives, 0.7, 0.07)
+    is_walk = ~is_avenue & (kind > 0.74) & (not flying)
+    is_street = ~is_avenue & ~is_walk & draws.chance(0.48, clips)
+    return is_avenue, is_walk, is_street
+
+
+def _swapped(draws: Draws, catalogue: Catalogue, names: dict[str, str], template: Tensor, where: Tensor) -> Tensor:
+    """Templates [B, O] with some replaced by others in clips where [B]."""
+    to = [catalogue.names.index(names.get(name, name)) for name in catalogue.names]
+    return torch.where(where[:, None], draws.constant(to, torch.int64)[template], template)
+
+
+def _winter_light(draws: Draws, lights: Tensor, snow: Tensor) -> None:
+    """Pale skies over snow, half of them without a sun; lights [B, columns] are changed in place."""
+    clips = snow.shape[0]
+    dull = (snow & draws.chance(0.5, clips))[:, None]
+    sun, ambient, sky = LIGHT["r0"], LIGHT["ambient_r"], LIGHT["horizon_r"]
+    lights[:, sun : sun + 3] *= torch.where(dull, 0.15, 1.0)
+    bright = draws.uniform(0.6, 0.95, clips, 1).expand(clips, 3)
+    lights[:, ambient : ambient + 3] = torch.where(dull, bright, lights[:, ambient : ambient + 3])
+    pale = draws.uniform(0.75, 1.0, clips, 1) + draws.normal(clips, 6, deviation=0.02)
+    lights[:, sky : sky + 6] = torch.where(dull, pale, lights[:, sky : sky + 6])
+
+
 def draw_outdoors(draws: Draws, catalogue: Catalogue, clips: int, frames: int, flying: bool) -> Layout:
     """Layouts of streets and land around camera paths; flying: cameras of a drone."""
     depth = draws.log_uniform(4.0, 18.0, clips)
@@ -124,16 +164,33 @@ def draw_outdoors(draws: Draws, catalogue: Catalogue, clips: int, frames: int, f
     path.position = torch.cat([span - span.mean(1, keepdim=True), path.position[..., 2:]], -1)
     streets, _ = _street(draws, catalogue, path, clips)
     land = _land(draws, catalogue, path, clips)
-    is_street = draws.chance(0.55, clips)
+    clear = draws.uniform(0.5, 1.5, clips)
+    is_avenue, is_walk, is_street = _kinds(draws, path, flying)
     for group in streets:
         group.present = group.present & is_street[:, None]
-    land.present = land.present & (~is_street[:, None] | draws.chance(0.25, *land.present.shape))
-    objects = join([*streets, land])
+    is_land = ~(is_avenue | is_walk | is_street)
+    land.present = land.present & (is_land[:, None] | draws.chance(0.2, *land.present.shape))
+    # Walks are narrow.
+    clear = torch.where(is_walk, 0.5 * clear, clear)
+    ways, way, half = walk(draws, catalogue, path, is_walk, clear)
+    winter = draws.chance(0.25, clips) | (is_walk & draws.chance(0.6, clips))
+    snow = winter & draws.chance(0.65, clips)
+    # Bare trees stand about walks, or replace the first few things on land.
+    aside = draws.sign(clips, _TREES) * (half + 0.3 + draws.log_uniform(0.4, 9.0, clips, _TREES))
+    foot = way.place(draws.uniform(1.5, 20.0, clips, _TREES), aside)
+    foot = torch.where(is_walk[:, None, None], foot, land.position[:, :_TREES])
+    grows = winter[:, None] & (is_walk | is_land)[:, None] & draws.chance(0.85, clips, _TREES)
+    first = torch.arange(land.present.shape[1], device=draws.device) < _TREES
+    land.present = land.present & ~(first & (winter & is_land)[:, None])
+    trees = bare_trees(draws, catalogue, foot, path, clear, grows & (not flying))
+    objects = join([*ways, trees, *avenue(draws, catalogue, path, is_avenue), *streets, land])
+    objects.template = _swapped(draws, catalogue, LEAFLESS, objects.template, winter)
+    objects.template = _swapped(draws, catalogue, UNDER_SNOW, objects.template, snow)
     # Ground: streets and some land are flat.
     heights = _terrain(draws, clips)
     cell = draws.uniform(1.2, 2.6, clips)
     corner = (-0.5 * MAP * cell)[:, None].expand(clips, 2)
-    hilly = ~is_street & draws.chance(0.75, clips)
+    hilly = is_land & draws.chance(0.75, clips)
     heights = heights * hilly[:, None, None]
     middle = height_at(heights, path.position[:, :1, 0], path.position[:, :1, 1], corner, cell)
     heights = heights - middle[:, :, None]
@@ -151,14 +208,18 @@ def draw_outdoors(draws: Draws, catalogue: Catalogue, clips: int, frames: int, f
     lights[:, LIGHT["terrain"]] = hilly.float()
     lights[:, LIGHT["map_x"] : LIGHT["map_x"] + 2] = corner
     lights[:, LIGHT["cell"]] = cell
+    _winter_light(draws, lights, snow)
     street_finish, land_finish = pick_finishes(draws, clips, _FINISHES), pick_finishes(draws, clips, _WILDS)
+    finishes = torch.where((is_street | is_avenue)[:, None], street_finish, land_finish)
+    # The last one is the ground's; cars clear the roads.
+    finishes[:, -1] = torch.where(snow & ~is_avenue, index_of("snow"), finishes[:, -1])
     return Layout(
         objects=objects,
         air=no_air(draws, clips),
         ground=torch.cat([mode[:, None], corner, cell[:, None]], 1),
         heights=heights,
         lights=lights,
-        finishes=torch.where(is_street[:, None], street_finish, land_finish),
+        finishes=finishes,
         path=path,
-        keep_clear=draws.uniform(0.5, 1.5, clips),
+        keep_clear=clear,
     )

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from stream_recon.app.scenes.assembly import clearance
 from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import (
@@ -18,131 +19,45 @@ from stream_recon.app.scenes.layout import (
     sized,
     with_height,
 )
+from stream_recon.app.scenes.layout_hanging import draw_frames, draw_hanging, draw_notices, draw_overhead
+from stream_recon.app.scenes.layout_runs import draw_runs
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
-from stream_recon.app.scenes.primitives import AIR_ROOM, AIR_WINDOW
 from stream_recon.app.scenes.shading import LIGHT
+from stream_recon.app.scenes.walls import Taken, Walls, along_walls, draw_openings
 
 _MODES = {WALK: 0.27, STRAFE: 0.15, ORBIT: 0.15, SCAN: 0.28, PAN: 0.1, STATIC: 0.05}
+_CLOSE = 0.3  # of all clips look down from close by
 _AT_WALLS = {
     "bookshelf": 3.0, "open_shelf": 1.5, "cabinet": 2.0, "wardrobe": 1.5, "kitchen": 1.5, "bed": 1.0, "desk": 1.5,
     "sofa": 1.5, "fridge": 0.7, "floor_lamp": 0.8, "plant": 1.0, "table": 0.6, "boxes": 0.8, "tv_bench": 1.0,
-    "clothes_rack": 0.5, "chair": 0.7, "ladder": 0.3, "railing": 0.3, "pillar": 0.4, "stool": 0.3,
+    "clothes_rack": 0.5, "chair": 0.7, "ladder": 0.3, "railing": 0.3, "pillar": 0.4, "stool": 0.3, "messy_bed": 1.0,
+    "bed_niche": 1.8,
 }  # fmt: skip
-_IN_MIDDLE = {"table": 3.0, "round_table": 1.5, "low_table": 1.5, "desk": 1.0, "cabinet": 0.3, "bed": 0.3}
-_CHAIRS = {"chair": 2.0, "slat_chair": 1.0, "office_chair": 1.0, "stool": 0.5}
+_IN_MIDDLE = {
+    "table": 2.5, "plank_table": 2.0, "round_table": 1.2, "low_table": 1.2, "desk": 1.0, "cabinet": 0.3,
+    "messy_bed": 0.4,
+}  # fmt: skip
+_CHAIRS = {"chair": 2.0, "slat_chair": 1.0, "rail_chair": 1.8, "office_chair": 1.0, "stool": 0.5}
 _ANYWHERE = {
     "chair": 1.0, "office_chair": 1.0, "boxes": 1.0, "plant": 1.0, "stool": 0.5, "floor_lamp": 0.5, "railing": 0.4,
     "sofa": 0.6, "pillar": 0.4, "low_table": 0.5, "clothes_rack": 0.3, "ladder": 0.3, "bookshelf": 0.3,
-}  # fmt: skip
-# Weight, and the lowest and highest bottom above the floor in metres.
-_HANGING = {
-    "picture": (3.0, 0.9, 1.6), "door": (1.2, 0.0, 0.0), "blind": (1.0, 0.8, 1.0), "curtains": (1.2, 0.1, 0.5),
-    "wall_shelf": (1.2, 1.1, 1.7), "radiator": (0.8, 0.08, 0.15), "board": (0.8, 0.9, 1.1), "clock": (0.4, 1.6, 1.9),
-    "wall_cabinet": (0.6, 1.3, 1.5), "pipe": (0.3, 0.0, 0.0),
 }  # fmt: skip
 _ITEMS = {
     "cup": 1.0, "bottle": 1.0, "vase": 0.7, "book_pile": 1.2, "packet": 1.5, "fruit_ball": 0.6, "toy": 0.6,
     "table_lamp": 0.6, "laptop": 0.6, "monitor": 0.8, "bowl": 0.5, "basket": 0.6, "sheet": 0.8, "small_plant": 0.7,
 }  # fmt: skip
 _FINISHES = (
-    ("paint", "paint", "paint", "plaster", "wallpaper", "wallpaper", "brick", "tiles"),
+    ("paint", "paint", "paint", "plaster", "wallpaper", "wallpaper", "brick", "tiles", "white", "white", "white"),
     ("planks", "planks", "carpet", "carpet", "tiles", "wood", "asphalt", "paving"),
-    ("paint", "paint", "plaster", "tiles"),
-    ("paint", "wood"),
+    ("paint", "paint", "plaster", "tiles", "white", "white"),
+    ("paint", "wood", "white"),
     ("paint", "wallpaper", "plaster"),
     ("planks",),
 )
-_SLOTS = 4  # places along a wall
 
 
-class _Walls:
-    """The four walls of rooms: 0 +x, 1 -x, 2 +y, 3 -y. middle and half [B, 3] in metres."""
-
-    def __init__(self, middle: Tensor, half: Tensor) -> None:
-        self.middle, self.half = middle, half
-
-    def length(self, side: Tensor) -> Tensor:
-        """Half length of walls, [B, N] for sides [B, N]."""
-        return torch.where(side < 2, self.half[:, 1:2], self.half[:, 0:1])
-
-    def place(self, side: Tensor, along: Tensor, inward: Tensor) -> Tensor:
-        """x and y of points [B, N, 2]: along the wall from its middle, inward from it, in metres."""
-        sign = 1.0 - 2.0 * (side % 2)
-        across_x, across_y = self.half[:, 0:1] - inward, self.half[:, 1:2] - inward
-        x = torch.where(side < 2, sign * across_x, along)
-        y = torch.where(side < 2, along, sign * across_y)
-        return torch.stack([x, y], -1) + self.middle[:, None, :2]
-
-    @staticmethod
-    def facing(side: Tensor) -> Tensor:
-        """Yaw that turns an object's front into the room."""
-        quarter = math.pi / 2
-        return torch.where(side < 2, quarter - math.pi * (side % 2), math.pi * (1.0 - (side % 2)))
-
-    def box(self, side: Tensor, along: Tensor, width: Tensor, low: Tensor, high: Tensor, depth: Tensor) -> Tensor:
-        """Axis-aligned boxes [B, N, 6] that begin at a wall and reach outward."""
-        ends = torch.stack(
-            [self.place(side, along - width / 2, 0.01 + 0 * depth), self.place(side, along + width / 2, -depth)]
-        )
-        bottom, top = ends.amin(0), ends.amax(0)
-        return torch.cat([bottom, low[..., None], top, high[..., None]], -1)
-
-
-def _along_walls(draws: Draws, walls: _Walls, clips: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Places at walls without overlap: side, middle and room in metres, and whether it exists, [B, 4 * _SLOTS]."""
-    side = torch.arange(4, device=draws.device).repeat_interleave(_SLOTS).expand(clips, -1)
-    slot = torch.arange(_SLOTS, device=draws.device).repeat(4).expand(clips, -1)
-    number = (1 + draws.integer(_SLOTS, clips, 4)).repeat_interleave(_SLOTS, 1)
-    length = walls.length(side) * 2
-    room = length / number
-    along = (slot + 0.5) * room - length / 2
-    return side, along, room, (slot < number) & (room > 0.5)
-
-
-def _openings(draws: Draws, walls: _Walls, height: Tensor, clips: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Air boxes 1 to 4 (doorway, room beyond, two windows), with the openings' side, middle, and width [B, 3]."""
-    side = draws.integer(4, clips, 1)
-    side = torch.cat([side, (side + 1 + draws.integer(3, clips, 2)) % 4], 1)  # doorway, windows
-    length = walls.length(side)
-    width = torch.cat([draws.uniform(0.8, 1.1, clips, 1), draws.uniform(0.7, 2.2, clips, 2)], 1)
-    width[:, :1] += draws.chance(0.25, clips, 1) * draws.uniform(0.3, 1.5, clips, 1)
-    width = torch.minimum(width, 1.7 * length)
-    along = draws.uniform(-1.0, 1.0, clips, 3) * (length - width / 2 - 0.05).clamp_min(0.0)
-    thick = draws.uniform(0.1, 0.35, clips, 1)
-    low = torch.cat([torch.zeros(clips, 1, device=draws.device), draws.uniform(0.3, 1.1, clips, 2)], 1)
-    high = torch.cat([draws.uniform(1.95, 2.2, clips, 1), draws.uniform(1.7, 2.25, clips, 2)], 1)
-    high = torch.minimum(high, height[:, None] - 0.02)
-    boxes = walls.box(side, along, width, low, high, thick.expand(clips, 3))
-    # The room beyond begins where the doorway ends.
-    reach = draws.uniform(1.2, 5.0, clips, 1)
-    size = draws.uniform(1.5, 5.0, clips, 1)
-    first = side[:, :1]
-    start = walls.place(first, along[:, :1] - size * draws.uniform(0.15, 0.85, clips, 1), -thick + 0.01)
-    end = walls.place(first, along[:, :1] + size * 0.5, -thick - reach)
-    ends = torch.stack([start, end])
-    zero = torch.zeros(clips, 1, 1, device=draws.device)
-    beyond = torch.cat([ends.amin(0), zero, ends.amax(0), draws.uniform(2.3, 2.8, clips, 1, 1)], -1)
-    has_door = draws.chance(0.6, clips, 1)
-    has_window = draws.chance(0.45, clips, 2) & (length[:, 1:] > 0.6)
-    flags = torch.cat([has_door * AIR_ROOM, has_door * AIR_ROOM, has_window * AIR_WINDOW], 1).float()
-    air = torch.cat([boxes[:, :1], beyond, boxes[:, 1:]], 1)
-    exists = torch.cat([has_door, has_window], 1)
-    return torch.cat([air, flags[..., None]], -1), side, along, torch.where(exists, width, -10.0)
-
-
-def _clear_of(openings: tuple[Tensor, Tensor, Tensor], side: Tensor, along: Tensor, width: Tensor) -> Tensor:
-    """Whether things at walls leave the openings free, [B, N]."""
-    o_side, o_along, o_width = openings
-    meets = (side[..., None] == o_side[:, None]) & (
-        (along[..., None] - o_along[:, None]).abs() < 0.5 * (width[..., None] + o_width[:, None])
-    )
-    return ~meets.any(-1)
-
-
-def _furniture(
-    draws: Draws, catalogue: Catalogue, walls: _Walls, openings: tuple[Tensor, Tensor, Tensor], clips: int
-) -> Objects:
-    side, along, room, exists = _along_walls(draws, walls, clips)
+def _furniture(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Taken, runs: Taken, clips: int) -> Objects:
+    side, along, room, exists = along_walls(draws, walls, clips)
     template = catalogue.choose(draws, _AT_WALLS, *side.shape)
     size = sized(draws, catalogue, template)
     width = torch.minimum(size[..., 0], 0.97 * room)
@@ -151,16 +66,20 @@ def _furniture(
     place = walls.place(side, along, size[..., 1] / 2 + draws.uniform(0.01, 0.06, *side.shape))
     fullness = draws.uniform(0.4, 1.0, clips, 1)
     present = exists & (draws.uniform(0, 1, *side.shape) < fullness)
-    present = present & (_clear_of(openings, side, along, width) | (size[..., 2] < 0.5))
+    present = present & (openings.leaves(side, along, width) | (size[..., 2] < 0.5)) & runs.leaves(side, along, width)
+    # What is squeezed too much is not itself any more.
+    present = present & (width > 0.75 * catalogue.size[template][..., 0, 0])
     position = torch.cat([place, torch.zeros_like(place[..., :1])], -1)
     turn = draws.normal(*side.shape, deviation=0.04) * draws.chance(0.5, *side.shape)
     return make_objects(template, position, size, walls.facing(side) + turn, present)
 
 
-def _middle(draws: Draws, catalogue: Catalogue, walls: _Walls, clips: int) -> list[Objects]:
-    """Two tables with chairs and a rug, and a few things anywhere on the floor."""
-    spread = (walls.half[:, None, :2] - 0.9).clamp_min(0.1)
-    place = walls.middle[:, None, :2] + draws.uniform(-1, 1, clips, 2, 2) * spread
+def _middle(draws: Draws, catalogue: Catalogue, walls: Walls, margin: Tensor, clips: int) -> list[Objects]:
+    """Two tables with chairs and a rug, and a few things anywhere on the floor that margin [B, 4] leaves."""
+    middle = (walls.middle[:, :2] + 0.5 * (margin[:, 1::2] - margin[:, ::2]))[:, None]
+    half = (walls.half[:, :2] - 0.5 * (margin[:, 1::2] + margin[:, ::2]))[:, None]
+    spread = (half - 0.9).clamp_min(0.1)
+    place = middle + draws.uniform(-1, 1, clips, 2, 2) * spread
     template = catalogue.choose(draws, _IN_MIDDLE, clips, 2)
     size = sized(draws, catalogue, template)
     yaw = draws.integer(4, clips, 2) * (math.pi / 2) + draws.normal(clips, 2, deviation=0.08)
@@ -179,10 +98,13 @@ def _middle(draws: Draws, catalogue: Catalogue, walls: _Walls, clips: int) -> li
     seated = present[..., None] & draws.chance(0.5, clips, 2, 4)
     flat = [x.reshape(clips, 8, *x.shape[3:]) for x in (chair, chair_place, chair_size, look, seated)]
     chairs = make_objects(*flat)
+    # Chairs of one table are mostly of one make.
+    first = draws.constant([0, 0, 0, 0, 4, 4, 4, 4], torch.int64)
+    chairs.look = torch.where(draws.chance(0.8, clips, 1), first, chairs.look)
     rug = catalogue.choose(draws, {"rug": 1.0}, clips, 2)
     rugs = make_objects(rug, tables.position, sized(draws, catalogue, rug), yaw, draws.chance(0.4, clips, 2))
     number = 5
-    spot = walls.middle[:, None, :2] + draws.uniform(-1, 1, clips, number, 2) * (walls.half[:, None, :2] - 0.3)
+    spot = middle + draws.uniform(-1, 1, clips, number, 2) * (half - 0.4).clamp_min(0.1)
     loose = catalogue.choose(draws, _ANYWHERE, clips, number)
     spot = torch.cat([spot, torch.zeros(clips, number, 1, device=draws.device)], -1)
     turn = draws.uniform(0, 2 * math.pi, clips, number)
@@ -190,36 +112,20 @@ def _middle(draws: Draws, catalogue: Catalogue, walls: _Walls, clips: int) -> li
     return [tables, chairs, rugs, loose_objects]
 
 
-def _hanging(
-    draws: Draws, catalogue: Catalogue, walls: _Walls, openings: tuple[Tensor, Tensor, Tensor], clips: int
-) -> Objects:
-    side, along, room, exists = _along_walls(draws, walls, clips)
-    weights = {name: entry[0] for name, entry in _HANGING.items()}
-    choice = draws.choice(list(weights.values()), *side.shape)
-    template = draws.constant([catalogue.names.index(name) for name in weights], torch.int64)[choice]
-    size = sized(draws, catalogue, template)
-    width = torch.minimum(size[..., 0], 0.95 * room)
-    size = torch.cat([width[..., None], size[..., 1:]], -1)
-    ranges = draws.constant([entry[1:] for entry in _HANGING.values()])[choice]
-    bottom = draws.between(ranges)
-    along = along + draws.uniform(-0.5, 0.5, *side.shape) * (room - width).clamp_min(0)
-    place = walls.place(side, along, size[..., 1] / 2)
-    present = exists & draws.chance(0.5, *side.shape) & _clear_of(openings, side, along, width)
-    position = torch.cat([place, bottom[..., None]], -1)
-    return make_objects(template, position, size, walls.facing(side), present)
+def _stays(objects: Objects, path: Path, keep_clear: Tensor) -> Tensor:
+    """Whether no camera is so near objects that they will be taken away, bool [B, O]."""
+    half = 0.5 * objects.size
+    middle = torch.cat([torch.zeros_like(half[..., :2]), half[..., 2:]], -1)
+    centre = objects.position + (objects.rotation @ middle[..., None])[..., 0]
+    gap = clearance(objects.rotation.transpose(-1, -2), centre, half, path.position)
+    return objects.present & (gap > keep_clear[:, None] + 0.03)
 
 
-def _overhead(draws: Draws, catalogue: Catalogue, walls: _Walls, height: Tensor, clips: int) -> Objects:
-    template = catalogue.choose(draws, {"pendant": 1.0, "ceiling_light": 1.5}, clips, 4)
-    size = sized(draws, catalogue, template)
-    place = walls.middle[:, None, :2] + draws.uniform(-0.8, 0.8, clips, 4, 2) * walls.half[:, None, :2]
-    position = torch.cat([place, (height[:, None] - size[..., 2])[..., None]], -1)
-    yaw = draws.integer(2, clips, 1).expand(clips, 4) * (math.pi / 2)
-    return make_objects(template, position, size, yaw, draws.chance(0.35, clips, 4))
+def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor, share: Tensor, number: int) -> Objects:
+    """Small things on tops of what stays (bool [B, O]), or on the floor beside what has no top.
 
-
-def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, number: int) -> Objects:
-    """Small things on tops of other things, or on the floor beside those without a top."""
+    share [B, 1]: of the usual number.
+    """
     clips, available = carriers.template.shape
     parent = draws.integer(available, clips, number)
 
@@ -237,8 +143,8 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, number: int) -
     offset = torch.where((top > 0)[..., None], on_top, beside)
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
-    fullness = draws.uniform(0.3, 1.0, clips, 1)
-    present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(carriers.present) | (top <= 0))
+    fullness = draws.uniform(0.3, 1.0, clips, 1) * share
+    present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(stays) | (top <= 0))
     yaw = draws.normal(clips, number, deviation=0.6)
     items = make_objects(template, position, size, yaw, present)
     items.rotation = of_parent(carriers.rotation) @ items.rotation
@@ -258,7 +164,7 @@ def _beyond(draws: Draws, catalogue: Catalogue, air: Tensor, clips: int) -> Obje
     return make_objects(template, position, size, yaw, present)
 
 
-def _light(draws: Draws, walls: _Walls, height: Tensor, clips: int) -> Tensor:
+def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     row = daylight(draws, clips)
     row[:, LIGHT["fog"]] = 0.0
     bounds = torch.cat([walls.middle - walls.half, walls.middle + walls.half], 1)
@@ -269,11 +175,13 @@ def _light(draws: Draws, walls: _Walls, height: Tensor, clips: int) -> Tensor:
     spot = torch.cat([spot, height[:, None] * draws.uniform(0.7, 0.95, clips, 1)], 1)
     row[:, 0:3] = torch.where(lamp, spot, row[:, 0:3])
     row[:, 3:4] = lamp.float()
-    strength = draws.uniform(0.3, 1.1, clips, 1)
+    # Some rooms are so bright that white walls lose all they show.
+    bright = torch.where(draws.chance(0.12, clips, 1), draws.uniform(1.2, 1.9, clips, 1), 1.0)
+    strength = draws.uniform(0.3, 1.1, clips, 1) * bright
     row[:, 4:7] = strength * colour_of_light(draws, clips, 0.1)
     row[:, 7] = draws.uniform(0.2, 0.95, clips)
     ambient = LIGHT["ambient_r"]
-    row[:, ambient : ambient + 3] = draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.06)
+    row[:, ambient : ambient + 3] = bright * draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.06)
     # Windows are brighter than the room.
     horizon = LIGHT["horizon_r"]
     row[:, horizon : horizon + 6] = (row[:, horizon : horizon + 6] * draws.uniform(0.8, 1.8, clips, 1)).clamp(0, 1.5)
@@ -283,7 +191,7 @@ def _light(draws: Draws, walls: _Walls, height: Tensor, clips: int) -> Tensor:
 def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> Layout:
     """Layouts of furnished rooms around camera paths of their own."""
     depth = draws.uniform(2.0, 4.0, clips)
-    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth))
+    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth, close=_CLOSE))
 
 
 def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
@@ -302,18 +210,27 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     z = (eye[:, None] + path.position[..., 2]).clamp_min(0.3)
     z = torch.minimum(z, height[:, None] - 0.3)
     path = with_height(path, z, shift)
-    middle = torch.cat([torch.zeros(clips, 2, device=draws.device), height[:, None] / 2], 1)
+    centre = torch.cat([torch.zeros(clips, 2, device=draws.device), height[:, None] / 2], 1)
     half = torch.cat([half, height[:, None] / 2], 1)
-    walls = _Walls(middle, half)
+    walls = Walls(centre, half)
     air = no_air(draws, clips)
-    air[:, 0] = torch.cat([middle - half, middle + half, torch.ones(clips, 1, device=draws.device)], 1)
-    air[:, 1:], side, along, width = _openings(draws, walls, height, clips)
-    openings = (side, along, width)
-    furniture = _furniture(draws, catalogue, walls, openings, clips)
-    groups = [furniture, *_middle(draws, catalogue, walls, clips)]
-    groups.append(_items(draws, catalogue, join(groups[:2]), 20))
-    groups.append(_hanging(draws, catalogue, walls, openings, clips))
-    groups.append(_overhead(draws, catalogue, walls, height, clips))
+    air[:, 0] = torch.cat([centre - half, centre + half, torch.ones(clips, 1, device=draws.device)], 1)
+    air[:, 1:], openings = draw_openings(draws, walls, height, clips)
+    keep_clear = draws.uniform(0.15, 0.5, clips)
+    runs = draw_runs(draws, catalogue, walls, height, openings, path, keep_clear)
+    air[:, 3:, 2] = torch.maximum(air[:, 3:, 2], runs.sill.gather(1, openings.side[:, 1:]))
+    furniture = _furniture(draws, catalogue, walls, openings, runs.taken, clips)
+    middle = _middle(draws, catalogue, walls, runs.margin, clips)
+    taken = openings.with_more(runs.taken)
+    frames = draw_frames(draws, catalogue, walls, air, openings, clips)
+    groups = [runs.objects, runs.things, furniture, frames, *middle]
+    # Slots are few: beside a run there is less of everything else.
+    share = torch.where(runs.taken.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
+    carriers = join([furniture, middle[0]])
+    groups.append(_items(draws, catalogue, carriers, _stays(carriers, path, keep_clear), share, 20))
+    groups.append(draw_hanging(draws, catalogue, walls, taken, clips))
+    groups.append(draw_notices(draws, catalogue, walls, openings, runs.taken, clips))
+    groups.append(draw_overhead(draws, catalogue, walls, height, clips))
     groups.append(_beyond(draws, catalogue, air, clips))
     return Layout(
         objects=join(groups),
@@ -323,5 +240,5 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
         lights=_light(draws, walls, height, clips),
         finishes=pick_finishes(draws, clips, _FINISHES),
         path=path,
-        keep_clear=draws.uniform(0.15, 0.5, clips),
+        keep_clear=keep_clear,
     )

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.finishes import FINISHES
 from stream_recon.app.scenes.primitives import BLOB, BOX, ELLIPSOID, FRUSTUM
-from stream_recon.app.scenes.surfaces import FINISHES, finish_table
+from stream_recon.app.scenes.surfaces import finish_table
 
 GROUPS = 3  # materials of an object
 MAX_PARTS = 12
@@ -104,23 +105,30 @@ class Catalogue:
 @dataclass
 class Objects:
     """Objects of a batch of clips. template int64 [B, O]; position [B, O, 3] of the bottom's middle in metres;
-    size [B, O, 3]; R_world_object [B, O, 3, 3]; present bool [B, O]."""
+    size [B, O, 3]; R_world_object [B, O, 3, 3]; present bool [B, O]; look int64 [B, O]: the object whose materials
+    this one shares, itself mostly."""
 
     template: Tensor
     position: Tensor
     size: Tensor
     rotation: Tensor
     present: Tensor
+    look: Tensor
 
 
 def join(groups: list[Objects]) -> Objects:
     """The objects of several groups, in order: what comes first survives when slots run out."""
+    looks, before = [], 0
+    for group in groups:
+        looks.append(group.look + before)
+        before += group.look.shape[1]
     return Objects(
         torch.cat([g.template for g in groups], 1),
         torch.cat([g.position for g in groups], 1),
         torch.cat([g.size for g in groups], 1),
         torch.cat([g.rotation for g in groups], 1),
         torch.cat([g.present for g in groups], 1),
+        torch.cat(looks, 1),
     )
 
 

@@ -41,5 +41,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     for number, kinds in enumerate([[0], [1, 1], [2]]):
-        compare(number + 3, kinds)
+        compare(number + 4, kinds)
     sys.exit(0)
