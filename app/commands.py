@@ -81,7 +81,10 @@ def reconstruct_source(
             out.print(f"viewer: {viewer.url}")
         with memory_errors():
             engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides)
-        info = RunInfo(source.name, engine.preset, engine.weights_sha256, engine.device, _options(spec, frames, model))
+        options = _options(spec, frames, model)
+        info = RunInfo(
+            source.name, engine.preset, engine.weights_sha256, engine.device, options, precision=engine.precision
+        )
         writer = ResultWriter(folder, info, overwrite=overwrite)
         out.print(f"result: {folder}", markup=False)
         with progress_bar(err) as show:

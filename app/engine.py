@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,21 +23,34 @@ from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_
 
 logger = logging.getLogger(__name__)
 
+Precision = Literal["fp32", "bf16"]
+CPU_INFO, CPU_FLAG = Path("/proc/cpuinfo"), "avx512_bf16"
+
 
 class Stream:
     """One stream through a network: its memory and its keyframe policy. Works on tensors."""
 
     def __init__(
-        self, network: StreamingNetwork, preset: Preset, grid: tuple[int, int], attention: AttentionChoice
+        self,
+        network: StreamingNetwork,
+        preset: Preset,
+        grid: tuple[int, int],
+        attention: AttentionChoice,
+        precision: Precision | None = None,
     ) -> None:
-        """``grid``: patch rows and columns. Raises ResourceError if the caches do not fit in free memory."""
+        """``grid``: patch rows and columns; ``precision``: of matrix work and caches (None: bf16 on a GPU, else fp32);
+        the residual stream is fp32.
+
+        Raises ResourceError if the caches do not fit in free memory.
+        """
         self._network = network
         self._device = network.image_mean.device
-        # On a GPU the matrix work and the caches are bf16; weights and residual stream stay fp32.
-        self._half = self._device.type == "cuda"
+        self._half = precision == "bf16" if precision else self._device.type == "cuda"
         dtype = torch.bfloat16 if self._half else torch.float32
         config, patches = preset.network, grid[0] * grid[1]
-        schema = StreamSchema.of(config, preset.stream, patches, dtype)
+        # As the network has it.
+        camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
+        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype)
         schema.check_fits(_available_memory(self._device))
         backend = choose_attention(
             attention,
@@ -61,7 +74,7 @@ class Stream:
         """
         first = self.memory.frames == 0
         self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self._half):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
             prediction = self._network(images[None].to(self._device), self.memory)
         view = View(prediction.pose[-1, 0, -1], prediction.depth[0, -1])
         if first:
@@ -89,12 +102,14 @@ class Engine:
         preset: Preset,
         weights_sha256: str,
         attention: AttentionChoice = "auto",
+        precision: Precision = "fp32",
     ) -> None:
         self.preset = preset
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
         self._choice = attention
+        self.precision = precision
         self.reset()
 
     @property
@@ -128,7 +143,8 @@ class Engine:
         assert self._transform is not None
         patch = self.preset.network.patch_size
         width, height = self._transform.network_size
-        self._stream = Stream(self._network, self.preset, (height // patch, width // patch), self._choice)
+        grid = (height // patch, width // patch)
+        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision)
         waiting, self._waiting = self._waiting, []
         return self._advance(waiting)
 
@@ -215,9 +231,19 @@ def load_engine(
             raise WeightsError(f"preset {chosen.name} has no embedded weights: give a file with --weights")
         weights = EMBEDDED_WEIGHTS
     target = _choose_device(device)
-    network = load_network(weights, chosen.network).to(target)
-    logger.info("loaded %s on %s", weights, target)
-    return Engine(network, chosen, file_sha256(weights), attention)
+    network = load_network(weights, chosen.network)
+    precision = fast_precision(target)
+    if precision == "bf16" and target.type == "cpu":
+        network.store_matrices_in_half()
+    logger.info("loaded %s on %s, %s", weights, target, precision)
+    return Engine(network.to(target), chosen, file_sha256(weights), attention, precision)
+
+
+def fast_precision(device: torch.device) -> Precision:
+    """bf16 on a GPU and on a CPU that has instructions for it; without them it would be slower than fp32."""
+    if device.type == "cuda":
+        return "bf16"
+    return "bf16" if CPU_INFO.is_file() and CPU_FLAG in CPU_INFO.read_text().split() else "fp32"
 
 
 def _choose_device(device: str) -> torch.device:

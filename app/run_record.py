@@ -22,6 +22,7 @@ class RunInfo:
     device: str
     options: dict[str, Any] = field(default_factory=dict)
     """Choices that change the result, as given on the command line."""
+    precision: str = "fp32"
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -64,6 +65,7 @@ def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
         "interrupted": summary.interrupted,
         "weights_sha256": info.weights_sha256,
         "device": info.device,
+        "precision": info.precision,
         "attention": summary.attention,
         "options": info.options,
         "frames": {

@@ -16,6 +16,8 @@ Span = tuple[int, int]
 """First token and the one after the last, in a pool."""
 
 WORKSPACE_BYTES = 256 * 2**20
+SCORES_AT_ONCE = 2**25
+"""Of `attend_by_products`: 64 MiB in bf16."""
 
 
 def merge_spans(spans: list[Span]) -> list[Span]:
@@ -56,6 +58,8 @@ class TorchAttention:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         k, v = self._read(keys), self._read(values)
+        if q.dtype == torch.bfloat16 and q.device.type == "cpu":
+            return attend_by_products(q, k, v)
         y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])
         return y[0].transpose(0, 1)
 
@@ -63,6 +67,19 @@ class TorchAttention:
         if len(self._spans) == 1:
             return pool[slice(*self._spans[0])]
         return torch.cat([pool[slice(*span)] for span in self._spans])
+
+
+def attend_by_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention as two matrix products and a softmax: on a CPU with bf16 instructions nearly twice as fast as torch's
+    fused kernel. q [T, H, D], k and v [C, H, D] -> [T, H, D]; a few heads at once, so that memory is bounded."""
+    y = torch.empty_like(q)
+    together = max(1, SCORES_AT_ONCE // (q.shape[0] * k.shape[0]))
+    scaled = q * q.shape[-1] ** -0.5
+    for first in range(0, q.shape[1], together):
+        heads = slice(first, first + together)
+        scores = scaled[:, heads].transpose(0, 1) @ k[:, heads].permute(1, 2, 0)
+        y[:, heads] = (scores.softmax(dim=-1) @ v[:, heads].transpose(0, 1)).transpose(0, 1)
+    return y
 
 
 class FlashInferAttention:

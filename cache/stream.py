@@ -21,14 +21,23 @@ class StreamSchema:
     frames: FrameCacheSchema
     camera: CameraCacheSchema
     dtype: torch.dtype
+    camera_dtype: torch.dtype
 
     @staticmethod
-    def of(network: NetworkConfig, stream: StreamConfig, patches: int, dtype: torch.dtype) -> "StreamSchema":
-        return StreamSchema(FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream), dtype)
+    def of(
+        network: NetworkConfig,
+        stream: StreamConfig,
+        patches: int,
+        dtype: torch.dtype,
+        camera_dtype: torch.dtype | None = None,
+    ) -> "StreamSchema":
+        """``camera_dtype``: of the camera head's cache, if it is another one."""
+        frames, camera = FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream)
+        return StreamSchema(frames, camera, dtype, camera_dtype or dtype)
 
     @property
     def bytes(self) -> int:
-        return self.frames.bytes(self.dtype) + self.camera.bytes(self.dtype)
+        return self.frames.bytes(self.dtype) + self.camera.bytes(self.camera_dtype)
 
     def check_fits(self, available: int) -> None:
         """Raises ResourceError, naming the numbers, if ``available`` bytes are too few."""
@@ -50,7 +59,7 @@ class StreamMemory:
     ) -> None:
         self._device = device
         self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype)
-        self._camera_cache = CameraCache(schema.camera, stream, device, schema.dtype)
+        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype)
         self._pending = 0
         self.frames = 0
         """Frames committed so far."""

@@ -69,6 +69,16 @@ class StreamingNetwork(nn.Module):
         self.register_buffer("image_mean", torch.tensor(IMAGE_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("image_std", torch.tensor(IMAGE_STD).view(3, 1, 1), persistent=False)
 
+    def store_matrices_in_half(self) -> None:
+        """Keep the weights of matrix products and convolutions in bf16, which autocast would cast in every step.
+
+        Norms, gains, tokens and position tables stay fp32, and so does the camera head: see `forward`.
+        """
+        for part in (self.encoder, self.aggregator, self.depth_head, self.point_head):
+            for module in part.modules() if part is not None else ():
+                if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+                    module.to(torch.bfloat16)
+
     def compile_for_training(self) -> None:
         """Compile the heavy parts; attention between the halves of a block stays as the memory has it."""
         for module in self.modules():
@@ -91,7 +101,9 @@ class StreamingNetwork(nn.Module):
         patches, detail = self.encoder(normalised)
         patches = patches.unflatten(0, (clips, frames))
         taps = self.aggregator(patches, grid, memory)
-        pose = self.camera_head(taps[-1][:, :, 0], memory)
+        # On a CPU the camera head costs little, and bf16 would add hundredths of a degree of noise to each pose.
+        with torch.autocast("cpu", enabled=False):
+            pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
         if dense_frames is not None:
             spatial = [tap[:, dense_frames] for tap in spatial]

@@ -39,7 +39,10 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
         seams = [dataclasses.asdict(seam) for seam in joined.seams]
         runs = [window.run for window in joined.windows]
         options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
-        info = RunInfo(runs[0]["source"], model.preset, model.weights_sha256, runs[0]["device"], options)
+        first = runs[0]
+        info = RunInfo(
+            first["source"], model.preset, model.weights_sha256, first["device"], options, first["precision"]
+        )
         cameras = write_cameras(work, joined)
         write_depths_and_cloud(work, joined, model.preset.points.voxel)
         if truth is None:

@@ -29,6 +29,9 @@ class SceneEngine(FrameEngine, Protocol):
     preset: Preset
     weights_sha256: str
 
+    @property
+    def precision(self) -> str: ...
+
     def reset(self) -> None: ...
 
 

@@ -41,6 +41,30 @@ def test_a_result_is_the_same_bit_for_bit_when_later_frames_are_cut_off(mode: st
         assert 0 < sum(r.is_keyframe for r in full) < len(full)
 
 
+def test_bf16_stays_near_fp32() -> None:
+    preset = tiny_preset(keyframes="every")
+    exact = list(Engine(tiny_network(preset), preset, "0" * 64).stream(frames(12)))
+    network = tiny_network(preset)
+    network.store_matrices_in_half()
+    results = list(Engine(network, preset, "0" * 64, precision="bf16").stream(frames(12)))
+    assert len(results) == len(exact)
+    for result, wanted in zip(results, exact, strict=True):
+        assert result.depth.dtype == wanted.depth.dtype
+        np.testing.assert_allclose(result.depth, wanted.depth, rtol=0.1)
+        np.testing.assert_allclose(result.T_world_camera, wanted.T_world_camera, atol=0.05)
+    assert any(not np.array_equal(a.depth, b.depth) for a, b in zip(results, exact, strict=True))
+
+
+def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(engine_module, "CPU_INFO", cpuinfo)
+    assert load_engine(device="cpu").precision == "fp32"
+    cpuinfo.write_text("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n")
+    assert load_engine(device="cpu").precision == "bf16"
+    cpuinfo.write_text("flags\t\t: fpu avx2 avx512_bf160\n")
+    assert load_engine(device="cpu").precision == "fp32"
+
+
 def test_results_come_one_for_each_frame_after_the_scale_frames() -> None:
     engine = tiny_engine()
     counts = [len(engine.push(frame)) for frame in frames(6)]

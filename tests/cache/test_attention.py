@@ -2,7 +2,9 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from stream_recon.cache import attention
 from stream_recon.cache.attention import TorchAttention, choose_attention, merge_spans
 from stream_recon.configs.errors import ResourceError
 
@@ -26,6 +28,16 @@ def test_attention_reads_exactly_its_spans(spans: list[tuple[int, int]]) -> None
     untouched[index] = False
     keys[untouched], values[untouched] = 1e4, 1e4
     torch.testing.assert_close(backend.attend(q, keys, values), expected)
+
+
+@pytest.mark.parametrize("scores", [1, 2 * 5 * 10, 2**25])
+def test_attention_by_products_is_attention_however_many_heads_go_at_once(
+    scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", scores)
+    q, k, v = (torch.randn(n, 3, 8) for n in (5, 10, 10))
+    expected = F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
+    torch.testing.assert_close(attention.attend_by_products(q, k, v), expected)
 
 
 def test_the_cpu_takes_torch_and_refuses_flashinfer() -> None:

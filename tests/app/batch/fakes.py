@@ -77,6 +77,7 @@ class RoomEngine:
     """Sees the room exactly, in a world and a unit of its own that depend on the stream's first frame."""
 
     device = "cpu"
+    precision = "fp32"
     attention = "sdpa"
     weights_sha256 = WEIGHTS
     scale_frames = 4
