@@ -58,6 +58,7 @@ class FakeEngine:
     """Gathers ``scale_frames`` frames first, as the real one does; ``before_push`` is called with each frame."""
 
     device = "cpu"
+    precision = "fp32"
     attention = "sdpa"
     weights_sha256 = "ab" * 32
 
