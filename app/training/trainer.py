@@ -51,7 +51,7 @@ class TrainingConfig:
     average_decay: float = 0.999
     validate_clips: int = 96
     """Held-out clips; rounded up to whole steps of every worker. 0: no validation."""
-    save_seconds: float = 150.0
+    save_seconds: float = 60.0
     validate_seconds: float = 300.0
     metrics_steps: int = 50
     compile: bool = False
