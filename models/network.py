@@ -72,12 +72,15 @@ class StreamingNetwork(nn.Module):
     def store_matrices_in_half(self) -> None:
         """Keep the weights of matrix products and convolutions in bf16, which autocast would cast in every step.
 
+        Convolutions get the layout, channels last, in which they and the resizing between them are fastest.
         Norms, gains, tokens and position tables stay fp32, and so does the camera head: see `forward`.
         """
         for part in (self.encoder, self.aggregator, self.depth_head, self.point_head):
             for module in part.modules() if part is not None else ():
                 if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                     module.to(torch.bfloat16)
+                if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+                    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def compile_for_training(self) -> None:
         """Compile the heavy parts; attention between the halves of a block stays as the memory has it."""

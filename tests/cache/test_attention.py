@@ -38,6 +38,22 @@ def test_attention_by_products_is_attention_however_many_heads_go_at_once(
     q, k, v = (torch.randn(n, 3, 8) for n in (5, 10, 10))
     expected = F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
     torch.testing.assert_close(attention.attend_by_products(q, k, v), expected)
+    more = [torch.cat([torch.full((4, 3, 8), 1e4), x]) for x in (k, v)]
+    torch.testing.assert_close(attention.attend_by_products(q, *more, hidden=4), expected)
+
+
+@pytest.mark.parametrize("span", [(300, 900), (0, 500), (10, 1000), (488, 1000)])
+def test_bf16_on_a_cpu_reads_exactly_its_span(span: tuple[int, int]) -> None:
+    q, keys, values = (torch.randn(n, 2, 8).bfloat16() for n in (5, 1000, 1000))
+    backend = TorchAttention()
+    backend.plan(5, [span])
+    index = slice(*span)
+    expected = F.scaled_dot_product_attention(*(x.float().transpose(0, 1) for x in (q, keys[index], values[index])))
+    result = backend.attend(q, keys, values)
+    torch.testing.assert_close(result.float(), expected.transpose(0, 1), atol=0.02, rtol=0.02)
+    before = result.clone()
+    keys[: span[0]], values[: span[0]], keys[span[1] :], values[span[1] :] = 1e3, 1e3, 1e3, 1e3
+    assert torch.equal(backend.attend(q, keys, values), before)
 
 
 def test_the_cpu_takes_torch_and_refuses_flashinfer() -> None:
