@@ -38,14 +38,14 @@ class Stream:
         attention: AttentionChoice,
         precision: Precision | None = None,
     ) -> None:
-        """``grid``: patch rows and columns; ``precision``: of matrix work and caches (None: bf16 on a GPU, else fp32);
-        the residual stream is fp32.
+        """``grid``: patch rows and columns; ``precision``: of matrix work and caches, `plain_precision` if None; the
+        residual stream is fp32.
 
         Raises ResourceError if the caches do not fit in free memory.
         """
         self._network = network
         self._device = network.image_mean.device
-        self._half = precision == "bf16" if precision else self._device.type == "cuda"
+        self._half = (precision or plain_precision(self._device)) == "bf16"
         dtype = torch.bfloat16 if self._half else torch.float32
         config, patches = preset.network, grid[0] * grid[1]
         # As the network has it.
@@ -102,14 +102,15 @@ class Engine:
         preset: Preset,
         weights_sha256: str,
         attention: AttentionChoice = "auto",
-        precision: Precision = "fp32",
+        precision: Precision | None = None,
     ) -> None:
+        """``precision``: as `Stream` has it."""
         self.preset = preset
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
         self._choice = attention
-        self.precision = precision
+        self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self.reset()
 
     @property
@@ -239,11 +240,16 @@ def load_engine(
     return Engine(network.to(target), chosen, file_sha256(weights), attention, precision)
 
 
+def plain_precision(device: torch.device) -> Precision:
+    """bf16 on a GPU, fp32 on any CPU."""
+    return "bf16" if device.type == "cuda" else "fp32"
+
+
 def fast_precision(device: torch.device) -> Precision:
-    """bf16 on a GPU and on a CPU that has instructions for it; without them it would be slower than fp32."""
-    if device.type == "cuda":
+    """bf16 also on a CPU that has instructions for it; without them it would be slower than fp32."""
+    if device.type == "cpu" and CPU_INFO.is_file() and CPU_FLAG in CPU_INFO.read_text().split():
         return "bf16"
-    return "bf16" if CPU_INFO.is_file() and CPU_FLAG in CPU_INFO.read_text().split() else "fp32"
+    return plain_precision(device)
 
 
 def _choose_device(device: str) -> torch.device:

@@ -19,6 +19,7 @@ WORKSPACE_BYTES = 256 * 2**20
 SCORES_AT_ONCE = 2**25
 """Of `attend_by_products`: 64 MiB in bf16."""
 LENGTH_STEP = 256
+"""Keys are read in multiples of this: each size leaves another kernel in oneDNN's cache, megabytes a frame."""
 
 
 def merge_spans(spans: list[Span]) -> list[Span]:
@@ -60,7 +61,6 @@ class TorchAttention:
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if q.dtype == torch.bfloat16 and q.device.type == "cpu" and len(self._spans) == 1:
             start, stop = self._spans[0]
-            # Every new size would leave another kernel in oneDNN's cache, megabytes a frame: few sizes, and a mask.
             hidden = min(start, (start - stop) % LENGTH_STEP)
             return attend_by_products(q, keys[start - hidden : stop], values[start - hidden : stop], hidden)
         k, v = self._read(keys), self._read(values)

@@ -10,7 +10,7 @@ from torch import Tensor
 from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
-from stream_recon.app.training.targets import Targets
+from stream_recon.app.training.targets import Targets, neighbours
 from stream_recon.models.pose import quaternion_to_matrix
 
 
@@ -58,12 +58,12 @@ DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Ten
 
 def draw_pairs(rng: np.random.Generator, frames: int) -> Tensor:
     """Indices of frames to compare, int64 [2, N] (other, frame): all neighbours, then as many random pairs."""
-    later = np.arange(1, frames)
+    near = neighbours(frames)
     if frames < 3:
-        return torch.from_numpy(np.stack([later - 1, later]))
+        return near
     frame = np.arange(frames)
     other = (frame + rng.integers(1, frames, frames)) % frames
-    return torch.from_numpy(np.stack([np.r_[later - 1, other], np.r_[later, frame]]))
+    return torch.cat([near, torch.from_numpy(np.stack([other, frame]))], dim=1)
 
 
 class Criterion:

@@ -8,16 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream_recon.app import cli, commands
+from stream_recon.app import commands
 from stream_recon.app.commands import default_output
 from stream_recon.app.result_folder import read_result
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
+from tests.app.program import exit_code
 
 Run = Callable[..., int]
 
@@ -36,16 +38,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[Any,
         loaded.append(arguments)
         return FakeEngine()
 
-    def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0)
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "load_engine", load)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    return call
+    return partial(exit_code, monkeypatch)
 
 
 def error_line(capfd: pytest.CaptureFixture[str]) -> str:

@@ -1,13 +1,13 @@
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream_recon.app import cli
 from stream_recon.app.batch import units
 from tests.app.batch.fakes import RoomLoader
+from tests.app.program import exit_code
 
 Run = Callable[..., int]
 
@@ -27,11 +27,5 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
-    def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0)
-
     monkeypatch.chdir(tmp_path)
-    return call
+    return partial(exit_code, monkeypatch)

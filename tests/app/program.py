@@ -1,0 +1,15 @@
+"""The program as a user starts it, in this process."""
+
+import sys
+
+import pytest
+
+from stream_recon.app import cli
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Of ``stream-recon`` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
