@@ -19,8 +19,9 @@ P = ParamSpec("P")
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
-    "what it recognises; 'stream-recon view --help' says more. A word is a command only as the first argument; for "
-    "a video or folder that is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
+    "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on; "
+    "'stream-recon view --help' says more. A word is a command only as the first argument; for a video or folder that "
+    "is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
     "(what was finished is kept)."
 )
 
@@ -223,11 +224,33 @@ def datasets_command() -> int:
     return print_datasets()
 
 
+@reported
+def plan_command(
+    source: Annotated[str, typer.Argument(help="Video file, folder of images, camera number (0), or address")],
+    memory: Annotated[
+        str | None, typer.Option(help="Of the GPU, such as 8GB or 8GiB; else what is free on this machine's.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="This preset or TOML file alone; else all that ship.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write the first choice as a preset, for --preset FILE.", metavar="FILE.toml")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it exists.")] = False,
+) -> int:
+    """Print what fits in a GPU's memory for a source: preset, window, image size, expected frames/s and memory.
+
+    Nothing is reconstructed, and no GPU is needed.
+    """
+    from stream_recon.app.plan import run
+
+    return run(source, memory=memory, preset=preset, write=write, overwrite=overwrite)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,
+    "plan": plan_command,
 }
 
 

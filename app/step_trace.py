@@ -5,7 +5,7 @@ So no GPU and no weights are needed, and the figures follow the network's code i
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -136,7 +136,7 @@ class _LiveBytes(TorchDispatchMode):
 
     def __init__(self, beside: Iterable[Tensor]) -> None:
         """``beside``: tensors that are not counted."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in beside)
         self._bytes = 0
         self.peak = 0
@@ -161,8 +161,7 @@ class _LiveBytes(TorchDispatchMode):
         size = storage.nbytes()
         self._bytes += size
         self.peak = max(self.peak, self._bytes)
-        release: Callable[[int], None] = self._release
-        weakref.finalize(storage, release, size)
+        weakref.finalize(storage, self._release, size)
 
     def _release(self, size: int) -> None:
         self._bytes -= size

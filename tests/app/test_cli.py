@@ -60,7 +60,7 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    commands = [["view", "--help"], ["eval", "--help"], ["batch", "--help"], ["datasets", "--help"]]
+    commands = [[word, "--help"] for word in ("view", "eval", "batch", "datasets", "plan")]
     for arguments in (["--help"], *commands, ["--version"]):
         begun = time.monotonic()
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
