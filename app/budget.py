@@ -4,6 +4,7 @@ The parts of the memory, and of the time, are computed from shapes; what cannot 
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -96,24 +97,35 @@ H200 = DeviceRates("NVIDIA H200", 790e12, 4.3e12)
 
 
 def measure_rates(device: torch.device, seconds: float = 0.1) -> DeviceRates:
-    """Rates of a CUDA device, measured in about twice ``seconds`` with 0.4 GiB of its memory."""
-    a, b = (torch.ones(6144, 6144, device=device, dtype=COMPUTE) for _ in range(2))
-    product = torch.empty_like(a)
-    source = torch.zeros(128 * MEBIBYTE, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
+    """Rates of a CUDA device, measured in about twice ``seconds`` with 0.5 GiB of its memory."""
+    a, b, out = (torch.ones(6144, 6144, device=device, dtype=COMPUTE) for _ in range(3))
+    source, target = (torch.zeros(128 * MEBIBYTE, device=device, dtype=torch.uint8) for _ in range(2))
 
-    def rate(work: float, multiply: bool) -> float:
-        begin, done = 0.0, -2
-        while done < 0 or time.perf_counter() - begin < seconds:
-            if done == 0:
-                begin = time.perf_counter()
-            torch.mm(a, b, out=product) if multiply else target.copy_(source)
-            torch.cuda.synchronize(device)
-            done += 1
-        return work * done / (time.perf_counter() - begin)
+    def multiply() -> None:
+        torch.mm(a, b, out=out)
+        torch.cuda.synchronize(device)
 
-    name = torch.cuda.get_device_name(device)
-    return DeviceRates(name, rate(2.0 * len(a) ** 3, multiply=True), rate(2.0 * source.nbytes, multiply=False))
+    def copy() -> None:
+        target.copy_(source)
+        torch.cuda.synchronize(device)
+
+    return DeviceRates(
+        name=torch.cuda.get_device_name(device),
+        matrix_flops=2.0 * len(a) ** 3 * calls_per_second(multiply, seconds),
+        bandwidth=2.0 * source.nbytes * calls_per_second(copy, seconds),
+    )
+
+
+def calls_per_second(work: Callable[[], None], seconds: float) -> float:
+    """How often ``work`` is done in a second: after two calls to warm up, over at least ``seconds`` and one call."""
+    for _ in range(2):
+        work()
+    begin, calls, passed = time.perf_counter(), 0, 0.0
+    while not calls or passed < seconds:
+        work()
+        calls += 1
+        passed = time.perf_counter() - begin
+    return calls / passed
 
 
 def step_seconds(

@@ -1,9 +1,10 @@
 import dataclasses
+import time
 
 import pytest
 import torch
 
-from stream_recon.app.budget import H200, DeviceRates, run_memory, step_seconds
+from stream_recon.app.budget import H200, DeviceRates, calls_per_second, run_memory, step_seconds
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import Preset, load_preset
 
@@ -46,3 +47,16 @@ def test_the_full_size_step_takes_the_time_that_its_constants_were_made_from() -
 def test_a_device_without_limits_still_has_to_be_given_its_work() -> None:
     endless = DeviceRates("endless", 1e30, 1e30)
     assert 1e-3 < step_seconds(SMALL, (12, 16), endless) <= step_seconds(SMALL, (12, 16), H200)
+
+
+def test_calls_are_counted_over_the_time_they_take() -> None:
+    calls = 0
+
+    def work() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.02)
+
+    assert 0 < calls_per_second(work, 0.1) <= 50
+    assert 3 <= calls <= 7
+    assert calls_per_second(work, 0.0) > 0
