@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from stream_recon.app.step_trace import network_size, trace_step
-from stream_recon.cache.attention import WORKSPACE_BYTES
+from stream_recon.cache.flashinfer_attention import WORKSPACE_BYTES
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
 

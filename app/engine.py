@@ -2,19 +2,21 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream_recon.app.keyframes import Decision, View, keyframe_policy
+from stream_recon.app.keyframes import Decision
+from stream_recon.app.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.preprocess import plan_image, prepare
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics
-from stream_recon.cache.attention import AttentionChoice, choose_attention
-from stream_recon.cache.stream import StreamMemory, StreamSchema
+from stream_recon.app.stream import Stream
+from stream_recon.cache.choose import AttentionChoice
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.network import Prediction, StreamingNetwork
@@ -22,71 +24,6 @@ from stream_recon.models.pose import focal_lengths, pose_to_matrix
 from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256, load_network
 
 logger = logging.getLogger(__name__)
-
-Precision = Literal["fp32", "bf16"]
-CPU_INFO, CPU_FLAG = Path("/proc/cpuinfo"), "avx512_bf16"
-
-
-class Stream:
-    """One stream through a network: its memory and its keyframe policy. Works on tensors."""
-
-    def __init__(
-        self,
-        network: StreamingNetwork,
-        preset: Preset,
-        grid: tuple[int, int],
-        attention: AttentionChoice,
-        precision: Precision | None = None,
-    ) -> None:
-        """``grid``: patch rows and columns; ``precision``: of matrix work and caches, `plain_precision` if None; the
-        residual stream is fp32.
-
-        Raises ResourceError if the caches do not fit in free memory.
-        """
-        self._network = network
-        self._device = network.image_mean.device
-        self._half = (precision or plain_precision(self._device)) == "bf16"
-        dtype = torch.bfloat16 if self._half else torch.float32
-        config, patches = preset.network, grid[0] * grid[1]
-        # As the network has it.
-        camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
-        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype)
-        schema.check_fits(_available_memory(self._device))
-        backend = choose_attention(
-            attention,
-            heads=config.heads,
-            head_dim=config.head_dim,
-            special=config.special_tokens,
-            patches=patches,
-            device=self._device,
-            dtype=dtype,
-        )
-        self.attention = backend.name
-        self.memory = StreamMemory(schema, preset.stream, backend, self._device)
-        self._policy = keyframe_policy(preset.stream)
-
-    # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
-    @torch.no_grad()
-    def step(self, images: Tensor) -> tuple[Prediction, Decision]:
-        """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
-
-        A frame that is no keyframe leaves no trace in any cache.
-        """
-        first = self.memory.frames == 0
-        self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            prediction = self._network(images[None].to(self._device), self.memory)
-        view = View(prediction.pose[-1, 0, -1], prediction.depth[0, -1])
-        if first:
-            self._policy.start(view)
-            decision = Decision(True, None)
-        else:
-            decision = self._policy.decide(view)
-        if decision.is_keyframe:
-            self.memory.commit()
-        else:
-            self.memory.rollback()
-        return prediction, decision
 
 
 class Engine:
@@ -168,7 +105,7 @@ class Engine:
 
     def _advance(self, frames: list[tuple[Frame, NDArray[np.uint8]]]) -> list[FrameResult]:
         assert self._stream is not None and self._transform is not None
-        pixels = torch.from_numpy(np.stack([rgb for _, rgb in frames]))
+        pixels = torch.from_numpy(np.stack([rgb for _, rgb in frames])).to(self._network.image_mean.device)
         images = pixels.permute(0, 3, 1, 2).float() / 255
         prediction, decision = self._stream.step(images)
         return _to_results(frames, prediction, decision, self._transform)
@@ -180,8 +117,7 @@ def _to_results(
     decision: Decision,
     transform: ImageTransform,
 ) -> list[FrameResult]:
-    pose = prediction.pose[-1, 0].double().cpu()
-    depth, confidence = prediction.depth[0].cpu().numpy(), prediction.confidence[0].cpu().numpy()
+    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = transform.crop
     # The field of view is the crop's, whatever the network's pixels were.
@@ -197,8 +133,8 @@ def _to_results(
                 cx=left + crop_width / 2,
                 cy=top + crop_height / 2,
             ),
-            depth=depth[i],
-            confidence=confidence[i],
+            depth=depth[i].numpy(),
+            confidence=confidence[i].numpy(),
             rgb=rgb,
             transform=transform,
             is_keyframe=decision.is_keyframe,
@@ -206,6 +142,14 @@ def _to_results(
         )
         for i, (frame, rgb) in enumerate(frames)
     ]
+
+
+def _to_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies in host memory; from a GPU through pinned memory and with one wait for all."""
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    if tensors[0].is_cuda:
+        torch.cuda.current_stream().synchronize()
+    return copies
 
 
 def load_engine(
@@ -234,22 +178,18 @@ def load_engine(
     target = _choose_device(device)
     network = load_network(weights, chosen.network)
     precision = fast_precision(target)
-    if precision == "bf16" and target.type == "cpu":
-        network.store_matrices_in_half()
+    if precision == "bf16":
+        prepare_network(network, target)
     logger.info("loaded %s on %s, %s", weights, target, precision)
     return Engine(network.to(target), chosen, file_sha256(weights), attention, precision)
 
 
-def plain_precision(device: torch.device) -> Precision:
-    """bf16 on a GPU, fp32 on any CPU."""
-    return "bf16" if device.type == "cuda" else "fp32"
-
-
-def fast_precision(device: torch.device) -> Precision:
-    """bf16 also on a CPU that has instructions for it; without them it would be slower than fp32."""
-    if device.type == "cpu" and CPU_INFO.is_file() and CPU_FLAG in CPU_INFO.read_text().split():
-        return "bf16"
-    return plain_precision(device)
+def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
+    """Lay weights out for inference in bf16 on ``device``; before they go there, so that fp32 ones never take room."""
+    if device.type == "cuda" and find_spec("triton") is not None:
+        network.fuse_for_gpu()
+    else:
+        network.store_matrices_in_half()
 
 
 def _choose_device(device: str) -> torch.device:
@@ -260,16 +200,3 @@ def _choose_device(device: str) -> torch.device:
     if device not in ("cuda", "cpu"):
         raise ResourceError(f"unknown device {device!r}: use auto, cuda or cpu")
     return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-
-
-def _available_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + cached)
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    return 2**62  # no way to tell: let the allocator decide

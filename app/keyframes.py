@@ -14,44 +14,35 @@ NEAR = 1e-6
 
 
 @dataclass(frozen=True)
-class View:
-    """One frame's prediction."""
-
-    pose: Tensor  # [9]
-    depth: Tensor  # [h, w]
-
-
-@dataclass(frozen=True)
 class Decision:
     is_keyframe: bool
     flow: float | None
 
 
-def mean_flow(view: View, reference: View) -> float:
-    """Mean displacement in pixels of ``view``'s surface when it is seen from ``reference``'s camera (LingBot-Map).
+def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
+    """Mean displacement in pixels of a view's surface when it is seen from another camera (LingBot-Map); a scalar.
 
-    Every 8th pixel is unprojected by the view's own depth and pose; those in front of the reference camera count.
+    pose codes [9]; depth [h, w] of the view. Every 8th pixel is unprojected by the view's own depth and pose; those
+    in front of the reference camera count. The host is not asked for anything, so that it can be captured.
     """
-    height, width = view.depth.shape
-    depth = view.depth[::PIXEL_STEP, ::PIXEL_STEP]
+    height, width = depth.shape
+    depth = depth[::PIXEL_STEP, ::PIXEL_STEP]
     v, u = torch.meshgrid(
         torch.arange(0, height, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
         torch.arange(0, width, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
         indexing="ij",
     )
-    fx, fy = focal_lengths(view.pose, height, width)
+    fx, fy = focal_lengths(pose, height, width)
     points = torch.stack([(u - width / 2) / fx * depth, (v - height / 2) / fy * depth, depth], dim=-1)
-    T_world_view, T_world_reference = pose_to_matrix(view.pose), pose_to_matrix(reference.pose)
+    T_world_view, T_world_reference = pose_to_matrix(pose), pose_to_matrix(reference_pose)
     R, t = T_world_reference[:3, :3], T_world_reference[:3, 3]
     world = points @ T_world_view[:3, :3].T + T_world_view[:3, 3]
     seen = (world - t) @ R
     z = seen[..., 2].clamp_min(NEAR)
-    fx, fy = focal_lengths(reference.pose, height, width)
+    fx, fy = focal_lengths(reference_pose, height, width)
     du, dv = seen[..., 0] / z * fx + width / 2 - u, seen[..., 1] / z * fy + height / 2 - v
     valid = (depth > NEAR) & (seen[..., 2] > NEAR)
-    if not bool(valid.any()):
-        return 0.0
-    return float(torch.hypot(du, dv)[valid].mean())
+    return torch.where(valid, torch.hypot(du, dv), 0).sum() / valid.sum().clamp_min(1)
 
 
 class KeyframePolicy(Protocol):
@@ -62,40 +53,40 @@ class KeyframePolicy(Protocol):
         """The next frame is known to be a keyframe, and the window is to count it: hide the oldest frame from it."""
         ...
 
-    def start(self, last_scale_frame: View) -> None: ...
+    @property
+    def needs_flow(self) -> bool:
+        """`decide` wants the `mean_flow` since the last keyframe; the last scale frame is the first of these."""
+        ...
 
-    def decide(self, view: View) -> Decision: ...
+    def decide(self, flow: float | None) -> Decision: ...
 
 
 class FlowKeyframes:
     """A keyframe when the view has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
 
     evicts_first = False
+    needs_flow = True
 
     def __init__(self, threshold: float, max_gap: int) -> None:
         self._threshold = threshold
         self._max_gap = max_gap
-        self._reference: View | None = None
         self._since = 0
         self._streamed = 0
 
-    def start(self, last_scale_frame: View) -> None:
-        self._reference = last_scale_frame
-
-    def decide(self, view: View) -> Decision:
-        assert self._reference is not None
+    def decide(self, flow: float | None) -> Decision:
+        assert flow is not None
         self._since += 1
         self._streamed += 1
-        flow = mean_flow(view, self._reference)
         chosen = self._streamed == 1 or flow > self._threshold or self._since >= self._max_gap
         if chosen:
-            self._reference = view
             self._since = 0
         return Decision(chosen, flow)
 
 
 class IntervalKeyframes:
     """The first streamed frame and every ``interval``-th after it."""
+
+    needs_flow = False
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -105,10 +96,7 @@ class IntervalKeyframes:
     def evicts_first(self) -> bool:
         return self._streamed % self._interval == 0
 
-    def start(self, last_scale_frame: View) -> None:
-        pass
-
-    def decide(self, view: View) -> Decision:
+    def decide(self, flow: float | None) -> Decision:
         chosen = self.evicts_first
         self._streamed += 1
         return Decision(chosen, None)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.cache.pages import Lease, SlotWindow
+from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -36,21 +37,34 @@ class CameraCache:
     """Scale frames' tokens stay; of later ones the last ``camera_window`` are remembered."""
 
     def __init__(
-        self, schema: CameraCacheSchema, stream: StreamConfig, device: torch.device, dtype: torch.dtype
+        self,
+        schema: CameraCacheSchema,
+        stream: StreamConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        inputs: StepInputs | None = None,
     ) -> None:
+        """``inputs``: as `FrameCache` has them."""
         self.slots = SlotWindow(stream.scale_frames, stream.camera_window)
         shape = (schema.layers, schema.heads, schema.slots, schema.head_dim)
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)
+        self._inputs = inputs
         self._lease: Lease | None = None
 
     def begin(self, count: int) -> None:
         self._lease = self.slots.begin(count)
+        if self._inputs is not None:
+            self._inputs.set_camera(self._lease.written[0], self._lease.visible)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q, k, v [S, H, D] of the step's frames -> [S, H, D]."""
         assert self._lease is not None, "attend outside a step"
         keys, values = self._keys[layer], self._values[layer]
+        if self._inputs is not None and len(self._lease.written) == 1:
+            from stream_recon.cache.camera_step import attend_slots  # needs Triton
+
+            return attend_slots(q, k, v, keys, values, self._inputs)
         for frame, slot in enumerate(self._lease.written):
             keys[:, slot], values[:, slot] = k[frame], v[frame]
         seen = sorted(self._lease.visible)

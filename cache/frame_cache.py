@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
 from stream_recon.cache.pages import Lease, SlotWindow, SpecialLog
+from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -67,7 +68,9 @@ class FrameCache:
         backend: AttentionBackend,
         device: torch.device,
         dtype: torch.dtype,
+        inputs: StepInputs | None = None,
     ) -> None:
+        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph."""
         self.schema = schema
         self.slots = SlotWindow(stream.scale_frames, stream.window)
         self.log = SpecialLog(stream.scale_frames, stream.special_budget)
@@ -76,6 +79,9 @@ class FrameCache:
         # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)
+        # Largest norm of a key so far, for kernels that bound scores by it.
+        self._key_norms = torch.zeros(schema.layers, schema.heads, device=device)
+        self._inputs = inputs
         self._written: tuple[Lease, Lease] | None = None
 
     def begin(self, count: int, *, evict_first: bool = False) -> None:
@@ -91,16 +97,23 @@ class FrameCache:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the step's keys and values of ``layer`` and attend to all that is visible; [T, H, D] each."""
         assert self._written is not None, "attend outside a step"
-        keys, values = self._keys[layer], self._values[layer]
+        keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
+        if self._inputs is not None and len(self._written[0].written) == 1:
+            from stream_recon.cache.store import store_frame  # needs Triton, which only GPU builds of torch bring
+
+            store_frame(k, v, keys, values, key_norms, self.schema.special, self._inputs)
+        else:
+            self._store(k, v, keys, values)
+            if self._inputs is not None:
+                torch.maximum(key_norms, k.float().norm(dim=-1).amax(0), out=key_norms)
+        return self.backend.attend(q.to(keys.dtype), keys, values, key_norms)
+
+    @property
+    def positions_written(self) -> tuple[int, int]:
+        """First pool positions of the special tokens and of the patches of the step's first frame."""
+        assert self._written is not None, "no step is open"
         patch_lease, special_lease = self._written
-        size = self.schema.special + self.schema.patches
-        for frame, (slot, entry) in enumerate(zip(patch_lease.written, special_lease.written, strict=True)):
-            first = frame * size
-            patch_first = first + self.schema.special
-            for pool, new in ((keys, k), (values, v)):
-                pool[slice(*self._special_span(entry))] = new[first:patch_first]
-                pool[slice(*self._patch_span(slot))] = new[patch_first : first + size]
-        return self.backend.attend(q.to(keys.dtype), keys, values)
+        return self._special_span(special_lease.written[0])[0], self._patch_span(patch_lease.written[0])[0]
 
     def commit(self) -> None:
         """Keep the step's frames; the oldest frame of a full window leaves."""
@@ -115,6 +128,16 @@ class FrameCache:
         self._written = None
         self.slots.rollback()
         self.log.rollback()
+
+    def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
+        assert self._written is not None
+        size = self.schema.special + self.schema.patches
+        for frame, (slot, entry) in enumerate(zip(*(lease.written for lease in self._written), strict=True)):
+            first = frame * size
+            patch_first = first + self.schema.special
+            for pool, new in ((keys, k), (values, v)):
+                pool[slice(*self._special_span(entry))] = new[first:patch_first]
+                pool[slice(*self._patch_span(slot))] = new[patch_first : first + size]
 
     def _patch_span(self, slot: int) -> Span:
         start = self.schema.base + slot * self.schema.patches

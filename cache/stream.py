@@ -8,6 +8,7 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
+from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
@@ -55,20 +56,33 @@ class StreamMemory:
     """The `Memory` of one stream (B = 1). Between ``begin`` and ``commit`` or ``rollback`` the network may attend."""
 
     def __init__(
-        self, schema: StreamSchema, stream: StreamConfig, backend: AttentionBackend, device: torch.device
+        self,
+        schema: StreamSchema,
+        stream: StreamConfig,
+        backend: AttentionBackend,
+        device: torch.device,
+        inputs: StepInputs | None = None,
     ) -> None:
+        """``inputs``: given, steps of one frame take all that changes from there, and may be captured."""
         self._device = device
-        self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype)
-        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype)
+        self._inputs = inputs
+        self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs)
+        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs)
+        self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
         self.frames = 0
         """Frames committed so far."""
 
     def begin(self, count: int, *, evict_first: bool = False) -> None:
         """Open a step: the scale frames in the first one, a single frame in each later one."""
+        if self._inputs is not None:
+            self._inputs.open()
         self._frame_cache.begin(count, evict_first=evict_first)
         self._camera_cache.begin(count)
         self._pending = count
+        if self._inputs is not None:
+            self._inputs.set_frame(self.frames, *self._frame_cache.positions_written)
+            self._inputs.upload()
 
     def commit(self) -> None:
         self._frame_cache.commit()
@@ -83,16 +97,26 @@ class StreamMemory:
 
     @property
     def times(self) -> Tensor:
+        if self._is_fixed:
+            assert self._inputs is not None
+            return self._inputs.time.long()[None]
         return torch.arange(self.frames, self.frames + self._pending, device=self._device)[None]
 
     @property
     def is_later_frame(self) -> Tensor:
-        return (self.times[0] > 0).long()
+        return self._one if self._is_fixed else (self.times[0] > 0).long()
 
     @property
     def is_streamed_frame(self) -> Tensor:
         # The first step holds the scale frames, however few they are.
+        if self._is_fixed:
+            return self._one
         return torch.full((self._pending,), int(self.frames > 0), device=self._device)
+
+    @property
+    def _is_fixed(self) -> bool:
+        """A step like all others: nothing in it may depend on the host's counters."""
+        return self._inputs is not None and self.frames > 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self._frame_cache.attend(layer, q[0], k[0], v[0])[None].to(v.dtype)

@@ -48,7 +48,9 @@ class CameraHead(nn.Module):
             x = tokens + gate * (normed * (1 + scale) + shift)
             for depth, block in enumerate(self.trunk):
                 x = block(x, partial(memory.attend_camera, iteration * len(self.trunk) + depth))
-            delta = self.pose_branch(self.trunk_norm(x)).float()
+            # In fp32 on any device: a pose rounded to bf16 would be off by tenths of a degree.
+            with torch.autocast(x.device.type, enabled=False):
+                delta = self.pose_branch(self.trunk_norm(x.float()))
             total = delta if total is None else total.detach() + delta
             pose = total
             poses.append(torch.cat([total[..., :7], F.relu(total[..., 7:])], dim=-1))

@@ -46,6 +46,7 @@ class Encoder(nn.Module):
             for _ in range(config.encoder_depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self._kept: tuple[tuple[tuple[int, ...], int], Tensor] | None = None
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
@@ -54,7 +55,7 @@ class Encoder(nn.Module):
             features, detail = self.stem(images)
             x = x + features
         grid = x.shape[-2:]
-        x = x.flatten(2).transpose(1, 2).float() + self._positions(grid)
+        x = x.flatten(2).transpose(1, 2).float() + self._positions(tuple(grid))
         first = self.cls_token + self.pos_embed[:, :1]
         leading = torch.cat([first, self.register_tokens], dim=1).expand(x.shape[0], -1, -1)
         x = torch.cat([leading, x], dim=1)
@@ -62,12 +63,20 @@ class Encoder(nn.Module):
             x = block(x, attend_within)
         return self.norm(x)[:, 1 + self.registers :], detail
 
-    def _positions(self, grid: torch.Size) -> Tensor:
-        """The position table resized to the patch grid, [1, gh*gw, dim]."""
+    def _positions(self, grid: tuple[int, ...]) -> Tensor:
+        """The position table resized to the patch grid, [1, gh*gw, dim]; kept once the table does not change."""
+        if self.pos_embed.requires_grad:
+            return self._resized_positions(grid)
+        key = (grid, self.pos_embed.data_ptr())
+        if self._kept is None or self._kept[0] != key:
+            self._kept = (key, self._resized_positions(grid))
+        return self._kept[1]
+
+    def _resized_positions(self, grid: tuple[int, ...]) -> Tensor:
         table = self.pos_embed[:, 1:].float()
         side = int(table.shape[1] ** 0.5)
-        if tuple(grid) == (side, side):
+        if grid == (side, side):
             return table
         table = table.unflatten(1, (side, side)).permute(0, 3, 1, 2)
-        table = F.interpolate(table, size=tuple(grid), mode="bicubic", antialias=True)
+        table = F.interpolate(table, size=grid, mode="bicubic", antialias=True)
         return table.flatten(2).transpose(1, 2)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from stream_recon.app import engine as engine_module
+from stream_recon.app import precision
+from stream_recon.app import stream as stream_module
 from stream_recon.app.engine import Engine, load_engine
 from stream_recon.app.results import Frame, FrameResult
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
@@ -57,7 +58,7 @@ def test_bf16_stays_near_fp32() -> None:
 
 def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(engine_module, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(precision, "CPU_INFO", cpuinfo)
     assert load_engine(device="cpu").precision == "fp32"
     cpuinfo.write_text("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n")
     assert load_engine(device="cpu").precision == "bf16"
@@ -110,7 +111,7 @@ def test_a_frame_of_another_size_is_refused_by_number() -> None:
 
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_available_memory", lambda device: 1000)
+    monkeypatch.setattr(stream_module, "_available_memory", lambda device: 1000)
     with pytest.raises(ResourceError, match="cache needs"):
         list(tiny_engine().stream(frames(3)))
 

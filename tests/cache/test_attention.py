@@ -1,14 +1,9 @@
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from stream_recon.cache import attention
-from stream_recon.cache.attention import TorchAttention, choose_attention, merge_spans
-from stream_recon.configs.errors import ResourceError
-
-SIZES = {"heads": 2, "head_dim": 32, "special": 6, "patches": 12}
+from stream_recon.cache.attention import TorchAttention, merge_spans
 
 
 def test_spans_that_touch_are_joined() -> None:
@@ -54,18 +49,3 @@ def test_bf16_on_a_cpu_reads_exactly_its_span(span: tuple[int, int]) -> None:
     before = result.clone()
     keys[: span[0]], values[: span[0]], keys[span[1] :], values[span[1] :] = 1e3, 1e3, 1e3, 1e3
     assert torch.equal(backend.attend(q, keys, values), before)
-
-
-def test_the_cpu_takes_torch_and_refuses_flashinfer() -> None:
-    where = {"device": torch.device("cpu"), "dtype": torch.float32}
-    assert choose_attention("auto", **SIZES, **where).name == "sdpa"
-    with pytest.raises(ResourceError, match="sdpa"):
-        choose_attention("flashinfer", **SIZES, **where)
-
-
-def test_flashinfer_that_is_not_installed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flashinfer", None)
-    where = {"device": torch.device("cuda"), "dtype": torch.bfloat16}
-    with pytest.raises(ResourceError, match="pip install"):
-        choose_attention("flashinfer", **SIZES, **where)
-    assert choose_attention("auto", **SIZES, **where).name == "sdpa"

@@ -1,0 +1,63 @@
+from typing import cast
+
+import pytest
+import torch
+
+from stream_recon.cache import choose
+from stream_recon.cache.choose import AttentionChoice, AttentionSizes, choose_attention
+from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.configs.errors import ResourceError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+INPUTS = cast(StepInputs, object())
+
+
+def sizes(dtype: torch.dtype = torch.bfloat16) -> AttentionSizes:
+    return AttentionSizes(heads=2, head_dim=32, special=6, patches=12, pool_tokens=180, dtype=dtype)
+
+
+@pytest.mark.parametrize("choice", ["flashinfer", "fa2", "fa3", "triton", "cudnn"])
+def test_the_cpu_takes_torch_and_refuses_the_rest(choice: AttentionChoice) -> None:
+    assert choose_attention("auto", sizes(torch.float32), CPU).name == "sdpa"
+    with pytest.raises(ResourceError, match=r"CUDA.*sdpa"):
+        choose_attention(choice, sizes(), CPU)
+    with pytest.raises(ResourceError, match=r"half precision.*sdpa"):
+        choose_attention(choice, sizes(torch.float32), CUDA)
+
+
+def test_flashinfer_that_is_not_installed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    with pytest.raises(ResourceError, match="pip install"):
+        choose_attention("flashinfer", sizes(), CUDA, INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({"triton": 1.0, "fa2": 1.5, "fa3": 1.2}, "triton"),
+        ({"triton": 1.0, "fa2": 1.01, "fa3": 1.2}, "fa2"),
+        ({"triton": 2.0, "fa2": 1.5, "fa3": 1.2}, "fa3"),
+    ],
+)
+def test_the_fastest_is_timed_once_and_flashinfer_wins_a_tie(
+    times: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    asked: list[str] = []
+
+    def build(name: str, *_: object) -> str:
+        asked.append(name)
+        return name
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
+    monkeypatch.setattr(choose, "_candidates", lambda choice: list(times))
+    monkeypatch.setattr(choose, "_build", build)
+    monkeypatch.setattr(choose, "time_backend", lambda backend, *_: times[backend])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
+    assert asked == [*times, expected]
+    assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
+    assert asked == [*times, expected, expected]
+    choose.timings_file().write_text("no JSON")
+    assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
