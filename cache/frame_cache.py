@@ -81,6 +81,7 @@ class FrameCache:
         self._values = torch.zeros(shape, device=device, dtype=dtype)
         # Largest norm of a key so far, for kernels that bound scores by it.
         self._key_norms = torch.zeros(schema.layers, schema.heads, device=device)
+        self._kept_norms = self._key_norms.clone()
         self._inputs = inputs
         self._written: tuple[Lease, Lease] | None = None
 
@@ -118,6 +119,7 @@ class FrameCache:
     def commit(self) -> None:
         """Keep the step's frames; the oldest frame of a full window leaves."""
         self._written = None
+        self._kept_norms.copy_(self._key_norms)
         self.slots.commit()
         kept = self.log.commit()
         if kept is not None:
@@ -126,6 +128,7 @@ class FrameCache:
     def rollback(self) -> None:
         """Forget the step's frames."""
         self._written = None
+        self._key_norms.copy_(self._kept_norms)
         self.slots.rollback()
         self.log.rollback()
 

@@ -2,10 +2,9 @@
 """Our own attention kernel (Triton): one frame's queries over the visible runs of a pool, read in place.
 
 It differs from general kernels in two points that this cache allows. The runs' bounds come from device memory, so a
-captured graph serves every state of the cache. And there is no running maximum: keys are normalised, so their largest
-norm is known when they are written, and by Cauchy and Schwarz it bounds every score of a query. Without maxima the
-accumulator is never rescaled, and one block's exponentials overlap the next block's products (the schedule of
-FlashAttention-3, Shah et al. 2024).
+captured graph serves every state of the cache. And there is no running maximum (as FlashAttention has it, Dao et al.
+2022): the largest norm of the keys is known since they were written, and by Cauchy and Schwarz it bounds every score of
+a query. Without maxima the accumulator is never rescaled, and blocks depend on one another through sums alone.
 """
 
 import math
@@ -20,8 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from stream_recon.cache.attention import Span, merge_spans
 from stream_recon.cache.step_inputs import StepInputs
 
-BLOCK_M, BLOCK_N, WARPS, STAGES = 128, 128, 8, 3
-"""The fastest of some fifty combinations on an H200, at 978 queries, 16 heads of 64 and 70,000 keys."""
+BLOCK_M, BLOCK_N, WARPS, STAGES = 64, 128, 4, 3
+"""The fastest of some seventy combinations on an H200, at 978 queries, 16 heads of 64 and 70,000 keys."""
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small ones need the room."""
 LOG2_E = math.log2(math.e)
@@ -43,23 +42,19 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
 def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop, scale, head,
                columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
                TMA: tl.constexpr):  # fmt: skip
-    if stop > start:
-        last = start + (stop - start - 1) // BLOCK_N * BLOCK_N
-        k = _keys_at(keys, key_descriptor, start, head, columns, channels, H, D, TMA, stop)
-        scores = tl.dot(q, k.T)
-        for block in tl.range(start, last, BLOCK_N, num_stages=STAGES):
-            # The next block's scores are under way while this one's weights are computed.
-            k = _keys_at(keys, key_descriptor, block + BLOCK_N, head, columns, channels, H, D, TMA, stop)
-            next_scores = tl.dot(q, k.T)
-            weights = tl.math.exp2(scores * scale - bound[:, None])
-            total += tl.sum(weights, 1)
-            v = _keys_at(values, value_descriptor, block, head, columns, channels, H, D, TMA, stop)
-            acc = tl.dot(weights.to(v.dtype), v, acc)
-            scores = next_scores
-        weights = tl.math.exp2(scores * scale - bound[:, None])
-        weights = tl.where((last + columns)[None, :] < stop, weights, 0.0)
+    full = start + (stop - start) // BLOCK_N * BLOCK_N
+    for block in tl.range(start, full, BLOCK_N, num_stages=STAGES):
+        k = _keys_at(keys, key_descriptor, block, head, columns, channels, H, D, TMA, stop)
+        weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
         total += tl.sum(weights, 1)
-        v = _keys_at(values, value_descriptor, last, head, columns, channels, H, D, TMA, stop)
+        v = _keys_at(values, value_descriptor, block, head, columns, channels, H, D, TMA, stop)
+        acc = tl.dot(weights.to(v.dtype), v, acc)
+    if full < stop:
+        k = _keys_at(keys, key_descriptor, full, head, columns, channels, H, D, TMA, stop)
+        weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
+        weights = tl.where((full + columns)[None, :] < stop, weights, 0.0)
+        total += tl.sum(weights, 1)
+        v = _keys_at(values, value_descriptor, full, head, columns, channels, H, D, TMA, stop)
         acc = tl.dot(weights.to(v.dtype), v, acc)
     return acc, total
 

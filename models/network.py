@@ -1,6 +1,7 @@
 """The streaming network: images and a memory in, pose codes and dense maps out. It keeps no state of its own."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,12 @@ class Prediction:
     @property
     def world_points_confidence(self) -> Tensor | None:
         return None if self.points is None else 1 + self.points[:, :, 3].exp()
+
+
+@lru_cache(maxsize=8)
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    """Where the camera head runs while the dense heads do: one token's products leave most of a GPU idle."""
+    return torch.cuda.Stream(device)
 
 
 class StreamingNetwork(nn.Module):
@@ -119,8 +126,11 @@ class StreamingNetwork(nn.Module):
         patches, detail = self.encoder(normalised)
         patches = patches.unflatten(0, (clips, frames))
         taps = self.aggregator(patches, grid, memory)
+        beside = _stream_beside(images.device) if images.is_cuda and not torch.is_grad_enabled() else None
+        if beside is not None:
+            beside.wait_stream(torch.cuda.current_stream())
         # On a CPU the camera head costs little, and bf16 would add hundredths of a degree of noise to each pose.
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast("cpu", enabled=False), torch.cuda.stream(beside):
             pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
         if dense_frames is not None:
@@ -132,4 +142,6 @@ class StreamingNetwork(nn.Module):
         points = None
         if self.point_head is not None:
             points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
+        if beside is not None:
+            torch.cuda.current_stream().wait_stream(beside)
         return Prediction(pose=pose, dense=dense, tokens=taps[-1], patches=patches, points=points)
