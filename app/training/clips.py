@@ -31,10 +31,10 @@ class ClipSupply:
     stream's pool, from being rendered into again before the training's kernels that read it have run: the host drops
     its references steps earlier than that.
 
-    Launching waits when the device's queue of a stream (about a thousand kernels) is full. A group is launched at
-    once, by the training's own thread, before any step of the group ahead of it: its few hundred kernels fit in the
-    empty queue of the rendering stream, and take the host about ten milliseconds while the training stream still
-    has work of the step before. Only every twelfth group builds new worlds and takes longer.
+    Launching waits when the queue of a stream (about a thousand kernels) is full, and training must not run dry
+    meanwhile. So a group is launched in one go before any step of the group ahead of it, by the training's own
+    thread (another would fight for the interpreter): its 600 kernels or so fit in the queue of the rendering
+    stream, which is empty by then. Only every twelfth group builds new worlds, in 8000 small kernels more.
 
     Args:
         patch_size: pixels along a side of a patch.
