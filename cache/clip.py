@@ -4,14 +4,13 @@ Frame t attends to the patch tokens of the scale frames, of the ``window`` frame
 the special tokens of all frames up to it. Scale frames attend to one another in both directions.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from stream_recon.cache.clip_blocks import KERNEL_OPTIONS, clip_block_mask, compiled_attention
 
 HIDDEN, SPECIAL_ONLY, FULL = 0, 1, 2
 
@@ -27,24 +26,6 @@ def frame_visibility(frames: int, scale_frames: int, window: int, device: torch.
     return torch.where(full, FULL, seen).int()
 
 
-@lru_cache(maxsize=256)
-def _block_mask(
-    frames: int, tokens: int, special: int, scale_frames: int, window: int, device: torch.device
-) -> BlockMask:
-    # Tensors, so that other numbers do not compile another kernel; arithmetic, not a table: a gathered table
-    # would be staged through shared memory for every pair of tokens.
-    scale, reach = torch.tensor(scale_frames, device=device), torch.tensor(window, device=device)
-
-    def visible(_b: Tensor, _h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        t, s = query // tokens, key // tokens
-        past = s <= t
-        full = ((t < scale) & (s < scale)) | (past & ((s < scale) | (s >= t - reach)))
-        return full | (past & (key % tokens < special))
-
-    length = frames * tokens
-    return create_block_mask(visible, None, None, length, length, device=str(device))
-
-
 @lru_cache(maxsize=64)
 def _dense_mask(frames: int, tokens: int, special: int, scale_frames: int, window: int, device: torch.device) -> Tensor:
     """bool [S*P, S*P]"""
@@ -52,11 +33,6 @@ def _dense_mask(frames: int, tokens: int, special: int, scale_frames: int, windo
     seen = seen.repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
     is_special = torch.arange(frames * tokens, device=device) % tokens < special
     return (seen == FULL) | ((seen == SPECIAL_ONLY) & is_special)
-
-
-@lru_cache(maxsize=1)
-def _compiled_flex_attention() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=False)
 
 
 class ClipVisibility:
@@ -93,12 +69,11 @@ class ClipVisibility:
         self.is_streamed_frame = (index >= scale_frames).long()
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if self._flex:
-            y = _compiled_flex_attention()(q, k, v, block_mask=_block_mask(*self._key))
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=_dense_mask(*self._key))
-        return y.transpose(1, 2)  # type: ignore[no-any-return]
+            frames, _, special, *_ = self._key
+            return compiled_attention()(q, k, v, frames, special, clip_block_mask(*self._key), KERNEL_OPTIONS)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=_dense_mask(*self._key)).transpose(1, 2)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

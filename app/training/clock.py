@@ -60,7 +60,7 @@ class PartTimer:
         self._marks: list[tuple[str, torch.cuda.Event | float]] = []
 
     def mark(self, part: str) -> None:
-        """End ``part``, which began at the mark before; ``"start"`` begins a step."""
+        """End ``part``, which began at the mark before; ``"start"`` begins a step, and ends the part "between"."""
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -74,8 +74,8 @@ class PartTimer:
             torch.cuda.synchronize()
         totals: dict[str, float] = {}
         for (_, begin), (part, end) in zip(self._marks, self._marks[1:], strict=False):
-            if part != "start":
-                totals[part] = totals.get(part, 0.0) + _seconds(begin, end)
+            part = "between" if part == "start" else part
+            totals[part] = totals.get(part, 0.0) + _seconds(begin, end)
         self._marks.clear()
         return totals
 

@@ -55,13 +55,18 @@ class Workers:
 
 
 def join_workers(environment: Mapping[str, str] = os.environ) -> Workers:
-    """The workers that torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) describe; else, this process alone."""
+    """The workers that torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) describe; else, this process alone.
+
+    On a GPU, the calling thread works on a stream of high priority from then on: what runs beside it, such as the
+    rendering of clips, takes the room that it leaves. (No stream has less priority than the default one.)
+    """
     count = int(environment.get("WORLD_SIZE", "1"))
     rank, local = int(environment.get("RANK", "0")), int(environment.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
         # A worker may see all GPUs of the host, or its own alone.
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        torch.cuda.set_stream(torch.cuda.Stream(device, priority=-1))
     else:
         device = torch.device("cpu")
     if count > 1:

@@ -44,15 +44,16 @@ class StepReport:
         usable = norms.isfinite()
         self._skipped += int((~usable).sum())
         means = {name: float(torch.stack([p[name] for p in self._parts])[usable].mean()) for name in self._parts[0]}
-        rendering = seconds["render"] + seconds["targets"]
+        # Where clips are rendered beside the training, "clips" is what the training waits for them.
+        preparing = seconds["clips"] + seconds["targets"]
         line = {
             **means,
             "gradient_norm": float(norms[usable].mean()),
             "frames": self._total_frames,
             "skipped_steps": self._skipped,
             "frames_per_s": self._frames / (time.monotonic() - self._begin),
-            "render_frames_per_s": self._frames / self._workers / rendering,
-            "train_frames_per_s": self._frames / self._workers / (sum(seconds.values()) - rendering),
+            "clip_wait_share": seconds["clips"] / sum(seconds.values()),
+            "train_frames_per_s": self._frames / self._workers / (sum(seconds.values()) - preparing),
             "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
         }
         self.restart()

@@ -1,4 +1,4 @@
-"""The training loop: draw a step, render it, learn from it, all on the device, without the host waiting for it."""
+"""The training loop: draw a step, take its clips, learn from it, all on the device, without the host waiting."""
 
 import dataclasses
 import logging
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.scenes import SceneGenerator
 from stream_recon.app.training.checkpoint import save_weights
+from stream_recon.app.training.clips import GROUP_STEPS, ClipSupply
 from stream_recon.app.training.clock import LAG, PartTimer, SharedClock
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
@@ -36,9 +37,6 @@ from stream_recon.configs.schema import Preset
 
 logger = logging.getLogger(__name__)
 
-RENDER_AHEAD = 4
-"""Steps that take their clips from one rendering, all of one shape."""
-AHEAD_RANGE = range(RENDER_AHEAD)
 EARLY_STEPS = 10
 """First steps that are logged one by one: compiling shows there."""
 
@@ -89,10 +87,9 @@ class Trainer:
         self._rng = np.random.default_rng(own.spawn(1)[0])
         # Scene seeds lie above 2**32, clear of those of validation.
         scene_seed = 2**32 + int(own.generate_state(1)[0])
-        self._generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        self.clips = ClipSupply(generator, self._patch, workers.device)
         self._ready_at = 0.0
-        self._rendered: list[ClipBatch] = []
-        self._rendered_key: tuple[int, ...] = ()
         self.timer = PartTimer(workers.device)
         self._validator: Validator | None = None
         if config.compile:
@@ -116,10 +113,13 @@ class Trainer:
         report = StepReport(self.timer, workers.count, config.metrics_steps)
         step, seconds = 0, 0.0
         saved_at = validated_at = 0.0
+        following = self.schedule.draw(0.0)
         while seconds < config.minutes * 60 and step != config.max_steps:
             progress = self._progress(step, seconds)
-            if step % RENDER_AHEAD == 0:
-                plan = self.schedule.draw(progress)
+            if step % GROUP_STEPS == 0:
+                # Drawn a group ahead, so that its clips can be rendered meanwhile.
+                plan, following = following, self.schedule.draw(progress)
+                self.clips.begin(plan, following)
             rate = learning_rate(config.rate, step, progress)
             losses, norm = self.step(plan, rate, step)
             line = report.add(plan, losses, norm)
@@ -145,7 +145,7 @@ class Trainer:
         return summary
 
     def step(self, plan: StepPlan, rate: float, step: int) -> tuple[Losses, Tensor]:
-        """Render, learn, average; the losses and the gradient's norm before clipping, on the device."""
+        """Learn from fresh clips, average; the losses and the gradient's norm before clipping, on the device."""
         losses = self.forward_backward(plan)
         self.workers.average_(self.parameters.collect_gradient())
         self.timer.mark("exchange")
@@ -159,9 +159,8 @@ class Trainer:
         device, timer = self.workers.device, self.timer
         frames = plan.shape.frames
         timer.mark("start")
-        height, width = plan.shape.rows * self._patch, plan.shape.columns * self._patch
-        batch = self._next_clips(plan.clips, frames, height, width)
-        timer.mark("render")
+        batch = self.clips.take(plan)
+        timer.mark("clips")
         pairs = to_device(draw_pairs(self._rng, frames), device)
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
@@ -174,17 +173,6 @@ class Trainer:
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")
         return losses
-
-    def _next_clips(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
-        """Clips for one step, out of several steps' worth that were rendered at once: a scene takes thousands of
-        small kernels, however many clips they work on."""
-        key = (clips, frames, height, width)
-        if self._rendered_key != key or not self._rendered:
-            batch = self._generator.render(clips * RENDER_AHEAD, frames, height, width)
-            # Strided: a batch is sorted by kind of scene.
-            parts = [[getattr(batch, f.name)[i::RENDER_AHEAD] for f in dataclasses.fields(batch)] for i in AHEAD_RANGE]
-            self._rendered, self._rendered_key = [ClipBatch(*part) for part in parts], key
-        return self._rendered.pop()
 
     def _progress(self, step: int, seconds: float) -> float:
         """Share of the run that is over, in [0, 1]: of its time or of its steps, whichever is nearer the end."""

@@ -164,7 +164,7 @@ def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) 
 
 def test_profile_names_the_parts_of_a_step(tmp_path: Path) -> None:
     table = profile_steps(make(tmp_path, config(1)), steps=2, shape=ClipShape(4, 2, 3), kernel_rows=3)
-    for part in ("render", "targets", "forward", "backward", "exchange", "optimizer", "all"):
+    for part in ("clips", "targets", "forward", "backward", "exchange", "optimizer", "all"):
         assert f"\n{part}" in table
 
 

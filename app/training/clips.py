@@ -1,0 +1,93 @@
+"""Clips for the steps to come, rendered on a stream of their own beside the training."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+
+import torch
+
+from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.training.schedule import StepPlan
+
+GROUP_STEPS = 4
+"""Steps that take their clips from one rendering, all of one shape: a scene takes hundreds of small kernels, however
+many clips they work on."""
+
+_Key = tuple[int, int, int, int]
+
+
+@dataclass
+class _Group:
+    key: _Key
+    parts: list[ClipBatch]
+    ready: torch.cuda.Event | None
+
+
+class ClipSupply:
+    """Hands out clips, step by step, from groups that are rendered at once, the next one ahead of its time on a GPU.
+
+    The two streams meet in three places. The rendering stream waits for the constructor's caller once, since the
+    generator's tables were made there; it needs nothing else from the training. Training waits for a group's event
+    before it touches the group. And `record_stream` keeps the memory of a group, which belongs to the rendering
+    stream's pool, from being rendered into again before the training's kernels that read it have run: the host drops
+    its references steps earlier than that.
+
+    Launching waits when the queue of a stream (about a thousand kernels) is full, and training must not run dry
+    meanwhile. So a group is launched in one go before any step of the group ahead of it, by the training's own
+    thread (another would fight for the interpreter): its 600 kernels or so fit in the queue of the rendering
+    stream, which is empty by then. Only every twelfth group builds new worlds, in 8000 small kernels more.
+
+    Args:
+        patch_size: pixels along a side of a patch.
+    """
+
+    def __init__(self, generator: SceneGenerator, patch_size: int, device: torch.device) -> None:
+        self._generator = generator
+        self._patch = patch_size
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._current: _Group | None = None
+        self._ahead: _Group | None = None
+
+    def begin(self, plan: StepPlan, following: StepPlan) -> None:
+        """Start a group of steps of ``plan``'s shape, and the rendering of the group of ``following`` behind it.
+
+        What was left of the last group is dropped. On a CPU, where nothing runs beside anything, the group behind is
+        rendered when it is asked for; the clips are the same.
+        """
+        self._current = self._group(self._key(plan))
+        if self._stream is not None:
+            self._ahead = self._render(self._key(following))
+
+    def take(self, plan: StepPlan) -> ClipBatch:
+        """Clips for one step, safe to use on the caller's stream; of a new group where none of the shape is left."""
+        key = self._key(plan)
+        if self._current is None or self._current.key != key or not self._current.parts:
+            self._current = self._group(key)
+        if self._current.ready is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._current.ready)
+        return self._current.parts.pop()
+
+    def _key(self, plan: StepPlan) -> _Key:
+        shape = plan.shape
+        return plan.clips, shape.frames, shape.rows * self._patch, shape.columns * self._patch
+
+    def _group(self, key: _Key) -> _Group:
+        ahead, self._ahead = self._ahead, None
+        return ahead if ahead is not None and ahead.key == key else self._render(key)
+
+    def _render(self, key: _Key) -> _Group:
+        clips, frames, height, width = key
+        stream = self._stream
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            batch = self._generator.render(clips * GROUP_STEPS, frames, height, width)
+            ready = stream.record_event() if stream is not None else None
+        whole = [getattr(batch, field.name) for field in fields(batch)]
+        if stream is not None:
+            for tensor in whole:
+                tensor.record_stream(torch.cuda.current_stream(self._device))
+        # Strided: a batch is sorted by kind of scene.
+        parts = [ClipBatch(*(tensor[i::GROUP_STEPS] for tensor in whole)) for i in range(GROUP_STEPS)]
+        return _Group(key, parts, ready)
