@@ -19,7 +19,9 @@ TENSOR_CORE_CHANNELS = 8
 
 
 @lru_cache(maxsize=64)
-def _position_grid(height: int, width: int, channels: int, aspect: float, device: torch.device) -> Tensor:
+def _position_grid(
+    height: int, width: int, channels: int, aspect: float, device: torch.device, dtype: torch.dtype, channels_last: bool
+) -> Tensor:
     """Sine-cosine code of the pixel position, [1, channels, height, width]; the image's diagonal has length 2."""
     diagonal = (aspect**2 + 1) ** 0.5
     x = torch.linspace(-1, 1, width, device=device) * (aspect / diagonal * (width - 1) / width)
@@ -34,11 +36,13 @@ def _position_grid(height: int, width: int, channels: int, aspect: float, device
     along_x = waves(x)[None].expand(height, -1, -1)
     along_y = waves(y)[:, None].expand(-1, width, -1)
     code = torch.cat([along_x, along_y], dim=-1) * POSITION_RATIO
-    return code.permute(2, 0, 1)[None].contiguous()
+    code = code.to(dtype).permute(2, 0, 1)[None]
+    return code if channels_last else code.contiguous()
 
 
 def _add_position(x: Tensor, aspect: float) -> Tensor:
-    return x + _position_grid(x.shape[2], x.shape[3], x.shape[1], aspect, x.device).to(x.dtype)
+    channels_last = x.is_contiguous(memory_format=torch.channels_last)
+    return x + _position_grid(x.shape[2], x.shape[3], x.shape[1], aspect, x.device, x.dtype, channels_last)
 
 
 def project_channels(x: Tensor, conv: nn.Conv2d) -> Tensor:
