@@ -1,7 +1,7 @@
 """Source, engine, writer and viewer at work side by side.
 
-A thread decodes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded queues
-between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
+A thread decodes and resizes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded
+queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
 wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
 """
 
@@ -19,13 +19,14 @@ import numpy as np
 from stream_recon.app.channel import Channel
 from stream_recon.app.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
-from stream_recon.app.results import Frame, FrameResult, PoseRevision
+from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
 from stream_recon.app.run_record import Summary
 from stream_recon.app.sources import Source
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import OutputError, StreamReconError
 
-FILE_FRAMES_AHEAD = 4
+FILE_FRAMES_AHEAD = 8
+"""Small images wait; enough of them to bridge a frame that is slow to decode."""
 LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
 RESULTS_BEHIND = 16
@@ -42,7 +43,10 @@ class FrameEngine(Protocol):
     @property
     def device(self) -> str: ...
 
-    def push(self, frame: Frame) -> Sequence[FrameResult | PoseRevision]: ...
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        """Called by another thread than all else, some frames ahead of ``push``."""
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
 
     def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
 
@@ -131,7 +135,7 @@ class _Run:
         self._writer = writer
         self._viewer = viewer
         self._on_progress = on_progress
-        self._frames: Channel[Frame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
+        self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
         self._results: Channel[FrameResult | PoseRevision] = Channel(RESULTS_BEHIND)
         self._begun = time.monotonic()
         self._read = 0
@@ -145,7 +149,7 @@ class _Run:
         """Body of the first thread."""
         try:
             for frame in self._source:
-                if not self._frames.send(frame):
+                if not self._frames.send(self._engine.prepare(frame)):
                     return
         finally:
             self._frames.close()

@@ -17,7 +17,7 @@ import torch
 from stream_recon.app.live import LiveReader
 from stream_recon.app.pipeline import Progress, reconstruct
 from stream_recon.app.result_folder import read_result
-from stream_recon.app.results import Frame, FrameResult, PoseRevision
+from stream_recon.app.results import FrameResult, PoseRevision, PreparedFrame
 from stream_recon.app.run_record import Summary
 from stream_recon.app.sources import Source, open_source
 from stream_recon.app.writers import ResultWriter
@@ -147,7 +147,7 @@ def test_a_writer_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_out_of_memory_says_what_to_lower(tmp_path: Path, error: Exception) -> None:
-    def exhaust(frame: Frame) -> None:
+    def exhaust(frame: PreparedFrame) -> None:
         if frame.index == 6:
             raise error
 
@@ -159,7 +159,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, error: Exception) -> N
 
 
 def test_other_errors_of_the_engine_are_not_hidden(tmp_path: Path) -> None:
-    def fail(frame: Frame) -> None:
+    def fail(frame: PreparedFrame) -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -170,7 +170,7 @@ def test_other_errors_of_the_engine_are_not_hidden(tmp_path: Path) -> None:
 def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
     viewer, states = FakeViewer(), list[int]()
 
-    def pause(frame: Frame) -> None:
+    def pause(frame: PreparedFrame) -> None:
         if frame.index == 10:
             viewer.paused = True
             threading.Timer(0.3, resume).start()
@@ -189,7 +189,7 @@ def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
 def test_pause_of_a_live_source_drops_and_counts(tmp_path: Path) -> None:
     viewer, pauses = FakeViewer(), list[int]()
 
-    def pause(frame: Frame) -> None:
+    def pause(frame: PreparedFrame) -> None:
         # The viewer is fed by another thread: the engine may never see it at exactly five results.
         if not pauses and len(viewer.added) >= 5:
             pauses.append(frame.index)
@@ -221,7 +221,7 @@ def test_revisions_reach_writer_and_viewer(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_finishes_the_frames_under_way(tmp_path: Path) -> None:
-    def interrupt(frame: Frame) -> None:
+    def interrupt(frame: PreparedFrame) -> None:
         if frame.index == 9:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -235,7 +235,7 @@ def test_ctrl_c_finishes_the_frames_under_way(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_before_the_scale_frames_are_complete(tmp_path: Path) -> None:
-    def interrupt(frame: Frame) -> None:
+    def interrupt(frame: PreparedFrame) -> None:
         if frame.index == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -252,7 +252,7 @@ def test_ctrl_c_is_the_normal_end_of_a_live_source(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_quits_at_once(tmp_path: Path) -> None:
-    def insist(frame: Frame) -> None:
+    def insist(frame: PreparedFrame) -> None:
         if frame.index == 9:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
