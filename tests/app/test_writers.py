@@ -1,14 +1,17 @@
 import errno
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app import output_files
+from stream_recon.app import depth_files, output_files
+from stream_recon.app.depth_files import read_depth, write_depth
 from stream_recon.app.geometry import frame_points, invert_pose, rotation_matrix, transform_points
 from stream_recon.app.ply import PlyFile, VoxelTable
 from stream_recon.app.result_folder import read_result
@@ -206,6 +209,19 @@ def test_overwriting_replaces_our_files_and_no_others(tmp_path: Path) -> None:
     assert len(list(read_result(tmp_path))) == 3
 
 
+def test_depth_files_round_to_the_nearest_float16(tmp_path: Path) -> None:
+    (tmp_path / "depth").mkdir()
+    noise = np.random.default_rng(0)
+    values = (10.0 ** noise.uniform(-8, 6, (210, 301))).astype(np.float32)
+    values[0, :5] = -1, 0, np.inf, np.nan, 65519
+    result = fake_result(prepared(frames(1)[0]))
+    write_depth(tmp_path, replace(result, depth=values, confidence=values[:, ::-1]))
+    read = read_depth(tmp_path / "depth" / "000000.npz")
+    wanted = np.clip(values, 0, 65504).astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(read.depth, wanted)
+    np.testing.assert_array_equal(read.confidence, wanted[:, ::-1])
+
+
 @pytest.mark.parametrize("name", ["trajectory.txt", "points.ply", "run.json", "depth/000000.npz"])
 def test_overwriting_never_takes_a_name_that_another_program_uses(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -241,7 +257,7 @@ def test_a_full_disk_loses_only_the_frame_under_way(
 ) -> None:
     """Half of what is written next still fits, then nothing: every file goes back to its last whole state."""
     writer = write_run(tmp_path, 4, finish=False)
-    pwrite, savez = os.pwrite, np.savez
+    pwrite, replace_file = os.pwrite, output_files.replace_file
 
     def full(file: int, data: bytes, offset: int) -> int:
         path = Path(f"/proc/self/fd/{file}").readlink()
@@ -251,12 +267,15 @@ def test_a_full_disk_loses_only_the_frame_under_way(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return pwrite(file, data, offset)
 
-    def full_savez(file: Any, *args: Any, **kwargs: Any) -> None:
-        file.write(b"half of a zip")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full_replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+        def half(file: BinaryIO) -> None:
+            file.write(b"half of a zip")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        replace_file(path, half)
 
     monkeypatch.setattr(output_files.os, "pwrite", full)
-    monkeypatch.setattr(np, "savez", full_savez if target == "depth" else savez)
+    monkeypatch.setattr(depth_files, "replace_file", full_replace if target == "depth" else replace_file)
     extra = fake_result(prepared(frames(40)[39]))
     with pytest.raises(OutputError, match="No space left"):
         writer.add(extra)
