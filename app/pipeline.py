@@ -32,6 +32,8 @@ LIVE_FRAMES_AHEAD = 1
 RESULTS_BEHIND = 16
 CHECKPOINT_SECONDS = 5.0
 POLL_SECONDS = 0.1
+PROGRESS_SECONDS = 0.1
+"""Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
 
 
 class FrameEngine(Protocol):
@@ -64,7 +66,7 @@ class ResultViewer(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is, after a frame."""
+    """Where a run is: told after some frames, and after the last one."""
 
     frames: int
     frame_hint: int | None
@@ -144,6 +146,7 @@ class _Run:
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
         self._recent: deque[float] = deque(maxlen=20)
+        self._next_report = 0.0
 
     def decode(self) -> None:
         """Body of the first thread."""
@@ -170,6 +173,7 @@ class _Run:
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)
+        self._report()
 
     def write(self) -> None:
         """Body of the third thread."""
@@ -230,9 +234,14 @@ class _Run:
                 self._recent.append(now)
             if not self._results.send(result):
                 return False
-        if self._on_progress is not None and results:
-            self._on_progress(self._progress())
+        if now >= self._next_report:
+            self._report()
         return True
+
+    def _report(self) -> None:
+        if self._on_progress is not None and self._recent:
+            self._on_progress(self._progress())
+            self._next_report = time.monotonic() + PROGRESS_SECONDS
 
     def _show(self, item: FrameResult | PoseRevision) -> None:
         if self._viewer is None:
