@@ -176,17 +176,20 @@ def describe_video(path: Path) -> str:
 
 def write_video(path: Path, frames: int) -> None:
     """The sample at 1080p with a finer texture that moves: H.264 where there is an encoder, else MPEG-4."""
-    ffmpeg = shutil.which("ffmpeg")
-    if ffmpeg is not None:
-        command = [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "bgr24"]
+    if has_x264():
+        command = ["ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "bgr24"]
         command += ["-s", "{}x{}".format(*VIDEO_SIZE), "-r", "30", "-i", "-", "-c:v", "libx264", "-preset", "veryfast"]
         process = subprocess.Popen([*command, "-pix_fmt", "yuv420p", str(path)], stdin=subprocess.PIPE)
         assert process.stdin is not None
         for image in pictures(frames):
             process.stdin.write(image.tobytes())
         process.stdin.close()
-        if process.wait() == 0:
-            return
+        if process.wait():
+            raise SystemExit("ffmpeg could not write a video: give one")
+        return
+    # Codecs that are missing are looked for without a word.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     for code in ("avc1", "mp4v"):
         file = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*code), 30, VIDEO_SIZE)
         if file.isOpened():
@@ -195,6 +198,12 @@ def write_video(path: Path, frames: int) -> None:
             file.release()
             return
     raise SystemExit("neither ffmpeg nor OpenCV can write a video here: give one")
+
+
+def has_x264() -> bool:
+    if shutil.which("ffmpeg") is None:
+        return False
+    return "libx264" in subprocess.run(["ffmpeg", "-encoders"], capture_output=True, text=True, check=False).stdout
 
 
 def pictures(frames: int) -> Iterator[NDArray[np.uint8]]:
