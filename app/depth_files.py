@@ -6,6 +6,7 @@ the bytes of a JPEG file; ``source_size`` (width, height), ``crop`` (left, top, 
 costs far more time than it saves space.
 """
 
+import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from stream_recon.app.output_files import replace_file
@@ -22,6 +24,7 @@ from stream_recon.configs.errors import OutputError
 DEPTH_FOLDER = "depth"
 JPEG_QUALITY = 92
 FLOAT16_MAX = float(np.finfo(np.float16).max)
+SERIAL_ELEMENTS = 2**14
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,17 @@ def write_depth(folder: Path, result: FrameResult) -> None:
     assert ok, "an 8-bit image can always be encoded"
     transform = result.transform
     arrays: dict[str, NDArray[Any]] = {
-        "depth": np.clip(result.depth, 0, FLOAT16_MAX).astype(np.float16),
-        "confidence": np.clip(result.confidence, 0, FLOAT16_MAX).astype(np.float16),
+        "depth": _half(result.depth),
+        "confidence": _half(result.confidence),
         "rgb_jpeg": np.asarray(jpeg, np.uint8).reshape(-1),
         "source_size": np.array(transform.source_size, np.int32),
         "crop": np.array(transform.crop, np.float64),
         "network_size": np.array(transform.network_size, np.int32),
     }
-    replace_file(depth_path(folder, result.index), lambda file: np.savez(file, allow_pickle=False, **arrays))
+    # In memory first: to a file the zip would go in many small writes.
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    replace_file(depth_path(folder, result.index), lambda file: file.write(content.getbuffer()))
 
 
 def read_depth(path: Path) -> DepthFile:
@@ -71,6 +77,17 @@ def read_depth(path: Path) -> DepthFile:
             )
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, cv2.error) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
+    """As float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
+    flat = torch.from_numpy(np.ascontiguousarray(values)).reshape(-1)
+    half = torch.empty(flat.shape, dtype=torch.float16)
+    # In pieces too small to be shared out: a second team of threads would get in the way of the network's own.
+    for target, piece in zip(half.split(SERIAL_ELEMENTS), flat.split(SERIAL_ELEMENTS), strict=True):
+        target.copy_(piece.clamp(0, FLOAT16_MAX))
+    array: NDArray[np.float16] = half.numpy().reshape(values.shape)
+    return array
 
 
 def _pair(values: NDArray[np.int32]) -> tuple[int, int]:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.keyframes import Decision
 from stream_recon.app.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.preprocess import plan_image, prepare
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.stream import Stream
 from stream_recon.cache.choose import AttentionChoice
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
@@ -57,30 +56,40 @@ class Engine:
 
     def reset(self) -> None:
         """Forget the stream; the next frame begins another one."""
-        self._waiting: list[tuple[Frame, NDArray[np.uint8]]] = []
+        self._waiting: list[PreparedFrame] = []
         self._stream: Stream | None = None
         self._transform: ImageTransform | None = None
 
-    def push(self, frame: Frame) -> list[FrameResult]:
-        """Take the next frame.
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        """Make the network's image of a frame; the first one since `reset` decides its size.
+
+        One other thread may do this ahead of `push`: neither touches what the other one changes.
 
         Raises:
             InputError: the frame's size differs from the first one's.
+        """
+        return prepare(frame, self._plan(frame))
+
+    def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
+        """Take the next frame, which is prepared here if it is not yet.
+
+        Raises:
+            InputError: see `prepare`.
             ResourceError: the caches do not fit in memory (first frame).
         """
-        rgb = prepare(frame, self._plan(frame))
+        if isinstance(frame, Frame):
+            frame = self.prepare(frame)
         if self._stream is None:
-            self._waiting.append((frame, rgb))
+            self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
-        return self._advance([(frame, rgb)])
+        return self._advance([frame])
 
     def finish(self) -> list[FrameResult]:
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         if not self._waiting:
             return []
-        assert self._transform is not None
         patch = self.preset.network.patch_size
-        width, height = self._transform.network_size
+        width, height = self._waiting[0].transform.network_size
         grid = (height // patch, width // patch)
         self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision)
         waiting, self._waiting = self._waiting, []
@@ -103,23 +112,23 @@ class Engine:
             )
         return self._transform
 
-    def _advance(self, frames: list[tuple[Frame, NDArray[np.uint8]]]) -> list[FrameResult]:
-        assert self._stream is not None and self._transform is not None
-        pixels = torch.from_numpy(np.stack([rgb for _, rgb in frames])).to(self._network.image_mean.device)
+    def _advance(self, frames: list[PreparedFrame]) -> list[FrameResult]:
+        assert self._stream is not None
+        # Bytes are sent to the device, and made numbers there.
+        pixels = torch.from_numpy(np.stack([frame.rgb for frame in frames])).to(self._network.image_mean.device)
         images = pixels.permute(0, 3, 1, 2).float() / 255
         prediction, decision = self._stream.step(images)
-        return _to_results(frames, prediction, decision, self._transform)
+        return _to_results(frames, prediction, decision)
 
 
 def _to_results(
-    frames: list[tuple[Frame, NDArray[np.uint8]]],
+    frames: list[PreparedFrame],
     prediction: Prediction,
     decision: Decision,
-    transform: ImageTransform,
 ) -> list[FrameResult]:
     pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
-    left, top, crop_width, crop_height = transform.crop
+    left, top, crop_width, crop_height = frames[0].transform.crop
     # The field of view is the crop's, whatever the network's pixels were.
     fx, fy = focal_lengths(pose, 1, 1)
     return [
@@ -135,12 +144,12 @@ def _to_results(
             ),
             depth=depth[i].numpy(),
             confidence=confidence[i].numpy(),
-            rgb=rgb,
-            transform=transform,
+            rgb=frame.rgb,
+            transform=frame.transform,
             is_keyframe=decision.is_keyframe,
             flow=decision.flow,
         )
-        for i, (frame, rgb) in enumerate(frames)
+        for i, frame in enumerate(frames)
     ]
 
 

@@ -1,7 +1,7 @@
 """Source, engine, writer and viewer at work side by side.
 
-A thread decodes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded queues
-between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
+A thread decodes and resizes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded
+queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
 wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
 """
 
@@ -19,18 +19,21 @@ import numpy as np
 from stream_recon.app.channel import Channel
 from stream_recon.app.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
-from stream_recon.app.results import Frame, FrameResult, PoseRevision
+from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
 from stream_recon.app.run_record import Summary
 from stream_recon.app.sources import Source
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import OutputError, StreamReconError
 
-FILE_FRAMES_AHEAD = 4
+FILE_FRAMES_AHEAD = 8
+"""Small images wait; enough of them to bridge a frame that is slow to decode."""
 LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
 RESULTS_BEHIND = 16
 CHECKPOINT_SECONDS = 5.0
 POLL_SECONDS = 0.1
+PROGRESS_SECONDS = 0.1
+"""Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
 
 
 class FrameEngine(Protocol):
@@ -42,7 +45,10 @@ class FrameEngine(Protocol):
     @property
     def device(self) -> str: ...
 
-    def push(self, frame: Frame) -> Sequence[FrameResult | PoseRevision]: ...
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        """Called by another thread than all else, some frames ahead of ``push``."""
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
 
     def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
 
@@ -60,7 +66,7 @@ class ResultViewer(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is, after a frame."""
+    """Where a run is: told after some frames, and after the last one."""
 
     frames: int
     frame_hint: int | None
@@ -131,7 +137,7 @@ class _Run:
         self._writer = writer
         self._viewer = viewer
         self._on_progress = on_progress
-        self._frames: Channel[Frame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
+        self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
         self._results: Channel[FrameResult | PoseRevision] = Channel(RESULTS_BEHIND)
         self._begun = time.monotonic()
         self._read = 0
@@ -140,12 +146,13 @@ class _Run:
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
         self._recent: deque[float] = deque(maxlen=20)
+        self._next_report = 0.0
 
     def decode(self) -> None:
         """Body of the first thread."""
         try:
             for frame in self._source:
-                if not self._frames.send(frame):
+                if not self._frames.send(self._engine.prepare(frame)):
                     return
         finally:
             self._frames.close()
@@ -166,6 +173,7 @@ class _Run:
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)
+        self._report()
 
     def write(self) -> None:
         """Body of the third thread."""
@@ -226,9 +234,14 @@ class _Run:
                 self._recent.append(now)
             if not self._results.send(result):
                 return False
-        if self._on_progress is not None and results:
-            self._on_progress(self._progress())
+        if now >= self._next_report:
+            self._report()
         return True
+
+    def _report(self) -> None:
+        if self._on_progress is not None and self._recent:
+            self._on_progress(self._progress())
+            self._next_report = time.monotonic() + PROGRESS_SECONDS
 
     def _show(self, item: FrameResult | PoseRevision) -> None:
         if self._viewer is None:

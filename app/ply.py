@@ -32,16 +32,19 @@ class VoxelTable:
 
     def take_new(self, xyz: NDArray[np.float32]) -> NDArray[np.intp]:
         """Ascending indices of the points [N, 3] that are the first in their voxel, and remember these voxels."""
-        cells = np.floor(xyz.astype(np.float64) / self._voxel).astype(np.int64).astype(np.uint64)
-        cells &= np.uint64((1 << 21) - 1)
         # The top bit tells a key from an empty place.
-        keys = (cells[:, 0] << np.uint64(42)) | (cells[:, 1] << np.uint64(21)) | cells[:, 2] | np.uint64(1 << 63)
-        keys, first = np.unique(keys, return_index=True)
+        keys = np.ones(len(xyz), np.uint64)
+        for axis in range(3):
+            cells = np.floor(np.divide(xyz[:, axis], self._voxel, dtype=np.float64)).astype(np.int64)
+            keys <<= np.uint64(21)
+            keys |= cells.view(np.uint64) & np.uint64((1 << 21) - 1)
         # Fibonacci hashing (Knuth, volume 3, 6.4): the high bits of a product with 2^64 / golden ratio.
         places = (keys * np.uint64(0x9E3779B97F4A7C15)) >> self._shift
-        new = self._keys[places] != keys
-        self._keys[places[new]] = keys[new]
-        indices: NDArray[np.intp] = first[new]
+        # Few points are new: looking first leaves little to sort.
+        unknown = np.flatnonzero(self._keys[places] != keys)
+        new, first = np.unique(keys[unknown], return_index=True)
+        indices: NDArray[np.intp] = unknown[first]
+        self._keys[places[indices]] = new
         indices.sort()
         return indices
 

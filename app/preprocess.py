@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Frame, ImageTransform
+from stream_recon.app.results import Frame, ImageTransform, PreparedFrame
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import ImageConfig
 
@@ -43,8 +43,8 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
     )
 
 
-def prepare(frame: Frame, transform: ImageTransform) -> NDArray[np.uint8]:
-    """The network's image, uint8 RGB [h, w, 3]: the crop, resized with every source pixel weighed in.
+def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
+    """The network's image of a frame: the crop, resized with every source pixel weighed in.
 
     Area averaging where the image shrinks (no aliasing), bicubic where it grows.
 
@@ -66,4 +66,4 @@ def prepare(frame: Frame, transform: ImageTransform) -> NDArray[np.uint8]:
         transform.network_size,
         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
     )
-    return resized
+    return PreparedFrame(frame.index, frame.timestamp, resized, transform)

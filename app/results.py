@@ -33,6 +33,16 @@ class ImageTransform:
 
 
 @dataclass(frozen=True)
+class PreparedFrame:
+    """A frame as the network takes it: what waits for the network, since it is far smaller than the source's image."""
+
+    index: int
+    timestamp: float
+    rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
+    transform: ImageTransform
+
+
+@dataclass(frozen=True)
 class Intrinsics:
     """A pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
 

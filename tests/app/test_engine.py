@@ -110,6 +110,17 @@ def test_a_frame_of_another_size_is_refused_by_number() -> None:
         engine.push(next(frames(1, size=(40, 40))))
 
 
+def test_frames_may_be_prepared_ahead() -> None:
+    engine, ahead = tiny_engine(), tiny_engine()
+    prepared = [ahead.prepare(frame) for frame in frames(6)]
+    assert all(frame.rgb.shape[:2] == frame.transform.network_size[::-1] for frame in prepared)
+    results = [result for frame in prepared for result in ahead.push(frame)]
+    assert len(results) == 6
+    assert all(same(a, b) for a, b in zip(results, engine.stream(frames(6)), strict=True))
+    with pytest.raises(InputError, match="frame 0 is 40x40, but the first one was 84x56"):
+        ahead.prepare(next(frames(1, size=(40, 40))))
+
+
 def test_memory_is_checked_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "_available_memory", lambda device: 1000)
     with pytest.raises(ResourceError, match="cache needs"):

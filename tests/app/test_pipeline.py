@@ -14,10 +14,11 @@ import plyfile
 import pytest
 import torch
 
+from stream_recon.app import pipeline
 from stream_recon.app.live import LiveReader
 from stream_recon.app.pipeline import Progress, reconstruct
 from stream_recon.app.result_folder import read_result
-from stream_recon.app.results import Frame, FrameResult, PoseRevision
+from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
 from stream_recon.app.run_record import Summary
 from stream_recon.app.sources import Source, open_source
 from stream_recon.app.writers import ResultWriter
@@ -147,7 +148,7 @@ def test_a_writer_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_out_of_memory_says_what_to_lower(tmp_path: Path, error: Exception) -> None:
-    def exhaust(frame: Frame) -> None:
+    def exhaust(frame: PreparedFrame) -> None:
         if frame.index == 6:
             raise error
 
@@ -159,7 +160,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, error: Exception) -> N
 
 
 def test_other_errors_of_the_engine_are_not_hidden(tmp_path: Path) -> None:
-    def fail(frame: Frame) -> None:
+    def fail(frame: PreparedFrame) -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -170,7 +171,7 @@ def test_other_errors_of_the_engine_are_not_hidden(tmp_path: Path) -> None:
 def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
     viewer, states = FakeViewer(), list[int]()
 
-    def pause(frame: Frame) -> None:
+    def pause(frame: PreparedFrame) -> None:
         if frame.index == 10:
             viewer.paused = True
             threading.Timer(0.3, resume).start()
@@ -189,7 +190,7 @@ def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
 def test_pause_of_a_live_source_drops_and_counts(tmp_path: Path) -> None:
     viewer, pauses = FakeViewer(), list[int]()
 
-    def pause(frame: Frame) -> None:
+    def pause(frame: PreparedFrame) -> None:
         # The viewer is fed by another thread: the engine may never see it at exactly five results.
         if not pauses and len(viewer.added) >= 5:
             pauses.append(frame.index)
@@ -211,6 +212,72 @@ def test_a_slow_engine_drops_live_frames_and_never_those_of_a_file(tmp_path: Pat
     assert run(file, tmp_path / "file", FakeEngine(seconds=0.03)).frames_read == 15
 
 
+def test_a_slow_disk_drops_live_frames_and_never_those_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = ResultWriter.add
+
+    def slow(self: ResultWriter, result: FrameResult) -> None:
+        time.sleep(0.02)
+        add(self, result)
+
+    monkeypatch.setattr(ResultWriter, "add", slow)
+    monkeypatch.setattr(pipeline, "RESULTS_BEHIND", 2)
+    summary = run(Source(LiveReader(FakeCapture(100, 0.004), "camera 0")), tmp_path / "live", FakeEngine(1))
+    written = [r.index for r in read_result(tmp_path / "live")]
+    assert summary.frames_dropped > 40 and summary.frames_read == len(written)
+    # Every frame that came was read, or dropped and counted; the last one may still wait when the source closes.
+    assert 0 <= 100 - summary.frames_read - summary.frames_dropped <= 1
+    assert written == sorted(set(written)), "what is left stays in order"
+    file = open_source(str(write_video(tmp_path / "a.mp4", 40)))
+    summary = run(file, tmp_path / "file", FakeEngine(1))
+    assert [r.index for r in read_result(tmp_path / "file")] == list(range(40))
+    assert summary.frames_dropped == 0
+
+
+def test_few_frames_wait_and_as_small_images(tmp_path: Path) -> None:
+    """However slow the engine is, and prepared by another thread than its own."""
+    made: list[tuple[int, str]] = []
+    ahead: list[int] = []
+
+    class Watching(FakeEngine):
+        def prepare(self, frame: Frame) -> PreparedFrame:
+            made.append((frame.index, threading.current_thread().name))
+            return super().prepare(frame)
+
+    def look(frame: PreparedFrame) -> None:
+        time.sleep(0.01)
+        ahead.append(len(made) - frame.index)
+        assert frame.rgb.shape[:2] == frame.transform.network_size[::-1] != frame.transform.source_size[::-1]
+
+    source = open_source(str(write_video(tmp_path / "a.mp4", 30, size=(640, 480))))
+    run(source, tmp_path / "out", Watching(before_push=look))
+    assert [index for index, _ in made] == list(range(30))
+    assert {name for _, name in made} != {threading.current_thread().name}
+    assert 2 < max(ahead) <= pipeline.FILE_FRAMES_AHEAD + 2
+
+
+def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "PROGRESS_SECONDS", 3600.0)
+    seen = list[Progress]()
+    source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
+    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), None, seen.append)
+    assert [progress.frames for progress in seen] == [4, 30]
+
+
+def test_a_frame_of_another_size_ends_the_run_after_those_before_it(tmp_path: Path) -> None:
+    class Strict(FakeEngine):
+        def prepare(self, frame: Frame) -> PreparedFrame:
+            if frame.index == 6:
+                raise InputError("frame 6 is 30x30")
+            return super().prepare(frame)
+
+    with pytest.raises(InputError, match="frame 6 is 30x30"):
+        run(open_source(str(write_video(tmp_path / "a.mp4", 20))), tmp_path / "out", Strict())
+    assert [r.index for r in read_result(tmp_path / "out")] == list(range(6))
+    assert run_json(tmp_path / "out")["interrupted"] is True
+
+
 def test_revisions_reach_writer_and_viewer(tmp_path: Path) -> None:
     viewer, better = FakeViewer(), pose_at(1)
     better[1, 3] = 9.0
@@ -221,7 +288,7 @@ def test_revisions_reach_writer_and_viewer(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_finishes_the_frames_under_way(tmp_path: Path) -> None:
-    def interrupt(frame: Frame) -> None:
+    def interrupt(frame: PreparedFrame) -> None:
         if frame.index == 9:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -235,7 +302,7 @@ def test_ctrl_c_finishes_the_frames_under_way(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_before_the_scale_frames_are_complete(tmp_path: Path) -> None:
-    def interrupt(frame: Frame) -> None:
+    def interrupt(frame: PreparedFrame) -> None:
         if frame.index == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -252,7 +319,7 @@ def test_ctrl_c_is_the_normal_end_of_a_live_source(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_quits_at_once(tmp_path: Path) -> None:
-    def insist(frame: Frame) -> None:
+    def insist(frame: PreparedFrame) -> None:
         if frame.index == 9:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)

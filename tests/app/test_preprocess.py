@@ -49,7 +49,7 @@ def test_transposed_sources_get_transposed_plans() -> None:
 def test_shrinking_does_not_alias() -> None:
     checker = (np.indices((480, 640)).sum(0) % 2 * 255).astype(np.uint8)
     frame = Frame(0, 0.0, np.repeat(checker[..., None], 3, axis=2))
-    small = prepare(frame, plan_image((640, 480), SMALL, 14))
+    small = prepare(frame, plan_image((640, 480), SMALL, 14)).rgb
     assert small.shape == (168, 224, 3) and small.dtype == np.uint8
     assert np.abs(small.astype(int) - 127).max() < 45
 
@@ -62,7 +62,7 @@ def test_content_stays_where_the_transform_says(size: tuple[int, int]) -> None:
     x, y, half = width // 3, 2 * height // 3, max(2, width // 40)
     rgb[y - half : y + half, x - half : x + half] = 255
     plan = plan_image(size, SMALL, 14)
-    image = prepare(Frame(0, 0.0, rgb), plan)[..., 0].astype(float)
+    image = prepare(Frame(0, 0.0, rgb), plan).rgb[..., 0].astype(float)
     rows, columns = np.indices(image.shape)
     found = ((columns + 0.5) * image).sum() / image.sum(), ((rows + 0.5) * image).sum() / image.sum()
     assert found == pytest.approx((x * plan.scale[0], y * plan.scale[1]), abs=0.3)

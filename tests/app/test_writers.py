@@ -1,14 +1,17 @@
 import errno
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app import output_files
+from stream_recon.app import depth_files, output_files
+from stream_recon.app.depth_files import read_depth, write_depth
 from stream_recon.app.geometry import frame_points, invert_pose, rotation_matrix, transform_points
 from stream_recon.app.ply import PlyFile, VoxelTable
 from stream_recon.app.result_folder import read_result
@@ -16,7 +19,7 @@ from stream_recon.app.results import PoseRevision
 from stream_recon.app.run_record import Summary
 from stream_recon.app.writers import ResultWriter, check_output
 from stream_recon.configs.errors import OutputError
-from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, run_info, trajectory_of
+from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 
 DONE = Summary(interrupted=False, frames_read=5, frames_reconstructed=5, keyframes=2, seconds=2.0, latency_p50_ms=40.0)
 
@@ -24,7 +27,7 @@ DONE = Summary(interrupted=False, frames_read=5, frames_reconstructed=5, keyfram
 def write_run(folder: Path, count: int = 5, *, finish: bool = True, overwrite: bool = False) -> ResultWriter:
     writer = ResultWriter(folder, run_info(), overwrite=overwrite)
     for frame in frames(count):
-        writer.add(fake_result(frame))
+        writer.add(fake_result(prepared(frame)))
     if finish:
         writer.finish(DONE)
     return writer
@@ -65,7 +68,7 @@ def test_cameras_json(tmp_path: Path) -> None:
 
 def test_depth_files(tmp_path: Path) -> None:
     write_run(tmp_path)
-    result = fake_result(frames(5)[4])
+    result = fake_result(prepared(frames(5)[4]))
     with np.load(tmp_path / "depth" / "000004.npz") as arrays:
         assert arrays["depth"].dtype == arrays["confidence"].dtype == np.float16
         assert arrays["depth"] == pytest.approx(result.depth, rel=1e-3)
@@ -77,7 +80,7 @@ def test_depth_files(tmp_path: Path) -> None:
 
 def test_depth_beyond_half_precision_stays_finite(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
-    result = fake_result(frames(1)[0])
+    result = fake_result(prepared(frames(1)[0]))
     result.depth[0, 0] = 1e6
     writer.add(result)
     with np.load(tmp_path / "depth" / "000000.npz") as arrays:
@@ -87,7 +90,7 @@ def test_depth_beyond_half_precision_stays_finite(tmp_path: Path) -> None:
 
 def test_points_are_the_sure_pixels_in_world_axes(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
-    result = fake_result(frames(8)[7])
+    result = fake_result(prepared(frames(8)[7]))
     writer.add(result)
     writer.finish(DONE)
     vertices = vertices_of(tmp_path)
@@ -108,7 +111,7 @@ def test_points_are_the_sure_pixels_in_world_axes(tmp_path: Path) -> None:
 
 def test_the_same_view_again_adds_no_points(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
-    result = fake_result(frames(1)[0])
+    result = fake_result(prepared(frames(1)[0]))
     counts = []
     for _ in range(3):
         writer.add(result)
@@ -135,7 +138,7 @@ def test_run_json_says_interrupted_until_the_end(tmp_path: Path) -> None:
 def test_every_file_is_readable_after_every_frame(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
     for count, frame in enumerate(frames(12), start=1):
-        writer.add(fake_result(frame))
+        writer.add(fake_result(prepared(frame)))
         assert len(json.loads((tmp_path / "cameras.json").read_text())["frames"]) == count
         assert trajectory_of(tmp_path).shape == (count, 8)
         ply = plyfile.PlyData.read(str(tmp_path / "points.ply"))
@@ -149,7 +152,7 @@ def test_results_come_back_as_they_went_in(tmp_path: Path) -> None:
     folder = read_result(tmp_path)
     assert len(folder) == 5 and folder.points == POINTS
     for stored, frame in zip(folder, frames(5), strict=True):
-        result = fake_result(frame)
+        result = fake_result(prepared(frame))
         assert (stored.index, stored.timestamp, stored.is_keyframe, stored.flow) == (
             result.index, result.timestamp, result.is_keyframe, result.flow,
         )  # fmt: skip
@@ -175,7 +178,7 @@ def test_a_revision_moves_the_last_pose_and_the_points(tmp_path: Path) -> None:
     assert np.array(camera["T_world_camera"]) == pytest.approx(lifted)
     assert np.array(camera["T_world_camera_first"]) == pytest.approx(pose_at(2))
     heights = vertices_of(tmp_path / "revised")["y"]
-    assert (heights > 40).sum() == len(frame_points(fake_result(frames(3)[2]), POINTS))
+    assert (heights > 40).sum() == len(frame_points(fake_result(prepared(frames(3)[2])), POINTS))
     assert 0 < (heights < 40).sum() <= len(vertices_of(tmp_path / "plain"))
     assert [r.T_world_camera[1, 3] for r in read_result(tmp_path / "revised")] == [0, 0, 50, 0, 0]
     assert not list((tmp_path / "revised").rglob("*.part"))
@@ -204,6 +207,19 @@ def test_overwriting_replaces_our_files_and_no_others(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text() == text
     assert sorted(p.name for p in (tmp_path / "depth").glob("00000*")) == ["000000.npz", "000001.npz", "000002.npz"]
     assert len(list(read_result(tmp_path))) == 3
+
+
+def test_depth_files_round_to_the_nearest_float16(tmp_path: Path) -> None:
+    (tmp_path / "depth").mkdir()
+    noise = np.random.default_rng(0)
+    values = (10.0 ** noise.uniform(-8, 6, (210, 301))).astype(np.float32)
+    values[0, :5] = -1, 0, np.inf, np.nan, 65519
+    result = fake_result(prepared(frames(1)[0]))
+    write_depth(tmp_path, replace(result, depth=values, confidence=values[:, ::-1]))
+    read = read_depth(tmp_path / "depth" / "000000.npz")
+    wanted = np.clip(values, 0, 65504).astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(read.depth, wanted)
+    np.testing.assert_array_equal(read.confidence, wanted[:, ::-1])
 
 
 @pytest.mark.parametrize("name", ["trajectory.txt", "points.ply", "run.json", "depth/000000.npz"])
@@ -241,7 +257,7 @@ def test_a_full_disk_loses_only_the_frame_under_way(
 ) -> None:
     """Half of what is written next still fits, then nothing: every file goes back to its last whole state."""
     writer = write_run(tmp_path, 4, finish=False)
-    pwrite, savez = os.pwrite, np.savez
+    pwrite, replace_file = os.pwrite, output_files.replace_file
 
     def full(file: int, data: bytes, offset: int) -> int:
         path = Path(f"/proc/self/fd/{file}").readlink()
@@ -251,13 +267,16 @@ def test_a_full_disk_loses_only_the_frame_under_way(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return pwrite(file, data, offset)
 
-    def full_savez(file: Any, *args: Any, **kwargs: Any) -> None:
-        file.write(b"half of a zip")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full_replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+        def half(file: BinaryIO) -> None:
+            file.write(b"half of a zip")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        replace_file(path, half)
 
     monkeypatch.setattr(output_files.os, "pwrite", full)
-    monkeypatch.setattr(np, "savez", full_savez if target == "depth" else savez)
-    extra = fake_result(frames(40)[39])
+    monkeypatch.setattr(depth_files, "replace_file", full_replace if target == "depth" else replace_file)
+    extra = fake_result(prepared(frames(40)[39]))
     with pytest.raises(OutputError, match="No space left"):
         writer.add(extra)
         raise AssertionError("the disk was full")

@@ -20,12 +20,12 @@ from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
 from stream_recon.app.batch.workers import ProcessPool, SerialPool
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.metrics import Similarity
-from stream_recon.app.results import Frame, FrameResult
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.sequences import DepthMap
 from stream_recon.app.sources import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
-from tests.app.fake_engine import fake_preset
+from tests.app.fake_engine import fake_preset, prepared
 from tests.app.media import write_images
 
 SIZE = (112, 84)
@@ -88,11 +88,14 @@ class RoomEngine:
         self.reset()
 
     def reset(self) -> None:
-        self._waiting: list[Frame] = []
+        self._waiting: list[PreparedFrame] = []
         self._world: Similarity | None = None
 
-    def push(self, frame: Frame) -> Sequence[FrameResult]:
-        if (frame.rgb.shape[1], frame.rgb.shape[0]) != SIZE:
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        return prepared(frame)
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
+        if frame.transform.source_size != SIZE:
             raise ZeroDivisionError("a picture that breaks the engine")
         time.sleep(self._loader.seconds)
         self._perhaps_die(frame)
@@ -107,12 +110,12 @@ class RoomEngine:
         waiting, self._waiting = self._waiting, []
         return [self._see(frame) for frame in waiting]
 
-    def _see(self, frame: Frame) -> FrameResult:
+    def _see(self, frame: PreparedFrame) -> FrameResult:
         assert self._world is not None
         result = replace(room_result(frame.index), timestamp=frame.timestamp, is_keyframe=frame.index % 3 == 0)
         return moved(result, self._world)
 
-    def _perhaps_die(self, frame: Frame) -> None:
+    def _perhaps_die(self, frame: PreparedFrame) -> None:
         marker = self._loader.die_once
         if frame.index == 6 and (self._loader.die_always or (marker is not None and not marker.exists())):
             if marker is not None:
