@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from stream_recon.app.batch.gather import LENGTHS, PROTOCOL, Figures
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.units import Model
-from stream_recon.app.run_record import PROGRAM
+from stream_recon.app.run_record import PROGRAM, program_version
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
@@ -118,7 +117,7 @@ def summary_record(
     datasets = dict.fromkeys(row.dataset for row in rows)
     return {
         "program": PROGRAM,
-        "version": version("stream-recon"),
+        "version": program_version(),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "root": str(batch.root),
         "interrupted": interrupted,
