@@ -11,6 +11,7 @@ import torch
 
 from stream_recon.app.step_trace import network_size, trace_step
 from stream_recon.cache.flashinfer_attention import WORKSPACE_BYTES
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
 
@@ -30,6 +31,8 @@ ALLOCATOR_SLACK = 1.15
 # channels, 400 TFLOP/s. The others are estimated, so that the full-size step at 504x378 takes the 22 to 24 ms seen.
 ATTENTION_EFFICIENCY = 0.5
 """Share of the device's matrix rate that attention reaches."""
+FP8_ATTENTION = 0.7 / 0.83
+"""Attention's rate over a cache in e4m3, of that over bf16: as measured there."""
 MATRIX_EFFICIENCY = 0.6
 """The same of all other matrix work, with the cheap operations between."""
 CAMERA_PASSES = 2
@@ -66,12 +69,13 @@ class RunMemory:
 def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype = COMPUTE) -> RunMemory:
     """Of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
 
-    ``cache_dtype``: of the aggregator's keys and values; the camera head's are always in bf16.
+    ``cache_dtype``: of the aggregator's keys and values, as `StreamSchema` has it; the camera head's are in bf16.
     """
     network, stream = preset.network, preset.stream
     schema = StreamSchema.of(network, stream, grid[0] * grid[1], cache_dtype, COMPUTE)
-    # Torch's attention copies a layer's visible keys and values together where they are not one run.
-    gathered = 2 * schema.frames.tokens * network.dim * COMPUTE.itemsize
+    # Torch's attention copies a layer's visible keys and values together where they are not one run. What is in e4m3
+    # is read in place.
+    gathered = 0 if cache_dtype == FP8 else 2 * schema.frames.tokens * network.dim * COMPUTE.itemsize
     first = trace_step(network, grid, stream.scale_frames).peak_bytes
     later = trace_step(network, grid, 1).peak_bytes + gathered
     return RunMemory(
@@ -146,7 +150,7 @@ def step_seconds(
     keys = (stream.scale_frames + stream.window + 1) * tokens
     attention_rate = rates.matrix_flops * ATTENTION_EFFICIENCY
     across = max(
-        _attention_flops(network, tokens, keys) / attention_rate,
+        _attention_flops(network, tokens, keys) / (attention_rate * (FP8_ATTENTION if cache_dtype == FP8 else 1)),
         2 * keys * network.dim * cache_dtype.itemsize / rates.bandwidth,
     )
     camera = CAMERA_PASSES * network.camera_iterations * size.camera_bytes / rates.bandwidth
