@@ -6,6 +6,7 @@ The parts of the memory, and of the time, are computed from shapes; what cannot 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -19,26 +20,32 @@ MEBIBYTE = 2**20
 COMPUTE = torch.bfloat16
 """Of matrix work on a GPU, and of the camera head's cache."""
 
-# Constants of the memory: estimated, not measured yet.
+# Constants of the memory. An H200 held at most 12.3 GB of tensors and workspaces in the full-size stream at 504x378, with
+# 10.2 GB of weights and caches; the context and the share that torch reserves beyond are estimated.
 CONTEXT_BYTES = 550 * MEBIBYTE
 """CUDA's context and loaded kernels: outside of torch's own count."""
 KERNEL_BYTES = 96 * MEBIBYTE
-"""Workspaces of cuBLAS and cuDNN."""
-ALLOCATOR_SLACK = 1.15
-"""What torch's allocator reserves for each byte of activations: blocks are rounded and cannot always be reused."""
+"""Workspaces of cuBLAS, one a CUDA stream."""
+ALLOCATOR_SLACK = 1.7
+"""What torch's allocator reserves for each byte of activations: cuDNN's workspaces, and blocks that are rounded and
+cannot always be reused."""
 
-# Constants of the time. The attention's is from one H200: 0.70 ms for 978 queries, 69,984 keys and 16 heads of 64
-# channels, 400 TFLOP/s. The others are estimated, so that the full-size step at 504x378 takes the 22 to 24 ms seen.
-ATTENTION_EFFICIENCY = 0.5
-"""Share of the device's matrix rate that attention reaches."""
-FP8_ATTENTION = 0.7 / 0.83
-"""Attention's rate over a cache in e4m3, of that over bf16: as measured there."""
-MATRIX_EFFICIENCY = 0.6
-"""The same of all other matrix work, with the cheap operations between."""
-CAMERA_PASSES = 2
-"""Times that each iteration moves the camera head's weights: they are kept in fp32, read, cast, and read in bf16."""
-BLOCK_LAUNCH_SECONDS = 1e-4
-"""A transformer block's kernels are issued in this time: with less work than that, a step takes no less."""
+# Constants of the time: the parts of the full-size step at 504x378 on an H200, 22.7 ms in all, against the rates that
+# `measure_rates` gives there.
+ATTENTION_EFFICIENCY = 0.6
+"""Share of the device's matrix rate that attention reaches: 0.60 ms for 978 queries and 71,000 keys."""
+FP8_ATTENTION_EFFICIENCY = 0.43
+"""The same over a cache in e4m3: 0.83 ms, since values have to become bf16."""
+MATRIX_EFFICIENCY = 0.42
+"""Of encoder and aggregator without their attention, with the cheap operations between: 5.4 ms."""
+CONVOLUTION_EFFICIENCY = 0.18
+"""The same of the depth head: 1.5 ms."""
+CAMERA_EFFICIENCY = 0.3
+"""Share of the device's bandwidth at which the camera head reads its weights: 1.3 ms."""
+BLOCK_SECONDS = 2e-5
+"""A transformer block takes no less, whatever its size: ten kernels, one after the other (estimated)."""
+BETWEEN_SECONDS = 8e-4
+"""Of a step beside all that: the image's way to the device, the flow, and the host's turn."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +53,14 @@ class RunMemory:
     """Bytes on the device at the worst moment of a stream."""
 
     weights: int
-    """As `StreamingNetwork.store_matrices_in_half` keeps them."""
+    """As `StreamingNetwork.fuse_for_gpu` keeps them."""
     caches: int
     """`StreamSchema.bytes`: allocated whole before the first frame."""
     activations: int
-    """The larger step, the first one with all scale frames or a later one with what attention gathers from the
-    cache; see `trace_step`."""
+    """Of the first step with all scale frames, and of the later ones: a captured step keeps memory of its own, which
+    the first one's cannot serve. See `trace_step`."""
     workspace: int
-    """Of attention (FlashInfer's) and of other kernels."""
+    """Of matrix products, and of attention where FlashInfer is installed and so may be the faster."""
     context: int
 
     @property
@@ -69,20 +76,17 @@ class RunMemory:
 def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype = COMPUTE) -> RunMemory:
     """Of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
 
-    ``cache_dtype``: of the aggregator's keys and values, as `StreamSchema` has it; the camera head's are in bf16.
+    ``cache_dtype``: of the aggregator's keys and values; the camera head's are always in bf16. Attention by torch
+    (``--attention sdpa``), which copies a layer's visible keys and values together, takes more.
     """
     network, stream = preset.network, preset.stream
     schema = StreamSchema.of(network, stream, grid[0] * grid[1], cache_dtype, COMPUTE)
-    # Torch's attention copies a layer's visible keys and values together where they are not one run. What is in e4m3
-    # is read in place.
-    gathered = 0 if cache_dtype == FP8 else 2 * schema.frames.tokens * network.dim * COMPUTE.itemsize
-    first = trace_step(network, grid, stream.scale_frames).peak_bytes
-    later = trace_step(network, grid, 1).peak_bytes + gathered
+    first, later = (trace_step(network, grid, frames).peak_bytes for frames in (stream.scale_frames, 1))
     return RunMemory(
         weights=network_size(network).bytes,
         caches=schema.bytes,
-        activations=int(max(first, later) * ALLOCATOR_SLACK),
-        workspace=WORKSPACE_BYTES + KERNEL_BYTES,
+        activations=int((first + later) * ALLOCATOR_SLACK),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") else 0),
         context=CONTEXT_BYTES,
     )
 
@@ -139,26 +143,28 @@ def step_seconds(
     special tokens of all keyframes.
 
     Matrix work at the device's rate times an efficiency; a layer's attention at its own, or the reading of its keys
-    and values if that takes longer; the camera head's weights, which every iteration reads for a single token.
+    and values if that takes longer; depth head and camera head run side by side, and of the latter's weights every
+    iteration reads all for a single token.
     """
     network, stream = preset.network, preset.stream
     size = network_size(network)
     tokens = network.special_tokens + grid[0] * grid[1]
     # The encoder has a class token and registers in the place of the special tokens: one less.
-    dense = 2 * size.token_products * tokens + trace_step(network, grid, 1).convolution_flops
-    within = (network.encoder_depth + network.depth) * _attention_flops(network, tokens, tokens)
-    keys = (stream.scale_frames + stream.window + 1) * tokens
+    dense = 2 * size.token_products * tokens / (rates.matrix_flops * MATRIX_EFFICIENCY)
     attention_rate = rates.matrix_flops * ATTENTION_EFFICIENCY
+    within = (network.encoder_depth + network.depth) * _attention_flops(network, tokens, tokens) / attention_rate
+    keys = (stream.scale_frames + stream.window + 1) * tokens
+    across_rate = rates.matrix_flops * FP8_ATTENTION_EFFICIENCY if cache_dtype == FP8 else attention_rate
     across = max(
-        _attention_flops(network, tokens, keys) / (attention_rate * (FP8_ATTENTION if cache_dtype == FP8 else 1)),
+        _attention_flops(network, tokens, keys) / across_rate,
         2 * keys * network.dim * cache_dtype.itemsize / rates.bandwidth,
     )
-    camera = CAMERA_PASSES * network.camera_iterations * size.camera_bytes / rates.bandwidth
-    on_device = (
-        dense / (rates.matrix_flops * MATRIX_EFFICIENCY) + within / attention_rate + network.depth * across + camera
+    heads = max(
+        trace_step(network, grid, 1).convolution_flops / (rates.matrix_flops * CONVOLUTION_EFFICIENCY),
+        network.camera_iterations * size.camera_bytes / (rates.bandwidth * CAMERA_EFFICIENCY),
     )
     blocks = network.encoder_depth + 2 * network.depth + network.camera_iterations * network.camera_depth
-    return max(on_device, blocks * BLOCK_LAUNCH_SECONDS)
+    return max(dense + within + network.depth * across + heads, blocks * BLOCK_SECONDS) + BETWEEN_SECONDS
 
 
 def _attention_flops(network: NetworkConfig, queries: int, keys: int) -> int:

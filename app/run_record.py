@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from stream_recon.configs.schema import Preset
@@ -57,11 +57,18 @@ class Summary:
         return self.frames_reconstructed / self.seconds if self.seconds > 0 else 0.0
 
 
+def program_version() -> str:
+    try:
+        return version(PROGRAM)
+    except PackageNotFoundError:  # run from a checkout
+        return "not installed"
+
+
 def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
         "program": PROGRAM,
-        "version": version("stream-recon"),
+        "version": program_version(),
         "source": info.source,
         "started": info.started.isoformat(timespec="seconds"),
         "interrupted": summary.interrupted,

@@ -38,7 +38,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Of the weights as kept on a GPU: see `StreamingNetwork.store_matrices_in_half`."""
+    """Of the weights as kept on a GPU: see `StreamingNetwork.fuse_for_gpu`."""
 
     bytes: int
     camera_bytes: int
@@ -50,6 +50,7 @@ class NetworkSize:
 @lru_cache(maxsize=64)
 def network_size(config: NetworkConfig) -> NetworkSize:
     network = _meta_network(config)
+    network.fuse_for_gpu()
     blocks = [module for part in (network.encoder, network.aggregator) for module in part.modules()]
     return NetworkSize(
         bytes=_bytes_of(network),
@@ -70,6 +71,7 @@ def trace_step(config: NetworkConfig, grid: tuple[int, int], frames: int, *, hal
     images = torch.empty(1, frames, 3, grid[0] * side, grid[1] * side, device=META)
     live = _LiveBytes(beside=[*network.parameters(), *network.buffers()])
     live.hold(images)
+    # Unfused: our kernels do not run on the meta device, and hold no more than what they replace.
     with torch.no_grad(), _Rules(half=half), live:
         prediction = network(images, _NoMemory(frames))
     del prediction  # held until here, as the stream holds it

@@ -49,7 +49,7 @@ class CameraHead(nn.Module):
             for depth, block in enumerate(self.trunk):
                 x = block(x, partial(memory.attend_camera, iteration * len(self.trunk) + depth))
             # In fp32 on any device: a pose rounded to bf16 would be off by tenths of a degree.
-            with torch.autocast(x.device.type, enabled=False):
+            with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # meta has no autocast
                 delta = self.pose_branch(self.trunk_norm(x.float()))
             total = delta if total is None else total.detach() + delta
             pose = total

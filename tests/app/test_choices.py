@@ -54,7 +54,7 @@ def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
 
 
 def test_the_window_gives_way_before_the_image_down_to_a_quarter() -> None:
-    for budget in range(WHOLE - 1, WHOLE - 60_000_000, -4_000_000):
+    for budget in range(WHOLE - 1, WHOLE - 30_000_000, -2_000_000):
         best = found(budget, [("small", SMALL)])[0].way
         stream = best.preset.stream
         assert stream.special_budget == 64 * stream.window

@@ -80,12 +80,13 @@ def test_convolutions_are_counted_for_each_frame_and_pixel() -> None:
     assert trace_step(SMALL, (12, 16), 1).convolution_flops == pytest.approx(4 * one, rel=0.02)
 
 
-def test_sizes_are_those_of_a_network_in_half_precision() -> None:
+def test_sizes_are_those_of_a_network_laid_out_for_a_gpu() -> None:
     network = StreamingNetwork(SMALL)
-    network.store_matrices_in_half()
+    network.fuse_for_gpu()
     tensors = [*network.parameters(), *network.buffers()]
     size = network_size(SMALL)
     assert size.bytes == sum(t.numel() * t.element_size() for t in tensors)
-    assert size.camera_bytes == sum(4 * p.numel() for p in network.camera_head.parameters())
+    assert size.camera_bytes == sum(p.nbytes for p in network.camera_head.parameters())
+    assert size.camera_bytes < 2.5 * sum(p.numel() for p in network.camera_head.parameters())
     blocks = 2 * SMALL.depth + SMALL.encoder_depth
     assert size.token_products == blocks * 12 * SMALL.dim**2
