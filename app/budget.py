@@ -86,7 +86,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype =
         weights=network_size(network).bytes,
         caches=schema.bytes,
         activations=int((first + later) * ALLOCATOR_SLACK),
-        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") else 0),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and cache_dtype != FP8 else 0),
         context=CONTEXT_BYTES,
     )
 
