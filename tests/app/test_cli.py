@@ -99,17 +99,6 @@ def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[
     write_video(tmp_path / "a.mp4", 30)
     choice = ["--stride", "3", "--start", "0.5", "--end", "2.5", "--max-frames", "4"]
     model = ["--weights", "w.safetensors", "--device", "cpu", "--keyframes", "5", "--cache", "fp8"]
-        "--weights",
-        "w.safetensors",
-        "--device",
-        "cpu",
-        "--attention",
-        "auto",
-        "--cache",
-        "fp8",
-        "--keyframes",
-        "5",
-    ]
     assert run("a.mp4", "-o", "out", "--no-viewer", *choice, *model) == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [5, 8, 11, 14]
     overrides = {"stream.keyframes": "interval", "stream.keyframe_interval": 5}
