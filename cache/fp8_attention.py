@@ -26,6 +26,7 @@ from stream_recon.cache.span_attention import (
     SpanAttention,
     _over_span,
 )
+from stream_recon.cache.step_inputs import StepInputs
 
 WEIGHTS = tl.bfloat16
 """Of the second product. It has fp32's range, and weights need it; values in e4m3 are exact in it."""
@@ -47,7 +48,7 @@ def _patches_at(pages, descriptor, page, first, head, columns, channels, PATCHES
 @triton.jit
 def _widened(values, WEIGHTS: tl.constexpr):
     """Values in e4m3 as the weights' type, exactly."""
-    if WEIGHTS == tl.bfloat16:
+    if tl.bfloat16 == WEIGHTS:
         # Digits moved to their places in bf16, whose exponents count from -127 where those of e4m3 do from -7; smallest
         # numbers come right, too. GPUs have an instruction for fp16 alone, and from there it is further.
         return tl.inline_asm_elementwise(
@@ -80,13 +81,13 @@ def _widened(values, WEIGHTS: tl.constexpr):
 
 @triton.jit
 def _over_block(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, page, first, score_scale,
-                value_scale, head, columns, channels, PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+                inverse, head, columns, channels, PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
                 BLOCK_N: tl.constexpr, TMA: tl.constexpr, WEIGHTS: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     k = _patches_at(keys, key_descriptor, page, first, head, columns, channels, PATCHES, H, D, BLOCK_N, TMA)
     weights = tl.math.exp2(tl.dot(q, k.T) * score_scale[:, None] - bound[:, None])
     if not WHOLE:
         weights = tl.where((first + columns)[None, :] < PATCHES, weights, 0.0)
-    total += tl.sum(weights, 1) / value_scale
+    total += tl.sum(weights, 1) * inverse
     v = _patches_at(values, value_descriptor, page, first, head, columns, channels, PATCHES, H, D, BLOCK_N, TMA)
     acc = tl.dot(weights.to(WEIGHTS), _widened(v, WEIGHTS), acc)
     return acc, total
@@ -129,14 +130,14 @@ def _attend(queries, special_keys, special_values, special_key_descriptor, speci
         page = tl.where(index < count, first_slot + index, other_slot + index - count)
         score_scale = tl.load(key_scales + page * H + head) * row_scale
         value_scale = tl.load(value_scales + page * H + head)
-        page_bound = bound - tl.math.log2(value_scale)
+        page_bound, inverse = bound - tl.math.log2(value_scale), 1.0 / value_scale
         for block in tl.range(0, PATCHES // BLOCK_N, num_stages=STAGES):
             acc, total = _over_block(acc, total, q8, page_bound, keys, values, key_descriptor, value_descriptor, page,
-                                     block * BLOCK_N, score_scale, value_scale, head, columns, channels, PATCHES, H, D,
+                                     block * BLOCK_N, score_scale, inverse, head, columns, channels, PATCHES, H, D,
                                      BLOCK_N, TMA, WEIGHTS, True)  # fmt: skip
         if PATCHES % BLOCK_N:
             acc, total = _over_block(acc, total, q8, page_bound, keys, values, key_descriptor, value_descriptor, page,
-                                     PATCHES // BLOCK_N * BLOCK_N, score_scale, value_scale, head, columns, channels,
+                                     PATCHES // BLOCK_N * BLOCK_N, score_scale, inverse, head, columns, channels,
                                      PATCHES, H, D, BLOCK_N, TMA, WEIGHTS, False)  # fmt: skip
     tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), mask=rows[:, None] < tokens)
 
@@ -157,6 +158,10 @@ class PagePool:
 
 class Fp8Attention(SpanAttention):
     """`PagedAttention` by the kernel; capturable as the one for a single pool is."""
+
+    def __init__(self, inputs: StepInputs) -> None:
+        super().__init__(inputs)
+        self._page_pools: dict[int, PagePool] = {}
 
     def attend_pages(self, q: Tensor, keys: Tensor, values: Tensor, pages: Fp8Pages, key_norms: Tensor) -> Tensor:
         special_keys, special_values = self._pool(keys), self._pool(values)
@@ -196,10 +201,6 @@ class Fp8Attention(SpanAttention):
             num_warps=WARPS,
         )
         return out
-
-    def __init__(self, inputs: Any) -> None:
-        super().__init__(inputs)
-        self._page_pools: dict[int, PagePool] = {}
 
     def _page_pool(self, tensor: Tensor) -> PagePool:
         known = self._page_pools.get(tensor.data_ptr())
