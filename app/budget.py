@@ -20,8 +20,8 @@ MEBIBYTE = 2**20
 COMPUTE = torch.bfloat16
 """Of matrix work on a GPU, and of the camera head's cache."""
 
-# Constants of the memory. An H200 held at most 12.3 GB of tensors and workspaces in the full-size stream at 504x378, with
-# 10.2 GB of weights and caches; the context and the share that torch reserves beyond are estimated.
+# Constants of the memory. An H200 held at most 12.3 GB of tensors and workspaces in the full-size stream at 504x378,
+# with 10.2 GB of weights and caches; the context and the share that torch reserves beyond are estimated.
 CONTEXT_BYTES = 550 * MEBIBYTE
 """CUDA's context and loaded kernels: outside of torch's own count."""
 KERNEL_BYTES = 96 * MEBIBYTE

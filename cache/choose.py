@@ -68,14 +68,14 @@ def choose_attention(
         raise ResourceError(f"--attention {choice} works in half precision, not in {sizes.dtype}; use --attention sdpa")
     if choice == "cudnn":
         return TorchAttention(cudnn=True)
-    candidates = _candidates(choice)
+    candidates = installed_kernels(choice)
     if not candidates:
         raise ResourceError("FlashInfer is not installed: pip install 'stream-recon[cuda]', or use --attention auto")
     assert inputs is not None
     if len(candidates) == 1:
-        return _build(candidates[0], sizes, device, inputs)
+        return build_kernel(candidates[0], sizes, device, inputs)
     name = _fastest(candidates, sizes, device, inputs)
-    return _build(name, sizes, device, inputs)
+    return build_kernel(name, sizes, device, inputs)
 
 
 def supports_fp8(device: torch.device) -> bool:
@@ -105,7 +105,7 @@ def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepInp
     return Fp8Attention(inputs)
 
 
-def _candidates(choice: AttentionChoice) -> list[str]:
+def installed_kernels(choice: AttentionChoice) -> list[str]:
     """Kernels that are installed, of those that the choice allows."""
     flashinfer = list(KERNELS) if find_spec("flashinfer") else []
     if torch.cuda.get_device_capability()[0] != 9:
@@ -114,7 +114,7 @@ def _candidates(choice: AttentionChoice) -> list[str]:
     return known.get(choice, [kernel for kernel in flashinfer if kernel == choice])
 
 
-def _build(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> AttentionBackend:
+def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> AttentionBackend:
     if name == "triton":
         from stream_recon.cache.span_attention import SpanAttention  # Triton comes with GPU builds of torch alone
 
@@ -137,7 +137,7 @@ def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inpu
     path = timings_file()
     known = _read(path)
     if key not in known:
-        times = {name: time_backend(_build(name, sizes, device, inputs), sizes, device, inputs) for name in names}
+        times = {name: time_backend(build_kernel(name, sizes, device, inputs), sizes, device, inputs) for name in names}
         known[key] = times
         _write(path, known)
     times = known[key]

@@ -114,11 +114,11 @@ class StandIn:
 
 
 @contextmanager
-def watched_parts(watch: Watch) -> Iterator[None]:
-    """Time the program's own functions where its threads call them."""
+def watched_parts(watch: Watch, engine: type) -> Iterator[None]:
+    """Time the program's own functions where its threads call them; ``engine``: whose images are prepared."""
     parts: tuple[tuple[Any, str, str], ...] = (
         (Source, "__next__", "decoding thread: decode, colours"),
-        (StandIn, "prepare", "decoding thread: resize"),
+        (engine, "prepare", "decoding thread: resize"),
         (writers.ResultWriter, "add", "writing thread: a frame"),
         (writers, "write_depth", "of it, depth file"),
         (writers, "frame_points", "of it, unprojection"),
@@ -154,7 +154,7 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
         source = stack.enter_context(open_source(str(video), max_frames=frames))
         writer = writers.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
-        with watched_parts(watch), progress_bar(terminal) as show:
+        with watched_parts(watch, StandIn), progress_bar(terminal) as show:
             summary = reconstruct(source, engine, writer, viewer, show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms

@@ -51,8 +51,8 @@ def test_the_fastest_is_timed_once_and_flashinfer_wins_a_tie(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(choose, "find_spec", lambda name: None)
-    monkeypatch.setattr(choose, "_candidates", lambda choice: list(times))
-    monkeypatch.setattr(choose, "_build", build)
+    monkeypatch.setattr(choose, "installed_kernels", lambda choice: list(times))
+    monkeypatch.setattr(choose, "build_kernel", build)
     monkeypatch.setattr(choose, "time_backend", lambda backend, *_: times[backend])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected

@@ -6,11 +6,19 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span
+from stream_recon.cache.choose import supports_fp8
 from stream_recon.cache.fp8_pages import FP8, Fp8Pages
 from stream_recon.cache.step_inputs import StepInputs
 from tests.cache.fp8_reference import attend_pages
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def able() -> None:
+    if not supports_fp8(torch.device("cuda")):
+        pytest.skip("e4m3 is not here")
+
 
 HEADS, CHANNELS, SPECIAL, BASE, SLOTS = 6, 64, 6, 198, 7
 PAGE_SIZES = [192, 128, 90, 300]

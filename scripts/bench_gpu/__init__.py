@@ -1,0 +1,53 @@
+"""`scripts/bench gpu`: tables of the full-size network on a GPU, each headed by machine, versions and command."""
+
+from pathlib import Path
+
+import torch
+
+from bench_gpu.budgets import bench_budgets
+from bench_gpu.measure import begin_table, machine_rates, random_network, release_memory
+from bench_gpu.original import bench_original, compare
+from bench_gpu.parts import bench_attention
+from bench_gpu.program import bench_embedded, bench_program
+from bench_gpu.steps import bench_kernels, bench_long, bench_step
+from stream_recon.configs.schema import load_preset
+
+TABLES = ("attention", "step", "kernels", "program", "embedded", "budgets", "long")
+STEP_FRAMES = 100
+KERNEL_FRAMES = 60
+PROGRAM_FRAMES = 600
+
+
+def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path | None) -> None:
+    """``original``: a checkout of LingBot-Map; ``frames``: of the long stream; ``only``: of `TABLES`, with commas
+    between; ``video``: for the program, looped; else one is made."""
+    wanted = only.split(",") if only else TABLES
+    unknown = set(wanted) - set(TABLES)
+    if unknown:
+        raise SystemExit(f"no table {unknown.pop()!r}: there are {', '.join(TABLES)}")
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device is here")
+    begin_table("this machine")
+    rates = machine_rates()
+    theirs = bench_original(original) if original is not None else None
+    if "embedded" in wanted:
+        bench_embedded()
+    preset = load_preset("lingbot-map", {"stream.keyframes": "every"})
+    if "attention" in wanted:
+        bench_attention(preset)
+    if "budgets" in wanted:
+        bench_budgets()
+    if not set(wanted) & {"step", "kernels", "program", "long"}:
+        return
+    release_memory()
+    network = random_network(preset)
+    if "step" in wanted:
+        ours = bench_step(network, preset, STEP_FRAMES, rates)
+        if theirs is not None:
+            compare(theirs, ours)
+    if "kernels" in wanted:
+        bench_kernels(network, preset, KERNEL_FRAMES)
+    if "program" in wanted:
+        bench_program(network, video, PROGRAM_FRAMES)
+    if "long" in wanted:
+        bench_long(network, preset, frames)

@@ -1,0 +1,67 @@
+"""Tables of the full-size network's step: as the program runs it, by other kernels, and over a long stream."""
+
+import time
+
+import torch
+
+from bench_gpu.measure import GRID, Rates, Variant, begin_table, image_of, measure_step, row
+from bench_gpu.parts import print_parts
+from stream_recon.app.stream import Stream
+from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import Preset
+from stream_recon.models.network import StreamingNetwork
+
+VARIANTS = (
+    Variant("as the program runs it"),
+    Variant("without a captured graph", options={"capture": False}),
+    Variant("FlashInfer's fa2, captured", "fa2"),
+    Variant("FlashInfer's fa3, captured", "fa3"),
+    Variant("cuDNN, not captured", "cudnn"),
+    Variant("cache in 8 bits", options={"cache": "fp8"}),
+)
+"""Those whose options `Stream` does not have are left out."""
+
+
+def place_of(preset: Preset) -> str:
+    return f"504x378, window {preset.stream.window} full, {preset.stream.scale_frames} scale frames, all keyframes"
+
+
+def bench_step(network: StreamingNetwork, preset: Preset, frames: int, rates: Rates) -> float:
+    """Milliseconds."""
+    begin_table(f"step at {place_of(preset)}")
+    stream, figures = measure_step(network, preset, GRID, frames)
+    row(f"step, attention {figures.attention}", figures.shown)
+    print_parts(stream, network, preset, rates)
+    return figures.p50
+
+
+def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> None:
+    begin_table(f"ways to run the step at {place_of(preset)}")
+    for variant in VARIANTS:
+        if not variant.is_known:
+            continue
+        try:
+            _, figures = measure_step(network, preset, GRID, frames, variant)
+        except (ResourceError, ImportError) as error:
+            row(variant.name, f"not here: {str(error).splitlines()[0]}")
+            continue
+        row(f"{variant.name}, attention {figures.attention}", figures.shown)
+
+
+def bench_long(network: StreamingNetwork, preset: Preset, frames: int) -> None:
+    """Whether steps and memory stay what they are."""
+    assert frames >= 1500, "the last 500 steps come after step 1,000"
+    begin_table(f"a stream of {frames:,} frames at {place_of(preset)}")
+    stream, image = Stream(network, preset, GRID, "auto"), image_of(GRID)
+    stream.step(image.expand(preset.stream.scale_frames, -1, -1, -1))
+    marks: dict[int, tuple[float, int, int]] = {}
+    for index in range(frames + 1):
+        if index in (500, 1000, frames - 500, frames):
+            torch.cuda.synchronize()
+            marks[index] = (time.perf_counter(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+        stream.step(image[None])
+    early, late = ((marks[stop][0] - marks[start][0]) * 2 for start, stop in ((500, 1000), (frames - 500, frames)))
+    row("steps 500 to 1,000", f"{early:.2f} ms each")
+    row(f"the last 500 of {frames:,}", f"{late:.2f} ms each ({100 * (late / early - 1):+.1f} %)")
+    grown = ((marks[frames][kind] - marks[1000][kind]) / 2**20 for kind in (1, 2))
+    row("memory since step 1,000", "{:+.1f} MiB allocated, {:+.1f} MiB reserved".format(*grown))
