@@ -12,6 +12,7 @@ import torch
 
 from stream_recon.app.step_trace import network_size, trace_step
 from stream_recon.cache.flashinfer_attention import WORKSPACE_BYTES
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
 
@@ -33,8 +34,10 @@ cannot always be reused."""
 # `measure_rates` gives there.
 ATTENTION_EFFICIENCY = 0.6
 """Share of the device's matrix rate that attention reaches: 0.60 ms for 978 queries and 71,000 keys."""
+FP8_ATTENTION_EFFICIENCY = 0.43
+"""The same over a cache in e4m3: 0.83 ms, since values have to become bf16."""
 MATRIX_EFFICIENCY = 0.42
-"""The same of encoder and aggregator without their attention, with the cheap operations between: 5.4 ms."""
+"""Of encoder and aggregator without their attention, with the cheap operations between: 5.4 ms."""
 CONVOLUTION_EFFICIENCY = 0.18
 """The same of the depth head: 1.5 ms."""
 CAMERA_EFFICIENCY = 0.3
@@ -83,7 +86,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype =
         weights=network_size(network).bytes,
         caches=schema.bytes,
         activations=int((first + later) * ALLOCATOR_SLACK),
-        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") else 0),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and cache_dtype != FP8 else 0),
         context=CONTEXT_BYTES,
     )
 
@@ -151,8 +154,9 @@ def step_seconds(
     attention_rate = rates.matrix_flops * ATTENTION_EFFICIENCY
     within = (network.encoder_depth + network.depth) * _attention_flops(network, tokens, tokens) / attention_rate
     keys = (stream.scale_frames + stream.window + 1) * tokens
+    across_rate = rates.matrix_flops * FP8_ATTENTION_EFFICIENCY if cache_dtype == FP8 else attention_rate
     across = max(
-        _attention_flops(network, tokens, keys) / attention_rate,
+        _attention_flops(network, tokens, keys) / across_rate,
         2 * keys * network.dim * cache_dtype.itemsize / rates.bandwidth,
     )
     heads = max(

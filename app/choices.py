@@ -11,10 +11,11 @@ import torch
 from stream_recon.app.budget import COMPUTE, DeviceRates, RunMemory, run_memory, step_seconds
 from stream_recon.app.preprocess import plan_image
 from stream_recon.app.step_trace import network_size
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.configs.errors import ConfigError, ResourceError
 from stream_recon.configs.schema import Preset
 
-CACHE_DTYPES = (COMPUTE,)
+CACHE_DTYPES = (COMPUTE, FP8)
 """What the aggregator's cache may be kept in, the most exact one first."""
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Image sides to choose from, of the preset's."""

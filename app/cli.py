@@ -56,6 +56,10 @@ Preset = Annotated[str, typer.Option(help="A preset that ships with the program,
 Weights = Annotated[Path | None, typer.Option(help="A .safetensors file that fits the preset; else the embedded one.")]
 Device = Annotated[Literal["auto", "cuda", "cpu"], typer.Option(help="Where the network runs.")]
 Attention = Annotated[Literal["auto", "flashinfer", "sdpa"], typer.Option(help="Attention backend.")]
+Cache = Annotated[
+    Literal["full", "fp8"],
+    typer.Option(help="Past frames in full precision, or in fp8 at half the memory (GPUs from Ada on)."),
+]
 Keyframes = Annotated[
     str | None,
     typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
@@ -83,6 +87,7 @@ def reconstruct_command(
     weights: Weights = None,
     device: Device = "auto",
     attention: Attention = "auto",
+    cache: Cache = "full",
     keyframes: Keyframes = None,
     viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
     host: Host = "127.0.0.1",
@@ -105,7 +110,7 @@ def reconstruct_command(
         output=output,
         overwrite=overwrite,
         frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
-        model=ModelChoice(preset, weights, device, attention, keyframes),
+        model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or sys.stdin.isatty()) if viewer else None,
     )
 
@@ -132,6 +137,7 @@ def eval_command(
     weights: Weights = None,
     device: Device = "auto",
     attention: Attention = "auto",
+    cache: Cache = "full",
     keyframes: Keyframes = None,
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
@@ -149,6 +155,7 @@ def eval_command(
             device=device,
             attention=attention,
             keyframes=keyframes,
+            cache=cache,
         )
 
 
@@ -173,6 +180,7 @@ def batch_command(
     weights: Weights = None,
     device: Device = "auto",
     attention: Attention = "auto",
+    cache: Cache = "full",
     keyframes: Keyframes = None,
     workers: Annotated[
         int | None,
@@ -208,12 +216,13 @@ def batch_command(
         "max_frames": max_frames,
         "device": device,
         "attention": attention,
+        "cache": cache,
         "keyframes": keyframes,
         "split": split,
     }
     choice = Choice(stride, max_frames)
     options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
-    return run(options, EngineLoader(preset, weights, device, attention, keyframes), recorded)
+    return run(options, EngineLoader(preset, weights, device, attention, keyframes, cache), recorded)
 
 
 @reported

@@ -45,6 +45,7 @@ class ModelChoice:
     device: str
     attention: Literal["auto", "flashinfer", "sdpa"]
     keyframes: str | None
+    cache: Literal["full", "fp8"] = "full"
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,16 @@ def reconstruct_source(
         if viewer:
             out.print(f"viewer: {viewer.url}")
         with memory_errors():
-            engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides)
+            engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides, model.cache)
         options = _options(spec, frames, model)
         info = RunInfo(
-            source.name, engine.preset, engine.weights_sha256, engine.device, options, precision=engine.precision
+            source.name,
+            engine.preset,
+            engine.weights_sha256,
+            engine.device,
+            options,
+            precision=engine.precision,
+            cache=engine.cache,
         )
         writer = ResultWriter(folder, info, overwrite=overwrite)
         out.print(f"result: {folder}", markup=False)

@@ -15,7 +15,7 @@ from stream_recon.app.precision import Precision, fast_precision, plain_precisio
 from stream_recon.app.preprocess import plan_image, prepare
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.stream import Stream
-from stream_recon.cache.choose import AttentionChoice
+from stream_recon.cache.choose import AttentionChoice, CacheChoice, check_fp8
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.network import Prediction, StreamingNetwork
@@ -39,13 +39,15 @@ class Engine:
         weights_sha256: str,
         attention: AttentionChoice = "auto",
         precision: Precision | None = None,
+        cache: CacheChoice = "full",
     ) -> None:
-        """``precision``: as `Stream` has it."""
+        """``precision``, ``cache``: as `Stream` has them."""
         self.preset = preset
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
         self._choice = attention
+        self.cache = cache
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self.reset()
 
@@ -91,7 +93,7 @@ class Engine:
         patch = self.preset.network.patch_size
         width, height = self._waiting[0].transform.network_size
         grid = (height // patch, width // patch)
-        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision)
+        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
         waiting, self._waiting = self._waiting, []
         return self._advance(waiting)
 
@@ -167,6 +169,7 @@ def load_engine(
     device: str = "auto",
     attention: AttentionChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
+    cache: CacheChoice = "full",
 ) -> Engine:
     """An engine with the embedded weights, or with those of a file.
 
@@ -175,6 +178,7 @@ def load_engine(
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
         attention: ``auto``, ``flashinfer`` or ``sdpa``.
+        cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
 
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
@@ -185,12 +189,14 @@ def load_engine(
             raise WeightsError(f"preset {chosen.name} has no embedded weights: give a file with --weights")
         weights = EMBEDDED_WEIGHTS
     target = _choose_device(device)
+    if cache == "fp8":
+        check_fp8(attention, target)
     network = load_network(weights, chosen.network)
     precision = fast_precision(target)
     if precision == "bf16":
         prepare_network(network, target)
     logger.info("loaded %s on %s, %s", weights, target, precision)
-    return Engine(network.to(target), chosen, file_sha256(weights), attention, precision)
+    return Engine(network.to(target), chosen, file_sha256(weights), attention, precision, cache)
 
 
 def prepare_network(network: StreamingNetwork, device: torch.device) -> None:

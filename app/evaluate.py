@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress
@@ -40,6 +40,7 @@ def run(
     device: str = "auto",
     attention: str = "auto",
     keyframes: str | None = None,
+    cache: Literal["full", "fp8"] = "full",
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -47,7 +48,7 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
-        preset, weights, device, attention: see `load_engine`.
+        preset, weights, device, attention, cache: see `load_engine`.
         keyframes: ``flow``, ``every`` or a number N for every N-th frame; None leaves it to the preset.
 
     Raises:
@@ -68,6 +69,7 @@ def run(
         device=device,
         attention=attention,  # type: ignore[arg-type]  # checked by the engine
         overrides=overrides,
+        cache=cache,
     )
     evaluate_all(engine, opened, stride, frames, json_path)
     return 0

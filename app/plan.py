@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_recon.app.budget import CONTEXT_BYTES, H200, DeviceRates, measure_rates
-from stream_recon.app.choices import Choice, Way, choices, parse_memory
+from stream_recon.app.choices import CACHE_DTYPES, Choice, Way, choices, parse_memory
 from stream_recon.app.output_files import replace_file
 from stream_recon.app.sources import open_source
+from stream_recon.cache.choose import supports_fp8
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
 from stream_recon.configs.schema import load_preset, preset_names
@@ -42,11 +44,12 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
         raise InputError(f"{name} sent no frame")
     height, width = frame.rgb.shape[:2]
     rates = measure_rates(device) if device else H200
-    found = choices(presets, (width, height), budget, rates)
+    kept_in = CACHE_DTYPES if device is None or supports_fp8(device) else CACHE_DTYPES[:1]
+    found = choices(presets, (width, height), budget, rates, kept_in)
     out = Console(soft_wrap=True, highlight=False)
     out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:", markup=False)
     out.print(_table(found))
-    _print_notes(out, rates, measured=device is not None)
+    _print_notes(out, rates, found, measured=device is not None)
     if write:
         replace_file(write, lambda file: file.write(preset_to_toml(found[0].way.preset).encode()))
     _print_use(out, source, found[0].way, write)
@@ -69,19 +72,26 @@ def _table(found: list[Choice]) -> Table:
             way.preset.name,
             str(way.preset.stream.window),
             "x".join(map(str, way.image_size)),
-            str(way.cache_dtype).removeprefix("torch."),
+            _option(way),
             f"{choice.memory.total / 1e9:.1f} GB",
             f"{1 / choice.seconds:.0f}",
         )
     return table
 
 
-def _print_notes(out: Console, rates: DeviceRates, *, measured: bool) -> None:
+def _option(way: Way) -> str:
+    """Of ``--cache``."""
+    return "fp8" if way.cache_dtype == FP8 else "full"
+
+
+def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measured: bool) -> None:
     where = "this machine's GPU" if measured else "no CUDA device is here to measure"
     out.print(
         f"Frames/s are expected of the network on an {rates.name} ({where}) once the window is full; reading, writing "
         "and the viewer come on top. Memory is the most that a stream of any length takes, CUDA's own share included."
     )
+    if not measured and any(_option(choice.way) == "fp8" for choice in found):
+        out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
 
 
 def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
@@ -97,4 +107,6 @@ def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
         command[-1] = "FILE.toml"
     if way.preset.network != load_preset(EMBEDDED_PRESET).network:
         command += ["--weights", "CHECKPOINT.safetensors"]
+    if _option(way) == "fp8":
+        command += ["--cache", "fp8"]
     out.print(shlex.join(command), markup=False)

@@ -23,6 +23,8 @@ class RunInfo:
     options: dict[str, Any] = field(default_factory=dict)
     """Choices that change the result, as given on the command line."""
     precision: str = "fp32"
+    cache: str = "full"
+    """What the frames' keys and values are kept in: ``full``, the precision above, or ``fp8``."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -73,6 +75,7 @@ def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
         "weights_sha256": info.weights_sha256,
         "device": info.device,
         "precision": info.precision,
+        "cache": info.cache,
         "attention": summary.attention,
         "options": info.options,
         "frames": {

@@ -10,7 +10,16 @@ from torch import Tensor
 from stream_recon.app.keyframes import Decision, keyframe_policy, mean_flow
 from stream_recon.app.precision import Precision, plain_precision
 from stream_recon.app.step_graph import StepGraph
-from stream_recon.cache.choose import AttentionChoice, AttentionSizes, choose_attention
+from stream_recon.cache.attention import AttentionBackend
+from stream_recon.cache.choose import (
+    AttentionChoice,
+    AttentionSizes,
+    CacheChoice,
+    check_fp8,
+    choose_attention,
+    fp8_attention,
+)
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
@@ -35,13 +44,18 @@ class Stream:
         attention: AttentionChoice,
         precision: Precision | None = None,
         *,
+        cache: CacheChoice = "full",
         capture: bool = True,
     ) -> None:
         """``grid``: patch rows and columns; ``precision``: of matrix work and caches, `plain_precision` if None; the
-        residual stream is fp32. ``capture``: replay steps of one frame as a CUDA graph, where that can be.
+        residual stream is fp32. ``cache``: of the frames' keys and values. ``capture``: replay steps of one frame as a
+        CUDA graph, where that can be.
 
-        Raises ResourceError if the caches do not fit in free memory.
+        Raises ResourceError if the caches do not fit in free memory, or `check_fp8` refuses.
         """
+        in_fp8 = cache == "fp8"
+        if in_fp8:
+            check_fp8(attention, network.image_mean.device)
         self._network = network
         self._device = network.image_mean.device
         self._half = (precision or plain_precision(self._device)) == "bf16"
@@ -49,14 +63,17 @@ class Stream:
         config, patches = preset.network, grid[0] * grid[1]
         # As the network has it.
         camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
-        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype)
+        schema = StreamSchema.of(config, preset.stream, patches, FP8 if in_fp8 else dtype, camera_dtype)
         schema.check_fits(_available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and find_spec("triton") is not None
         inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
         sizes = AttentionSizes(
             config.heads, config.head_dim, config.special_tokens, patches, schema.frames.tokens, dtype
         )
-        backend = choose_attention(attention, sizes, self._device, inputs)
+        if in_fp8:
+            backend: AttentionBackend = fp8_attention(attention, self._device, inputs)
+        else:
+            backend = choose_attention(attention, sizes, self._device, inputs)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(preset.stream)

@@ -16,12 +16,17 @@ import torch
 
 from stream_recon.cache.attention import AttentionBackend, Span, TorchAttention
 from stream_recon.cache.flashinfer_attention import KERNELS, FlashInferAttention
+from stream_recon.cache.fp8_frame_cache import PagedAttention
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 
 AttentionChoice = Literal["auto", "flashinfer", "fa2", "fa3", "triton", "cudnn", "sdpa"]
+CacheChoice = Literal["full", "fp8"]
+"""What the frames' keys and values are kept in: the run's precision, or e4m3."""
+FP8_CAPABILITY = (8, 9)
+"""From here on (Ada, Hopper) tensor cores multiply e4m3."""
 TIE = 1.02
 """FlashInfer stays where another kernel is faster by less than this."""
 TIMED_RUNS = 10
@@ -71,6 +76,33 @@ def choose_attention(
         return build_kernel(candidates[0], sizes, device, inputs)
     name = _fastest(candidates, sizes, device, inputs)
     return build_kernel(name, sizes, device, inputs)
+
+
+def supports_fp8(device: torch.device) -> bool:
+    """Whether a CUDA device has what a cache in e4m3 takes."""
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+
+
+def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
+    """Raises ResourceError, saying why, where a cache in e4m3 is not to be had with that choice of attention."""
+    if device.type != "cuda":
+        raise ResourceError("--cache fp8 needs a CUDA device; use --cache full on the CPU")
+    if choice not in ("auto", "triton"):
+        raise ResourceError(f"--cache fp8 has its own attention kernel: use --attention auto, not {choice}")
+    if not supports_fp8(device):
+        major, minor = torch.cuda.get_device_capability(device)
+        needed = "a GPU of compute capability 8.9 or more (Ada, Hopper and newer) and Triton"
+        raise ResourceError(f"--cache fp8 needs {needed}; this GPU has {major}.{minor}: use --cache full")
+
+
+def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepInputs | None) -> PagedAttention:
+    """The kernel for a cache in e4m3. Raises ResourceError as `check_fp8` does, and without ``inputs``."""
+    check_fp8(choice, device)
+    if inputs is None:
+        raise ResourceError("--cache fp8 works in half precision alone; use --cache full")
+    from stream_recon.cache.fp8_attention import Fp8Attention
+
+    return Fp8Attention(inputs)
 
 
 def installed_kernels(choice: AttentionChoice) -> list[str]:

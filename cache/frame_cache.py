@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
+from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE
 from stream_recon.cache.pages import Lease, SlotWindow, SpecialLog
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
@@ -55,7 +56,14 @@ class FrameCacheSchema:
         return self.base + self.patch_slots * self.patches
 
     def bytes(self, dtype: torch.dtype) -> int:
-        return 2 * self.layers * self.tokens * self.heads * self.head_dim * dtype.itemsize
+        """Of keys and values in ``dtype``; in e4m3 as `Fp8FrameCache` keeps them."""
+        heads = 2 * self.layers * self.heads
+        if dtype != FP8:
+            return heads * self.head_dim * self.tokens * dtype.itemsize
+        special_bytes = self.base * SPECIAL_DTYPE.itemsize
+        patch_bytes = self.patch_slots * self.patches * FP8.itemsize
+        scale_bytes = self.patch_slots * torch.float32.itemsize
+        return heads * (self.head_dim * (special_bytes + patch_bytes) + scale_bytes)
 
 
 class FrameCache:
@@ -69,13 +77,15 @@ class FrameCache:
         device: torch.device,
         dtype: torch.dtype,
         inputs: StepInputs | None = None,
+        pool_tokens: int | None = None,
     ) -> None:
-        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph."""
+        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph.
+        ``pool_tokens``: the pool's first ones alone, if the others are kept elsewhere."""
         self.schema = schema
         self.slots = SlotWindow(stream.scale_frames, stream.window)
         self.log = SpecialLog(stream.scale_frames, stream.special_budget)
         self.backend = backend
-        shape = (schema.layers, schema.tokens, schema.heads, schema.head_dim)
+        shape = (schema.layers, pool_tokens or schema.tokens, schema.heads, schema.head_dim)
         # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache, PagedAttention
+from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
@@ -22,6 +24,7 @@ class StreamSchema:
     frames: FrameCacheSchema
     camera: CameraCacheSchema
     dtype: torch.dtype
+    """Of the frames' keys and values; e4m3: as `Fp8FrameCache` keeps them."""
     camera_dtype: torch.dtype
 
     @staticmethod
@@ -63,10 +66,16 @@ class StreamMemory:
         device: torch.device,
         inputs: StepInputs | None = None,
     ) -> None:
-        """``inputs``: given, steps of one frame take all that changes from there, and may be captured."""
+        """``inputs``: given, steps of one frame take all that changes from there, and may be captured.
+        ``backend``: a `PagedAttention` where the schema says e4m3."""
         self._device = device
         self._inputs = inputs
-        self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs)
+        self._frame_cache: FrameCache
+        if schema.dtype == FP8:
+            assert isinstance(backend, PagedAttention), f"{backend.name} cannot read e4m3"
+            self._frame_cache = Fp8FrameCache(schema.frames, stream, backend, device, inputs)
+        else:
+            self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs)
         self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0

@@ -68,7 +68,13 @@ def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Call
         engine.reset()
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo(
-            source.name, engine.preset, engine.weights_sha256, engine.device, options, precision=engine.precision
+            source.name,
+            engine.preset,
+            engine.weights_sha256,
+            engine.device,
+            options,
+            precision=engine.precision,
+            cache=engine.cache,
         )
         try:
             summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)

@@ -41,7 +41,13 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
         options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
         first = runs[0]
         info = RunInfo(
-            first["source"], model.preset, model.weights_sha256, first["device"], options, first["precision"]
+            first["source"],
+            model.preset,
+            model.weights_sha256,
+            first["device"],
+            options,
+            first["precision"],
+            model.cache,
         )
         cameras = write_cameras(work, joined)
         write_depths_and_cloud(work, joined, model.preset.points.voxel)

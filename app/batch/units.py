@@ -32,6 +32,9 @@ class SceneEngine(FrameEngine, Protocol):
     @property
     def precision(self) -> str: ...
 
+    @property
+    def cache(self) -> str: ...
+
     def reset(self) -> None: ...
 
 
@@ -41,6 +44,7 @@ class Model:
 
     preset: Preset
     weights_sha256: str
+    cache: str = "full"
 
     @property
     def preset_tables(self) -> dict[str, Any]:
@@ -75,6 +79,7 @@ class EngineLoader:
     device: str
     attention: Literal["auto", "flashinfer", "sdpa"]
     keyframes: str | None
+    cache: Literal["full", "fp8"] = "full"
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
@@ -86,7 +91,7 @@ class EngineLoader:
             raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
         if not weights.is_file():
             raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
-        return Model(preset, file_sha256(weights))
+        return Model(preset, file_sha256(weights), self.cache)
 
     @property
     def uses_gpu(self) -> bool:
@@ -104,7 +109,7 @@ class EngineLoader:
         from stream_recon.app.engine import load_engine
 
         overrides = keyframe_overrides(self.keyframes)
-        return load_engine(self.preset, self.weights, self.device, self.attention, overrides)
+        return load_engine(self.preset, self.weights, self.device, self.attention, overrides, self.cache)
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ def plan_units(root: Path, scenes: Sequence[BatchScene], choice: Choice, model: 
 def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dict[str, Any]:
     """What decides a scene's result. Device and attention are left out: they change no more than its rounding."""
     path = scene.path
-    return {
+    key = {
         "scene": {
             "dataset": scene.dataset,
             # The root may be the scene itself.
@@ -201,6 +206,8 @@ def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dic
         "preset": model.preset_tables,
         "weights": model.weights_sha256,
     }
+    # Results of versions without the choice stay valid.
+    return key if model.cache == "full" else {**key, "cache": model.cache}
 
 
 def folder_names(scene_names: Sequence[str]) -> list[str]:

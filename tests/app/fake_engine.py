@@ -62,6 +62,7 @@ class FakeEngine:
 
     device = "cpu"
     precision = "fp32"
+    cache = "full"
     attention = "sdpa"
     weights_sha256 = "ab" * 32
 

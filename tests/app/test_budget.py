@@ -25,11 +25,11 @@ def test_the_caches_are_those_of_the_schema() -> None:
     assert memory.by_torch == memory.weights + memory.caches + memory.activations + memory.workspace
 
 
-def test_one_byte_an_element_halves_the_frames_cache_alone() -> None:
+def test_one_byte_an_element_makes_the_frames_cache_smaller_alone() -> None:
     half, byte = (run_memory(SMALL, (12, 16), dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn))
     frames = StreamSchema.of(SMALL.network, SMALL.stream, 192, torch.bfloat16).frames
-    assert half.caches - byte.caches == frames.bytes(torch.float8_e4m3fn)
-    assert dataclasses.replace(half, caches=0) == dataclasses.replace(byte, caches=0)
+    assert half.caches - byte.caches == frames.bytes(torch.bfloat16) - frames.bytes(torch.float8_e4m3fn)
+    assert dataclasses.replace(half, caches=0, workspace=0) == dataclasses.replace(byte, caches=0, workspace=0)
 
 
 def test_the_full_size_stream_takes_the_memory_that_its_constants_were_made_from() -> None:
@@ -44,6 +44,7 @@ def test_flashinfer_takes_a_workspace_where_it_is_installed(monkeypatch: pytest.
         monkeypatch.setattr(budget, "find_spec", lambda name, installed=installed: installed)
         sizes.append(run_memory(SMALL, (12, 16)).workspace)
     assert sizes[1] - sizes[0] == WORKSPACE_BYTES
+    assert run_memory(SMALL, (12, 16), torch.float8_e4m3fn).workspace == sizes[0], "it cannot read a cache in e4m3"
 
 
 def test_more_frames_and_patches_take_more_memory_and_time() -> None:

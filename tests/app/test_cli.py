@@ -98,11 +98,11 @@ def test_the_address_is_printed_before_anything_is_computed(
 def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[tuple[Any, ...]]) -> None:
     write_video(tmp_path / "a.mp4", 30)
     choice = ["--stride", "3", "--start", "0.5", "--end", "2.5", "--max-frames", "4"]
-    model = ["--weights", "w.safetensors", "--device", "cpu", "--attention", "sdpa", "--keyframes", "5"]
+    model = ["--weights", "w.safetensors", "--device", "cpu", "--keyframes", "5", "--cache", "fp8"]
     assert run("a.mp4", "-o", "out", "--no-viewer", *choice, *model) == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [5, 8, 11, 14]
     overrides = {"stream.keyframes": "interval", "stream.keyframe_interval": 5}
-    assert loaded == [("small", Path("w.safetensors"), "cpu", "sdpa", overrides)]
+    assert loaded == [("small", Path("w.safetensors"), "cpu", "auto", overrides, "fp8")]
     options = read_result(tmp_path / "out").run["options"]
     assert options == {
         "source": "a.mp4", "stride": 3, "fps": None, "start": 0.5, "end": 2.5, "max_frames": 4, "keyframes": "5",
@@ -253,7 +253,7 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert seen == [
         [Path("a"), Path("b")],
         {"stride": 5, "frames": 48, "json_path": Path("r.json"), "preset": "p", "weights": Path("w"),
-         "device": "cpu", "attention": "sdpa", "keyframes": "flow"},
+         "device": "cpu", "attention": "sdpa", "keyframes": "flow", "cache": "full"},
     ]  # fmt: skip
 
 
@@ -278,4 +278,4 @@ def test_run_json_is_plain_json(run: Run, tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", 5)
     assert run("a.mp4", "-o", "out", "--no-viewer") == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert record["interrupted"] is False and record["attention"] == "sdpa"
+    assert record["interrupted"] is False and record["attention"] == "sdpa" and record["cache"] == "full"

@@ -142,6 +142,10 @@ def test_impossible_choices_are_errors() -> None:
         load_engine("lingbot-map")
     with pytest.raises(WeightsError, match="no weights at"):
         load_engine(weights=Path("absent.safetensors"))
+    with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
+        load_engine(device="cpu", cache="fp8")
+    with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
+        list(Engine(tiny_network(tiny_preset()), tiny_preset(), "", cache="fp8").stream(frames(3)))
     with pytest.raises(ResourceError, match="unknown device"):
         load_engine(device="tpu")
     if not torch.cuda.is_available():

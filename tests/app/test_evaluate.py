@@ -261,13 +261,14 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
     module.load_engine = load_engine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine", module)
     weights, path = tmp_path / "w.safetensors", tmp_path / "out.json"
-    assert run(folders, 2, 3, path, "lingbot-map", weights, "cpu", "sdpa", "4") == 0
+    assert run(folders, 2, 3, path, "lingbot-map", weights, "cpu", "sdpa", "4", "fp8") == 0
     assert asked == [
         {
             "preset": "lingbot-map",
             "weights": weights,
             "device": "cpu",
             "attention": "sdpa",
+            "cache": "fp8",
             "overrides": {"stream.keyframes": "interval", "stream.keyframe_interval": 4},
         }
     ]

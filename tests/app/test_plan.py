@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from stream_recon.app.budget import run_memory
+from stream_recon.app import plan
+from stream_recon.app.budget import H200, run_memory
+from stream_recon.app.choices import CACHE_DTYPES
 from stream_recon.configs.schema import load_preset
 from tests.app.media import write_video
 from tests.app.program import exit_code
 
-WHOLE = run_memory(load_preset("small"), (12, 16)).total
-TIGHT = f"{(WHOLE - 1_000_000) / 1e6:.0f}MB"
+WHOLE, IN_FP8 = (run_memory(load_preset("small"), (12, 16), dtype).total for dtype in CACHE_DTYPES)
+TIGHT = f"{(IN_FP8 - 1_000_000) / 1e6:.0f}MB"
 
 Run = Callable[..., int]
 
@@ -34,8 +36,26 @@ def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureF
     assert run("--memory", "2GB", "--preset", "small") == 0
     out = capfd.readouterr().out
     assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (no CUDA device is here" in out
-    assert "224x168" in out and "bfloat16" in out
+    assert "224x168" in out and "full" in out
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small"
+
+
+def test_where_little_is_missing_the_cache_goes_into_fp8(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
+    out = capfd.readouterr().out
+    assert "takes a GPU of compute capability 8.9" in out
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small --cache fp8"
+
+
+def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
+    run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(plan, "measure_rates", lambda device: H200)
+    monkeypatch.setattr(plan, "supports_fp8", lambda device: False)
+    assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
+    assert "fp8" not in capfd.readouterr().out
 
 
 def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
@@ -49,9 +69,9 @@ def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: p
     assert run("--memory", TIGHT, "--preset", "small") == 0
     out = capfd.readouterr().out
     assert "[stream]\nwindow = 6\nspecial_budget = 384\n[image]\nmax_patches = 192\nmax_side = 336\n" in out
-    assert "--preset FILE.toml" in out
+    assert "--preset FILE.toml --cache fp8" in out
     assert run("--memory", TIGHT, "--preset", "small", "--write", "mine.toml") == 0
-    assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml"
+    assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml --cache fp8"
     mine, small = load_preset(str(tmp_path / "mine.toml")), load_preset("small")
     assert (mine.stream.window, mine.stream.special_budget) == (6, 384)
     assert (mine.network, mine.image, mine.points) == (small.network, small.image, small.points)

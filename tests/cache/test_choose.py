@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache import choose
-from stream_recon.cache.choose import AttentionChoice, AttentionSizes, choose_attention
+from stream_recon.cache.choose import AttentionChoice, AttentionSizes, check_fp8, choose_attention, fp8_attention
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
 
@@ -61,3 +61,22 @@ def test_the_fastest_is_timed_once_and_flashinfer_wins_a_tie(
     assert asked == [*times, expected, expected]
     choose.timings_file().write_text("no JSON")
     assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
+
+
+def test_a_cache_in_fp8_is_refused_where_it_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ResourceError, match=r"--cache fp8 needs a CUDA device"):
+        check_fp8("auto", CPU)
+    for choice in ("flashinfer", "fa2", "fa3", "cudnn", "sdpa"):
+        with pytest.raises(ResourceError, match=f"own attention kernel.* not {choice}"):
+            check_fp8(cast(AttentionChoice, choice), CUDA)
+    monkeypatch.setattr(choose, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.raises(ResourceError, match=r"8\.9 or more .*8\.6"):
+        check_fp8("auto", CUDA)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    check_fp8("triton", CUDA)
+    with pytest.raises(ResourceError, match="half precision"):
+        fp8_attention("auto", CUDA, None)
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match="Triton"):
+        check_fp8("auto", CUDA)

@@ -78,6 +78,7 @@ class RoomEngine:
 
     device = "cpu"
     precision = "fp32"
+    cache = "full"
     attention = "sdpa"
     weights_sha256 = WEIGHTS
     scale_frames = 4

@@ -48,15 +48,16 @@ def test_options_reach_the_engine_the_frames_and_the_summary(
     run: Run, data: Path, tmp_path: Path, loaders: list[tuple[Any, ...]]
 ) -> None:
     options = ["--stride", "2", "--max-frames", "5", "--preset", "lingbot-map", "--weights", "w.safetensors"]
-    options += ["--device", "cpu", "--attention", "sdpa", "--keyframes", "3"]
+    options += ["--device", "cpu", "--attention", "sdpa", "--keyframes", "3", "--cache", "fp8"]
     assert run("batch", str(data), "-o", "out", *options) == 0
-    assert loaders == [("lingbot-map", Path("w.safetensors"), "cpu", "sdpa", "3")]
+    assert loaders == [("lingbot-map", Path("w.safetensors"), "cpu", "sdpa", "3", "fp8")]
     assert {path: s["frames"] for path, s in scenes_of(tmp_path / "out").items()} == {
         "walk one.mp4": 5,
         "straße [1]": 4,
     }
     recorded = json.loads((tmp_path / "out" / "summary.json").read_text())["options"]
     assert recorded["stride"] == 2 and recorded["max_frames"] == 5 and recorded["keyframes"] == "3"
+    assert recorded["cache"] == "fp8"
 
 
 def test_a_dry_run_lists_and_writes_nothing(

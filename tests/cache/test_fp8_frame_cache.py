@@ -1,0 +1,88 @@
+"""The cache in e4m3 on a CPU, with plain torch in the kernel's place."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from stream_recon.cache.attention import Span, TorchAttention, merge_spans
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
+from stream_recon.cache.fp8_pages import FP8, Fp8Pages, quantise
+from stream_recon.cache.stream import StreamMemory, StreamSchema
+from stream_recon.configs.schema import Preset
+from tests.cache.fp8_reference import attend_pages
+from tests.networks import GRID, random_images, tiny_network, tiny_preset
+
+CPU = torch.device("cpu")
+
+
+class TorchPages(TorchAttention):
+    def plan(self, queries: int, spans: list[Span]) -> None:
+        super().plan(queries, spans)
+        self.spans = merge_spans(spans)
+
+    def attend_pages(self, q: Tensor, keys: Tensor, values: Tensor, pages: Fp8Pages, key_norms: Tensor) -> Tensor:
+        assert (key_norms >= 0).all()
+        return attend_pages(q, keys, values, pages, self.spans, round_queries=False)
+
+
+def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
+    patches = GRID[0] * GRID[1]
+    schema = StreamSchema.of(preset.network, preset.stream, patches, FP8 if in_fp8 else torch.float32, torch.float32)
+    return StreamMemory(schema, preset.stream, TorchPages() if in_fp8 else TorchAttention(), CPU)
+
+
+def walk(memory: StreamMemory, preset: Preset, frames: int, *, intruders: bool = False) -> Tensor:
+    """Tokens of all frames' steps; ``intruders``: with a rejected frame before each."""
+    network, images, others = tiny_network(preset), random_images(frames), random_images(frames, seed=5)
+    scale = preset.stream.scale_frames
+    tokens = []
+    for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
+        if intruders and index:
+            memory.begin(1, evict_first=bool(index % 2))
+            network(1000 * others[None, index : index + 1], memory)
+            memory.rollback()
+        memory.begin(len(batch))
+        tokens.append(network(batch[None], memory).tokens)
+        memory.commit()
+    return torch.cat(tokens, dim=1)
+
+
+def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
+    preset = tiny_preset(special_budget=8, window=2)
+    exact, ours = (walk(memory_of(preset, in_fp8=in_fp8), preset, 40) for in_fp8 in (False, True))
+    error = float((ours - exact).norm() / exact.norm())
+    assert 1e-5 < error < 2e-2
+
+
+def test_a_rejected_frame_leaves_no_trace() -> None:
+    preset = tiny_preset()
+    plain, disturbed = (
+        walk(memory_of(preset, in_fp8=True), preset, 14, intruders=intruders) for intruders in (False, True)
+    )
+    assert torch.equal(plain, disturbed)
+
+
+def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
+    preset = tiny_preset()
+    memory = memory_of(preset, in_fp8=True)
+    cache = memory._frame_cache
+    assert isinstance(cache, Fp8FrameCache)
+    tensors = [cache._keys, cache._values]
+    for pages in cache._pages:
+        tensors += [pages.keys, pages.values, pages.key_scales, pages.value_scales]
+    assert cache.schema.bytes(FP8) == sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:
+    page = torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1, 1e3])[:, None]
+    kept, scales = quantise(page)
+    restored = kept.float() * scales[:, None]
+    assert torch.allclose(kept.float().abs().amax(dim=(0, 2)), torch.tensor(448.0))
+    # Three binary digits behind the first one; and the smallest step where numbers are small.
+    assert ((restored - page).abs() <= torch.maximum(page.abs() / 16, scales[:, None] * 2**-10) * 1.001).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30])
+def test_a_page_of_nothing_is_kept_as_nothing(scale: float) -> None:
+    kept, scales = quantise(torch.full((4, 2, 32), scale))
+    assert not kept.float().any() and (scales > 0).all()
