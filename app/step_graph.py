@@ -9,30 +9,28 @@ T = TypeVar("T")
 
 
 class StepGraph(Generic[T]):
-    """Runs ``body`` as it stands the first time, which compiles and warms up all kernels, and from its capture later.
+    """Runs a body as it stands the first time, which compiles and warms up all kernels, and from its capture later.
 
-    ``body`` must take all that changes from tensors that stay where they are. What it returns is overwritten by the
+    The body must take all that changes from tensors that stay where they are. What it returns is overwritten by the
     next run.
     """
 
-    def __init__(self, body: Callable[[], T]) -> None:
-        self._body = body
+    def __init__(self) -> None:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._is_warm = False
         self._output: T | None = None
 
-    def run(self) -> T:
+    def run(self, body: Callable[[], T]) -> T:
+        """``body``: the same every time. It is not kept: what owns both would then outlive its last user, memory and
+        all, until cycles are collected."""
         if not self._is_warm:
             self._is_warm = True
-            return self._body()
+            return body()
         if self._graph is None:
-            self._capture()
-        assert self._graph is not None and self._output is not None
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._output = body()
+            self._graph = graph
+        assert self._output is not None
         self._graph.replay()
         return self._output
-
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._output = self._body()
-        self._graph = graph

@@ -80,7 +80,8 @@ class Stream:
         self._reference_pose = torch.zeros(9, device=self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
-        self._graph = StepGraph(self._next_step) if inputs is not None and backend.capturable and capture else None
+        captured = inputs is not None and backend.capturable and capture
+        self._graph: StepGraph[StepOutput] | None = StepGraph() if captured else None
 
     # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
     @torch.no_grad()
@@ -109,7 +110,7 @@ class Stream:
         if self._image is None:
             return self._forward(image.to(self._device))
         self._image.copy_(image, non_blocking=True)
-        return self._graph.run() if self._graph is not None else self._next_step()
+        return self._graph.run(self._next_step) if self._graph is not None else self._next_step()
 
     def _next_step(self) -> StepOutput:
         assert self._image is not None

@@ -21,7 +21,7 @@ def pose_to_matrix(pose: Tensor) -> Tensor:
     T = torch.zeros(*pose.shape[:-1], 4, 4, dtype=pose.dtype, device=pose.device)
     T[..., :3, :3] = quaternion_to_matrix(pose[..., 3:7])
     T[..., :3, 3] = pose[..., :3]
-    T[..., 3, 3] = 1
+    T[..., 3, 3].fill_(1)  # assigning would copy from the host, which no captured graph may
     return T
 
 

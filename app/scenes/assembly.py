@@ -135,8 +135,8 @@ def _materials(
     flat = drawn.new_zeros(clips, ROWS - SLOTS, len(GEOMETRY_COLUMNS))
     start = len(MATERIAL_COLUMNS)
     for name in ("a0", "a4", "a8", "s0", "s1", "s2"):
-        flat[..., COLUMN[name] - start] = 1.0
-    flat[..., COLUMN["type"] - start] = float(BOX)
+        flat[..., COLUMN[name] - start].fill_(1.0)  # assigning would copy from the host
+    flat[..., COLUMN["type"] - start].fill_(float(BOX))
     around = torch.cat([drawn[:, number * GROUPS :], flat], -1)
     blank = drawn.new_zeros(clips, SLOTS, len(GEOMETRY_COLUMNS))
     return torch.cat([torch.cat([rows, blank], -1), around], 1)

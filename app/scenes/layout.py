@@ -75,7 +75,7 @@ def daylight(draws: Draws, clips: int) -> Tensor:
     put("r0", strength[:, None] * colour_of_light(draws, clips, 0.08))
     put("dark0", draws.uniform(0.5, 0.98, clips))
     above = draws.normal(clips, 3, deviation=0.25)
-    above[:, 2] = 1.0
+    above[:, 2].fill_(1.0)  # assigning would copy from the host
     put("x1", above)
     put("r1", draws.uniform(0.15, 0.5, clips)[:, None] * colour_of_light(draws, clips, 0.06))
     put("dark1", draws.uniform(0.3, 0.9, clips))

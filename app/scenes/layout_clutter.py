@@ -56,7 +56,7 @@ def draw_clutter(draws: Draws, catalogue: Catalogue, clips: int, frames: int) ->
     lights = daylight(draws, clips)
     lights[:, LIGHT["low_x"] : LIGHT["low_x"] + 6] = air[:, 0, :6]
     lights[:, LIGHT["corners"]] = inside[:, 0] * draws.uniform(0.2, 1.0, clips)
-    lights[:, LIGHT["fog"]] = 0.0
+    lights[:, LIGHT["fog"]].zero_()
     lamp = inside & draws.chance(0.6, clips, 1)
     spot = low + (high - low) * 0.5 + draws.uniform(-1.2, 1.2, clips, 3)
     lights[:, 0:3] = torch.where(lamp, spot, lights[:, 0:3])

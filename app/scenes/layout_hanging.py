@@ -84,7 +84,7 @@ def draw_frames(draws: Draws, catalogue: Catalogue, walls: Walls, air: Tensor, o
     kind = catalogue.choose(draws, {"window_frame": 1.0, "barred_frame": 1.0}, clips, 2)
     door = catalogue.choose(draws, {"door_frame": 1.0}, clips, 1)
     template = torch.cat([door, kind], 1)
-    box = air[:, [1, 3, 4]]
+    box = torch.stack([air[:, 1], air[:, 3], air[:, 4]], 1)
     drawn = sized(draws, catalogue, template)
     size = torch.stack([openings.width.clamp_min(0.1), drawn[..., 1], (box[..., 5] - box[..., 2]).clamp_min(0.1)], -1)
     # Doors are cased in the wall's face, windows stand somewhat behind it.

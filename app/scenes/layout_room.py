@@ -166,7 +166,7 @@ def _beyond(draws: Draws, catalogue: Catalogue, air: Tensor, clips: int) -> Obje
 
 def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     row = daylight(draws, clips)
-    row[:, LIGHT["fog"]] = 0.0
+    row[:, LIGHT["fog"]].zero_()
     bounds = torch.cat([walls.middle - walls.half, walls.middle + walls.half], 1)
     row[:, LIGHT["low_x"] : LIGHT["low_x"] + 6] = bounds
     row[:, LIGHT["corners"]] = draws.uniform(0.3, 1.0, clips)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,8 +60,8 @@ def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates
             with FlopCounterMode(display=False) as counter:
                 part.run()
             flops = counter.get_total_flops() + part.attention_flops
-            graph = StepGraph(part.run)
-            took = milliseconds(graph.run)
+            graph: StepGraph[object] = StepGraph()
+            took = milliseconds(partial(graph.run, part.run))
             row(part.name, f"{took:.2f} ms; {describe_limit(flops, part.bytes_read, took, rates)}")
     memory.rollback()
 

@@ -1,11 +1,14 @@
 """Whole streams on the GPU: against fp32 on the plain path, captured against not, and what a rejected frame leaves."""
 
+import gc
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
 from stream_recon.app.engine import prepare_network
+from stream_recon.app.precision import Precision
 from stream_recon.app.stream import Stream
 from stream_recon.cache.choose import AttentionChoice, installed_kernels
 from stream_recon.cache.pages import SlotWindow
@@ -54,6 +57,21 @@ def outputs(stream: Stream, preset: Preset, images: torch.Tensor) -> tuple[torch
     return torch.cat(poses), torch.cat(maps), keyframes
 
 
+def long_preset() -> Preset:
+    """Every second frame is rejected, the log is thinned, and slots are used again."""
+    return preset_of(keyframes="interval", keyframe_interval=2, special_budget=48, camera_window=32)
+
+
+@lru_cache(maxsize=2)
+def plain_outputs(precision: Precision) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
+    """Of `FRAMES` frames on the plain path."""
+    preset = long_preset()
+    stream = Stream(network_of(preset, fast=False), preset, GRID, "sdpa", precision, capture=False)
+    # Or convolutions of the truth would be computed with 10 bits.
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        return outputs(stream, preset, walk(FRAMES))
+
+
 def need(attention: AttentionChoice) -> None:
     """Skip where a kernel is not installed, or not for this GPU."""
     if attention in ("triton", "fa2", "fa3") and not installed_kernels(attention):
@@ -65,14 +83,9 @@ def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(attention: Att
     """Over rejected frames, a thinned log and slots that were used before. The plain path in bf16 is one sample of
     rounding errors, not their bound: hence the tenths above it."""
     need(attention)
-    preset = preset_of(keyframes="interval", keyframe_interval=2, special_budget=48, camera_window=32)
-    images = walk(FRAMES)
-    plain, fast = network_of(preset, fast=False), network_of(preset, fast=True)
-    # Or convolutions of the truth would be computed with 10 bits.
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        exact = outputs(Stream(plain, preset, GRID, "sdpa", "fp32"), preset, images)
-    in_half = outputs(Stream(plain, preset, GRID, "sdpa", "bf16", capture=False), preset, images)
-    ours = outputs(Stream(fast, preset, GRID, attention, "bf16"), preset, images)
+    preset, images = long_preset(), walk(FRAMES)
+    exact, in_half = plain_outputs("fp32"), plain_outputs("bf16")
+    ours = outputs(Stream(network_of(preset, fast=True), preset, GRID, attention, "bf16"), preset, images)
     assert ours[2] == exact[2] and 0 < sum(ours[2]) < len(ours[2])
     for what, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
         error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
@@ -158,3 +171,21 @@ def test_keyframes_come_out_the_same_with_rejected_frames_between() -> None:
             # Two graphs, each with outputs of its own.
             expected = untouched.step(batch)[0]
             assert torch.equal(prediction.dense, expected.dense) and torch.equal(prediction.pose, expected.pose)
+
+
+def test_a_stream_gives_its_memory_back_as_soon_as_it_is_let_go_of() -> None:
+    preset = preset_of(keyframes="every")
+    network, images = network_of(preset, fast=True), walk(10)
+    gc.collect()
+    gc.disable()
+    try:
+        taken = []
+        for _ in range(3):
+            stream = Stream(network, preset, GRID, ATTENTION)
+            outputs(stream, preset, images)
+            del stream
+            torch.cuda.synchronize()
+            taken.append(torch.cuda.memory_allocated())
+    finally:
+        gc.enable()
+    assert taken[2] <= taken[1] + 2**20
