@@ -130,7 +130,9 @@ def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
 def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
     """Tone of frames, from the mean brightness of clips [B]."""
     clips = brightness.shape[0]
-    target = draws.uniform(0.25, 0.58, clips)
+    # Some are overexposed: light walls then lose their texture, and must not be taken for sky.
+    over = draws.chance(0.15, clips)
+    target = torch.where(over, draws.uniform(0.58, 0.8, clips), draws.uniform(0.2, 0.58, clips))
     drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
     flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
     exposure = (target / brightness.clamp_min(0.04)).clamp(0.3, 5.0)[:, None] * (drift + flicker).exp()
@@ -140,7 +142,7 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
     def per_frame(value: Tensor) -> Tensor:
         return value[:, None].expand(clips, frames).reshape(-1)
 
-    grey = draws.chance(0.06, clips)
+    grey = draws.chance(0.1, clips)
     blur = draws.uniform(0.35, 1.2, clips) * draws.chance(0.5, clips)
     return Tone(
         gain=(exposure[..., None] * white).reshape(-1, 3),
