@@ -83,15 +83,7 @@ def reconstruct_source(
         with memory_errors():
             engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides, model.cache)
         options = _options(spec, frames, model)
-        info = RunInfo(
-            source.name,
-            engine.preset,
-            engine.weights_sha256,
-            engine.device,
-            options,
-            precision=engine.precision,
-            cache=engine.cache,
-        )
+        info = RunInfo.of(engine, source.name, options)
         writer = ResultWriter(folder, info, overwrite=overwrite)
         out.print(f"result: {folder}", markup=False)
         with progress_bar(err) as show:

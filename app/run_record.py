@@ -4,12 +4,31 @@ import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Protocol
 
 from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
+
+
+class DescribedEngine(Protocol):
+    """What a record says of an engine."""
+
+    @property
+    def preset(self) -> Preset: ...
+
+    @property
+    def weights_sha256(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def cache(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,19 @@ class RunInfo:
     cache: str = "full"
     """What the frames' keys and values are kept in: ``full``, the precision above, or ``fp8``."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @staticmethod
+    def of(engine: DescribedEngine, source: str, options: dict[str, Any]) -> "RunInfo":
+        """A run of ``engine`` that begins now."""
+        return RunInfo(
+            source,
+            engine.preset,
+            engine.weights_sha256,
+            engine.device,
+            options,
+            precision=engine.precision,
+            cache=engine.cache,
+        )
 
 
 @dataclass(frozen=True)

@@ -67,15 +67,7 @@ def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Call
     with open_unit(unit) as source, WorkFolder(out) as work:
         engine.reset()
         options = {"source": str(unit.scene.path), **unit.key["options"]}
-        info = RunInfo(
-            source.name,
-            engine.preset,
-            engine.weights_sha256,
-            engine.device,
-            options,
-            precision=engine.precision,
-            cache=engine.cache,
-        )
+        info = RunInfo.of(engine, source.name, options)
         try:
             summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
         except InputError:

@@ -99,7 +99,7 @@ class SceneGenerator:
         return waiting.pop(0)
 
     def next_kinds(self, clips: int) -> list[int]:
-        """Kinds of the next clips, in order of kind: three in five rooms, more than a quarter outdoors, the rest clutter.
+        """Kinds of the next clips, in order of kind: 60 % rooms, 28 % outdoors, the rest clutter.
 
         Spread evenly over calls of any size by the golden ratio.
         """
