@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 
 import torch
 
@@ -20,32 +21,42 @@ MEBIBYTE = 2**20
 COMPUTE = torch.bfloat16
 """Of matrix work on a GPU, and of the camera head's cache."""
 
-# Constants of the memory. An H200 held at most 12.3 GB of tensors and workspaces in the full-size stream at 504x378,
-# with 10.2 GB of weights and caches; the context and the share that torch reserves beyond are estimated.
-CONTEXT_BYTES = 550 * MEBIBYTE
-"""CUDA's context and loaded kernels: outside of torch's own count."""
-KERNEL_BYTES = 96 * MEBIBYTE
-"""Workspaces of cuBLAS, one a CUDA stream."""
-ALLOCATOR_SLACK = 1.7
-"""What torch's allocator reserves for each byte of activations: cuDNN's workspaces, and blocks that are rounded and
-cannot always be reused."""
+# The constants below were fitted to the full-size and the embedded network on an H200 with torch 2.11.0+cu130 and
+# Triton 3.6.0: `scripts/bench gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
+# `--only step,kernels` (504x378, no limit). tests/app/test_budget.py has what was measured.
 
-# Constants of the time: the parts of the full-size step at 504x378 on an H200, 22.7 ms in all, against the rates that
-# `measure_rates` gives there.
-ATTENTION_EFFICIENCY = 0.6
-"""Share of the device's matrix rate that attention reaches: 0.60 ms for 978 queries and 71,000 keys."""
-FP8_ATTENTION_EFFICIENCY = 0.43
-"""The same over a cache in e4m3: 0.83 ms, since values have to become bf16."""
+# Constants of the memory.
+CONTEXT_BYTES = 800 * 10**6
+"""CUDA's context and loaded kernels, outside of torch's own count: 0.80 GB in all four runs within a budget."""
+KERNEL_BYTES = 96 * MEBIBYTE
+"""Workspaces of cuBLAS, one a CUDA stream (estimated)."""
+ALLOCATOR_SLACK = 2.1
+"""What torch's allocator reserves for each byte of activations, where memory is tight. Tensors and cuDNN's workspaces
+held 1.40 to 1.46 at once; the rest is blocks that cannot be reused. Reserved were 1.6 and 2.0 within 8 GB (the larger
+one counts: a prediction must not be too low), and 2.5 where nothing had to be given back."""
+
+# Constants of the time.
+ATTENTION_EFFICIENCY = 0.65
+"""Share of the device's matrix rate that a full wave of attention reaches: in the step at 504x378, 14.34 ms for 24
+layers, 71,000 keys and 256 of 264 places."""
+QUERY_BLOCK, KEY_BLOCK = 64, 128
+"""Rows that a block of attention works on, and keys that it reads at once: as `cache.span_attention` has them."""
+BLOCKS_A_MULTIPROCESSOR = 2
+"""Of attention, side by side. All steps that were measured are a single wave of them."""
+FP8_PAGE_BLOCKS = 4
+"""Blocks of keys whose time each page of a cache in e4m3 takes on top of its own: the pipeline of reads begins anew in
+each, and values have to become bf16. By the steps at 504x378, 518x294 and 448x252."""
 MATRIX_EFFICIENCY = 0.42
-"""Of encoder and aggregator without their attention, with the cheap operations between: 5.4 ms."""
+"""Of encoder and aggregator without their attention, with the cheap operations between: 5.3 ms at 504x378."""
 CONVOLUTION_EFFICIENCY = 0.18
-"""The same of the depth head: 1.5 ms."""
-CAMERA_EFFICIENCY = 0.3
-"""Share of the device's bandwidth at which the camera head reads its weights: 1.3 ms."""
-BLOCK_SECONDS = 2e-5
-"""A transformer block takes no less, whatever its size: ten kernels, one after the other (estimated)."""
+"""The same of the depth head: 1.52 ms."""
+CAMERA_EFFICIENCY = 0.32
+"""Share of the device's bandwidth at which the camera head reads its weights: 1.747 GB in 1.32 ms."""
 BETWEEN_SECONDS = 8e-4
 """Of a step beside all that: the image's way to the device, the flow, and the host's turn."""
+FRAME_SECONDS = 3.5e-3
+"""A frame takes no less, whatever the network's size: preset small at 224x168, from a decoded image to results on the
+host, took 3.55 ms."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +109,10 @@ class DeviceRates:
     """Floating-point operations a second of a large bf16 matrix product."""
     bandwidth: float
     """Bytes a second, read and written, of a large copy."""
+    multiprocessors: int
 
 
-H200 = DeviceRates("NVIDIA H200", 790e12, 4.3e12)
+H200 = DeviceRates("NVIDIA H200", 790e12, 4.16e12, 132)
 """As measured on one; the device to speak of where there is none."""
 
 
@@ -121,6 +133,7 @@ def measure_rates(device: torch.device, seconds: float = 0.1) -> DeviceRates:
         name=torch.cuda.get_device_name(device),
         matrix_flops=2.0 * len(a) ** 3 * calls_per_second(multiply, seconds),
         bandwidth=2.0 * source.nbytes * calls_per_second(copy, seconds),
+        multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,
     )
 
 
@@ -142,31 +155,38 @@ def step_seconds(
     """Expected time of a one-frame step, the window just full: later, in a long video, attention also reads the
     special tokens of all keyframes.
 
-    Matrix work at the device's rate times an efficiency; a layer's attention at its own, or the reading of its keys
-    and values if that takes longer; depth head and camera head run side by side, and of the latter's weights every
-    iteration reads all for a single token.
+    Matrix work at the device's rate times an efficiency; a layer's attention by `_attention_seconds`, or the reading of
+    its keys and values if that takes longer; depth head and camera head run side by side, and of the latter's weights
+    every iteration reads all for a single token.
     """
     network, stream = preset.network, preset.stream
     size = network_size(network)
-    tokens = network.special_tokens + grid[0] * grid[1]
+    patches = grid[0] * grid[1]
+    tokens = network.special_tokens + patches
     # The encoder has a class token and registers in the place of the special tokens: one less.
     dense = 2 * size.token_products * tokens / (rates.matrix_flops * MATRIX_EFFICIENCY)
-    attention_rate = rates.matrix_flops * ATTENTION_EFFICIENCY
-    within = (network.encoder_depth + network.depth) * _attention_flops(network, tokens, tokens) / attention_rate
-    keys = (stream.scale_frames + stream.window + 1) * tokens
-    across_rate = rates.matrix_flops * FP8_ATTENTION_EFFICIENCY if cache_dtype == FP8 else attention_rate
+    within = (network.encoder_depth + network.depth) * _attention_seconds(network, tokens, tokens, rates)
+    frames = stream.scale_frames + stream.window + 1
+    frame_keys = tokens
+    if cache_dtype == FP8:  # pages of patches, each begun anew
+        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + FP8_PAGE_BLOCKS) * KEY_BLOCK
     across = max(
-        _attention_flops(network, tokens, keys) / across_rate,
-        2 * keys * network.dim * cache_dtype.itemsize / rates.bandwidth,
+        _attention_seconds(network, tokens, frames * frame_keys, rates),
+        2 * frames * tokens * network.dim * cache_dtype.itemsize / rates.bandwidth,
     )
+    # Of the trace that `run_memory` begins with, too: it makes the position tables that the later step's finds.
+    convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames
     heads = max(
-        trace_step(network, grid, 1).convolution_flops / (rates.matrix_flops * CONVOLUTION_EFFICIENCY),
+        convolutions / (rates.matrix_flops * CONVOLUTION_EFFICIENCY),
         network.camera_iterations * size.camera_bytes / (rates.bandwidth * CAMERA_EFFICIENCY),
     )
-    blocks = network.encoder_depth + 2 * network.depth + network.camera_iterations * network.camera_depth
-    return max(dense + within + network.depth * across + heads, blocks * BLOCK_SECONDS) + BETWEEN_SECONDS
+    return max(dense + within + network.depth * across + heads + BETWEEN_SECONDS, FRAME_SECONDS)
 
 
-def _attention_flops(network: NetworkConfig, queries: int, keys: int) -> int:
-    """Of one layer: two products for each pair of tokens."""
-    return 4 * queries * keys * network.dim
+def _attention_seconds(network: NetworkConfig, queries: int, keys: int, rates: DeviceRates) -> float:
+    """Of one layer: every wave of blocks takes the time of a full one, which follows from the keys alone."""
+    places = BLOCKS_A_MULTIPROCESSOR * rates.multiprocessors
+    waves = ceil(network.heads * ceil(queries / QUERY_BLOCK) / places)
+    # Two products for each pair of tokens.
+    flops = 4 * waves * places * QUERY_BLOCK * keys * network.head_dim
+    return flops / (rates.matrix_flops * ATTENTION_EFFICIENCY)

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from stream_recon.app.budget import CONTEXT_BYTES, H200, DeviceRates, measure_rates
+from stream_recon.app.budget import H200, DeviceRates, measure_rates
 from stream_recon.app.choices import CACHE_DTYPES, Choice, Way, choices, parse_memory
 from stream_recon.app.output_files import replace_file
 from stream_recon.app.sources import open_source
@@ -18,6 +18,9 @@ from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
 from stream_recon.configs.schema import load_preset, preset_names
 from stream_recon.models.weights import EMBEDDED_PRESET
+
+OWN_CONTEXT_BYTES = 300 * 2**20
+"""CUDA's context in a process that has run no kernel: less than a run's, and rather estimated too low than too high."""
 
 
 def run(source: str, *, memory: str | None, preset: str | None, write: Path | None, overwrite: bool) -> int:
@@ -61,7 +64,7 @@ def _free_memory(device: torch.device | None) -> int:
     if device is None:
         raise ResourceError("no CUDA device is here whose memory could be read: say how much there is, --memory 8GB")
     free, _ = torch.cuda.mem_get_info(device)
-    return int(free) + CONTEXT_BYTES
+    return int(free) + OWN_CONTEXT_BYTES
 
 
 def _table(found: list[Choice]) -> Table:
