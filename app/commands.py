@@ -5,7 +5,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from stream_recon.app.run_record import RunInfo, Summary
 from stream_recon.app.sources import ADDRESS, open_source, without_password
 from stream_recon.app.viewer import Viewer, view_results
 from stream_recon.app.writers import ResultWriter, check_output
-from stream_recon.configs.schema import load_preset
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, load_preset
 
 INTERRUPTED_EXIT_CODE = 130
 
@@ -43,9 +43,9 @@ class ModelChoice:
     preset: str
     weights: Path | None
     device: str
-    attention: Literal["auto", "flashinfer", "sdpa"]
+    attention: AttentionChoice
     keyframes: str | None
-    cache: Literal["full", "fp8"] = "full"
+    cache: CacheChoice = "full"
 
 
 @dataclass(frozen=True)

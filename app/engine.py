@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from stream_recon.app.precision import Precision, fast_precision, plain_precisio
 from stream_recon.app.preprocess import plan_image, prepare
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.stream import Stream
-from stream_recon.cache.choose import AttentionChoice, CacheChoice, check_fp8
+from stream_recon.cache.choose import check_fp8
+from stream_recon.cache.triton_support import runs_triton
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_lengths, pose_to_matrix
 from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256, load_network
@@ -177,7 +177,7 @@ def load_engine(
         preset: name or TOML file; see `load_preset`, also for ``overrides``.
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
-        attention: ``auto``, ``flashinfer`` or ``sdpa``.
+        attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
         cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
 
     Raises:
@@ -201,7 +201,7 @@ def load_engine(
 
 def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
     """Lay weights out for inference in bf16 on ``device``; before they go there, so that fp32 ones never take room."""
-    if device.type == "cuda" and find_spec("triton") is not None:
+    if device.type == "cuda" and runs_triton():
         network.fuse_for_gpu()
     else:
         network.store_matrices_in_half()

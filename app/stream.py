@@ -1,7 +1,6 @@
 """One stream through a network: its memory, its keyframe policy, and on a GPU its captured step."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -11,18 +10,13 @@ from stream_recon.app.keyframes import Decision, keyframe_policy, mean_flow
 from stream_recon.app.precision import Precision, plain_precision
 from stream_recon.app.step_graph import StepGraph
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.choose import (
-    AttentionChoice,
-    AttentionSizes,
-    CacheChoice,
-    check_fp8,
-    choose_attention,
-    fp8_attention,
-)
+from stream_recon.cache.choose import check_fp8, choose_attention, fp8_attention
 from stream_recon.cache.fp8_pages import FP8
+from stream_recon.cache.kernel_timing import AttentionSizes
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamMemory, StreamSchema
-from stream_recon.configs.schema import Preset
+from stream_recon.cache.triton_support import runs_triton
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
 
 
@@ -65,7 +59,7 @@ class Stream:
         camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
         schema = StreamSchema.of(config, preset.stream, patches, FP8 if in_fp8 else dtype, camera_dtype)
         schema.check_fits(_available_memory(self._device))
-        on_gpu = self._device.type == "cuda" and self._half and find_spec("triton") is not None
+        on_gpu = self._device.type == "cuda" and self._half and runs_triton()
         inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
         sizes = AttentionSizes(
             config.heads, config.head_dim, config.special_tokens, patches, schema.frames.tokens, dtype

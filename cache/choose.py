@@ -1,52 +1,33 @@
 """Which attention kernel a stream uses: the one asked for, or the fastest that this machine has."""
 
-import json
 import logging
-import os
-import platform
-from dataclasses import asdict, dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from math import gcd
-from pathlib import Path
-from statistics import median
-from typing import Literal
 
 import torch
 
-from stream_recon.cache.attention import AttentionBackend, Span, TorchAttention
+from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.flashinfer_attention import KERNELS, FlashInferAttention
 from stream_recon.cache.fp8_frame_cache import PagedAttention
+from stream_recon.cache.kernel_timing import (
+    AttentionSizes,
+    machine_key,
+    read_timings,
+    time_backend,
+    timings_file,
+    write_timings,
+)
 from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.triton_support import runs_triton
 from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import AttentionChoice
 
 logger = logging.getLogger(__name__)
 
-AttentionChoice = Literal["auto", "flashinfer", "fa2", "fa3", "triton", "cudnn", "sdpa"]
-CacheChoice = Literal["full", "fp8"]
-"""What the frames' keys and values are kept in: the run's precision, or e4m3."""
 FP8_CAPABILITY = (8, 9)
 """From here on (Ada, Hopper) tensor cores multiply e4m3."""
 TIE = 1.02
 """FlashInfer stays where another kernel is faster by less than this."""
-TIMED_RUNS = 10
-
-
-@dataclass(frozen=True)
-class AttentionSizes:
-    """What a backend has to serve."""
-
-    heads: int
-    head_dim: int
-    special: int
-    """Special tokens a frame."""
-    patches: int
-    pool_tokens: int
-    dtype: torch.dtype
-
-    @property
-    def frame_tokens(self) -> int:
-        return self.special + self.patches
 
 
 def choose_attention(
@@ -70,17 +51,25 @@ def choose_attention(
         return TorchAttention(cudnn=True)
     candidates = installed_kernels(choice)
     if not candidates:
-        raise ResourceError("FlashInfer is not installed: pip install 'stream-recon[cuda]', or use --attention auto")
-    assert inputs is not None
-    if len(candidates) == 1:
-        return build_kernel(candidates[0], sizes, device, inputs)
-    name = _fastest(candidates, sizes, device, inputs)
+        raise ResourceError(f"--attention {choice}: {_missing(choice)}; use --attention auto")
+    if inputs is None:
+        raise ResourceError(f"--attention {choice} needs Triton, which does not run here; use --attention auto")
+    name = candidates[0] if len(candidates) == 1 else _fastest(candidates, sizes, device, inputs)
     return build_kernel(name, sizes, device, inputs)
+
+
+def _missing(choice: AttentionChoice) -> str:
+    """Why a choice has no kernel here."""
+    if choice == "triton":
+        return "Triton does not run here"
+    if find_spec("flashinfer") is None:
+        return "FlashInfer is not installed (pip install 'stream-recon[cuda]')"
+    return "fa3 needs a Hopper GPU"
 
 
 def supports_fp8(device: torch.device) -> bool:
     """Whether a CUDA device has what a cache in e4m3 takes."""
-    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+    return runs_triton() and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
 def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
@@ -110,7 +99,8 @@ def installed_kernels(choice: AttentionChoice) -> list[str]:
     flashinfer = list(KERNELS) if find_spec("flashinfer") else []
     if torch.cuda.get_device_capability()[0] != 9:
         flashinfer = [kernel for kernel in flashinfer if kernel != "fa3"]  # Hopper's alone
-    known = {"auto": ["triton", *flashinfer], "flashinfer": flashinfer, "triton": ["triton"]}
+    ours = ["triton"] if runs_triton() else []
+    known = {"auto": [*ours, *flashinfer], "flashinfer": flashinfer, "triton": ours}
     return known.get(choice, [kernel for kernel in flashinfer if kernel == choice])
 
 
@@ -133,74 +123,23 @@ def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs:
 
 def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> str:
     """The fastest kernel by a timing of this machine, made once and kept in the user's cache folder."""
-    key = _machine_key(names, sizes, device)
+    key = machine_key(names, sizes, device)
     path = timings_file()
-    known = _read(path)
+    known = read_timings(path)
     if key not in known:
-        times = {name: time_backend(build_kernel(name, sizes, device, inputs), sizes, device, inputs) for name in names}
+        times = {}
+        for name in names:
+            try:
+                times[name] = time_backend(build_kernel(name, sizes, device, inputs), sizes, device, inputs)
+            except (RuntimeError, OSError, ImportError) as error:  # FlashInfer compiles on first use, with nvcc
+                logger.warning("attention kernel %s does not work here: %s", name, str(error).strip().splitlines()[:1])
+        if not times:
+            raise ResourceError("no attention kernel works here: use --attention sdpa")
         torch.cuda.empty_cache()  # the pools that were timed
         known[key] = times
-        _write(path, known)
+        write_timings(path, known)
     times = known[key]
     fastest = min(times, key=lambda name: times[name] * (1 if name in KERNELS else TIE))
     listed = ", ".join(f"{name} {milliseconds:.3f} ms" for name, milliseconds in times.items())
     logger.info("attention by %s (a layer's step with a full cache: %s)", fastest, listed)
     return fastest
-
-
-def time_backend(
-    backend: AttentionBackend, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None = None
-) -> float:
-    """Median milliseconds of one layer's attention of one frame over a whole pool."""
-    shape = (sizes.heads, sizes.head_dim)
-    q, keys, values = (
-        torch.randn(n, *shape, device=device, dtype=sizes.dtype)
-        for n in (sizes.frame_tokens, sizes.pool_tokens, sizes.pool_tokens)
-    )
-    norms = keys.float().norm(dim=-1).amax(0)
-    spans: list[Span] = [(0, sizes.pool_tokens)]
-    if inputs is not None:
-        inputs.open()
-    backend.plan(len(q), spans)
-    if inputs is not None:
-        inputs.upload()
-    times = []
-    for _ in range(3 + TIMED_RUNS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        backend.attend(q, keys, values, norms)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return float(median(times[3:]))
-
-
-def timings_file() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "stream-recon" / "attention.json"
-
-
-def _machine_key(names: list[str], sizes: AttentionSizes, device: torch.device) -> str:
-    flashinfer = metadata.version("flashinfer-python") if find_spec("flashinfer") else "none"
-    software = f"torch {torch.__version__}, flashinfer {flashinfer}, {platform.system()}"
-    shape = ", ".join(f"{key} {value}" for key, value in asdict(sizes).items())
-    return f"{torch.cuda.get_device_name(device)}; {software}; {shape}; {' '.join(names)}"
-
-
-def _read(path: Path) -> dict[str, dict[str, float]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _write(path: Path, timings: dict[str, dict[str, float]]) -> None:
-    """Best effort: where nothing can be kept, the timing is made anew."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(timings, indent=1), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        logger.debug("the timing of attention kernels could not be kept: %s", error)

@@ -18,6 +18,9 @@ from stream_recon.configs.errors import ConfigError
 PRESET_FOLDER = Path(__file__).parent
 
 KeyframeMode = Literal["flow", "every", "interval"]
+AttentionChoice = Literal["auto", "triton", "flashinfer", "fa2", "fa3", "cudnn", "sdpa"]
+CacheChoice = Literal["full", "fp8"]
+"""What the frames' keys and values are kept in: the run's precision, or e4m3."""
 
 
 @dataclass(frozen=True)

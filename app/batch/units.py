@@ -14,7 +14,7 @@ from stream_recon.app.evaluate import keyframe_overrides
 from stream_recon.app.pipeline import FrameEngine
 from stream_recon.app.sources import Source
 from stream_recon.configs.errors import ConfigError, WeightsError
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 
 MAX_NAME_BYTES = 200
 """File systems end at 255; a number may follow."""
@@ -77,9 +77,9 @@ class EngineLoader:
     preset: str
     weights: Path | None
     device: str
-    attention: Literal["auto", "flashinfer", "sdpa"]
+    attention: AttentionChoice
     keyframes: str | None
-    cache: Literal["full", "fp8"] = "full"
+    cache: CacheChoice = "full"
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from stream_recon.app.engine import prepare_network
 from stream_recon.app.stream import Stream
-from stream_recon.cache.choose import AttentionChoice
-from stream_recon.configs.schema import Preset
+from stream_recon.configs.schema import AttentionChoice, Preset
 from stream_recon.models.network import StreamingNetwork
 
 GRID = (27, 36)

@@ -13,7 +13,8 @@ from bench_gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, 
 from stream_recon.app.step_graph import StepGraph
 from stream_recon.app.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.choose import AttentionSizes, build_kernel, installed_kernels, time_backend
+from stream_recon.cache.choose import build_kernel, installed_kernels
+from stream_recon.cache.kernel_timing import AttentionSizes, time_backend
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset

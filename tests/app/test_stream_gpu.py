@@ -10,10 +10,10 @@ import torch
 from stream_recon.app.engine import prepare_network
 from stream_recon.app.precision import Precision
 from stream_recon.app.stream import Stream
-from stream_recon.cache.choose import AttentionChoice, installed_kernels
+from stream_recon.cache.choose import installed_kernels
 from stream_recon.cache.pages import SlotWindow
 from stream_recon.cache.stream import StreamMemory
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import AttentionChoice, Preset, load_preset
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import EMBEDDED_WEIGHTS, load_network
 
