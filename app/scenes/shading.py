@@ -113,8 +113,10 @@ def _blob_gradient(q: list[Tensor], amplitude: Tensor, frequency: Tensor) -> lis
 def _slope(s: Surroundings, light: list[Tensor], clip: Tensor, p: list[Tensor]) -> list[Tensor]:
     """Bilinear slope of the terrain in x and y."""
     size = s.slopes.shape[1]
-    u = ((p[0] - light[LIGHT["map_x"]]) / light[LIGHT["cell"]]).clamp(0.0, size - 1.001)
-    v = ((p[1] - light[LIGHT["map_y"]]) / light[LIGHT["cell"]]).clamp(0.0, size - 1.001)
+    # Where there is no terrain its cells have no size: 0 / 0 would be no index at all.
+    cell = light[LIGHT["cell"]].clamp_min(1e-6)
+    u = ((p[0] - light[LIGHT["map_x"]]) / cell).clamp(0.0, size - 1.001)
+    v = ((p[1] - light[LIGHT["map_y"]]) / cell).clamp(0.0, size - 1.001)
     iu, iv = u.floor(), v.floor()
     a, b = u - iu, v - iv
     at = (clip * size + iv.to(torch.int32)) * size + iu.to(torch.int32)
