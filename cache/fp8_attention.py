@@ -7,13 +7,10 @@ are between 0 and 1 with most of them small, and three binary digits would be to
 into the weights' exponents, and out of their sum.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stream_recon.cache.fp8_pages import LARGEST, LEAST, Fp8Pages
 from stream_recon.cache.span_attention import (
@@ -26,7 +23,6 @@ from stream_recon.cache.span_attention import (
     SpanAttention,
     _over_span,
 )
-from stream_recon.cache.step_inputs import StepInputs
 
 WEIGHTS = tl.bfloat16
 """Of the second product. It has fp32's range, and weights need it; values in e4m3 are exact in it."""
@@ -142,30 +138,12 @@ def _attend(queries, special_keys, special_values, special_key_descriptor, speci
     tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), mask=rows[:, None] < tokens)
 
 
-class PagePool:
-    """Pages [S, P, H, D] as the kernel takes them: by tensor copies (TMA) where the GPU has them, else by pointers."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        slots, patches, heads, channels = tensor.shape
-        width = heads * channels
-        self.tensor = tensor
-        self.descriptor: Any = tensor
-        if tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] >= 9:
-            self.descriptor = TensorDescriptor(
-                tensor, [slots, patches, width], [patches * width, width, 1], [1, BLOCK_N, channels]
-            )
-
-
 class Fp8Attention(SpanAttention):
     """`PagedAttention` by the kernel; capturable as the one for a single pool is."""
 
-    def __init__(self, inputs: StepInputs) -> None:
-        super().__init__(inputs)
-        self._page_pools: dict[int, PagePool] = {}
-
     def attend_pages(self, q: Tensor, keys: Tensor, values: Tensor, pages: Fp8Pages, key_norms: Tensor) -> Tensor:
         special_keys, special_values = self._pool(keys), self._pool(values)
-        page_keys, page_values = self._page_pool(pages.keys), self._page_pool(pages.values)
+        page_keys, page_values = self._pool(pages.keys), self._pool(pages.values)
         tokens, heads, channels = q.shape
         q, out = q.contiguous(), torch.empty_like(q, memory_format=torch.contiguous_format)
         _attend[(triton.cdiv(tokens, BLOCK_M), heads)](
@@ -201,9 +179,3 @@ class Fp8Attention(SpanAttention):
             num_warps=WARPS,
         )
         return out
-
-    def _page_pool(self, tensor: Tensor) -> PagePool:
-        known = self._page_pools.get(tensor.data_ptr())
-        if known is None:
-            known = self._page_pools[tensor.data_ptr()] = PagePool(tensor)
-        return known

@@ -111,17 +111,19 @@ def attend_spans(q: Tensor, keys: "Pool", values: "Pool", spans: Tensor, key_nor
 
 
 class Pool:
-    """A pool [C, H, D] as the kernel takes it: by tensor copies (TMA) where the GPU has them, else by pointers."""
+    """A pool [C, H, D], or pages [S, P, H, D] of one, as kernels take it: by tensor copies (TMA) where the GPU has
+    them, else by pointers."""
 
     def __init__(self, tensor: Tensor) -> None:
-        tokens, heads, channels = tensor.shape
+        *pages, tokens, heads, channels = tensor.shape
+        width = heads * channels
         self.tensor = tensor
         self.by_tma = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] >= 9
         self.descriptor: Any = tensor
         if self.by_tma:
-            self.descriptor = TensorDescriptor(
-                tensor, [tokens, heads * channels], [heads * channels, 1], [BLOCK_N, channels]
-            )
+            strides = [*(tokens * width for _ in pages), width, 1]
+            block = [*(1 for _ in pages), BLOCK_N, channels]
+            self.descriptor = TensorDescriptor(tensor, [*pages, tokens, width], strides, block)
 
 
 class SpanAttention:
