@@ -1,6 +1,12 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""The camera head's attention in a step of one frame: keep a token, read all visible ones (Triton)."""
+"""The camera head's attention in a step of one frame: keep a token, read all visible ones (Triton).
 
+One query for each head would leave most of the GPU idle, and take longer the longer the stream. So the slots are dealt
+out to several programs a head, and a second kernel joins their sums (split keys, as Flash-Decoding has it, Dao et al.
+2023).
+"""
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -8,27 +14,30 @@ from torch import Tensor
 from stream_recon.cache.step_inputs import StepInputs
 
 BLOCK = 64
-HIDDEN = -1e30
+PARTS = 8
+"""Programs a head."""
 
 
 @triton.jit
-def _attend_slots(query, new_key, new_value, keys, values, slot_at, limit_at, visible, out, slots, scale,
-                  D: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    head = tl.program_id(0)
+def _attend_part(query, new_key, new_value, keys, values, slot_at, limit_at, visible, sums, weights_of, best_of, slots,
+                 scale, D: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    head, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     channel = tl.arange(0, D)
     own = head * D + channel
     q = tl.load(query + own).to(tl.float32) * scale
     k, v = tl.load(new_key + own).to(tl.float32), tl.load(new_value + own).to(tl.float32)
     slot, limit = tl.load(slot_at), tl.load(limit_at)
     base = head.to(tl.int64) * slots * D
-    tl.store(keys + base + slot * D + channel, k.to(keys.dtype.element_ty))
-    tl.store(values + base + slot * D + channel, v.to(values.dtype.element_ty))
-    # The own token from registers, all others from the pool.
+    if part == 0:
+        tl.store(keys + base + slot * D + channel, k.to(keys.dtype.element_ty))
+        tl.store(values + base + slot * D + channel, v.to(values.dtype.element_ty))
+    # The own token from registers, in the first part; all others from the pool.
     best = tl.sum(q * k, 0)
-    total = 1.0
-    acc = v
+    is_first = (part == 0).to(tl.float32)
+    total = is_first
+    acc = v * is_first
     rows = tl.arange(0, BLOCK)
-    for first in range(0, limit, BLOCK):
+    for first in range(part * BLOCK, limit, parts * BLOCK):
         row = first + rows
         seen = (tl.load(visible + row, mask=row < slots, other=0) != 0) & (row != slot)
         place = base + row[:, None] * D + channel[None, :]
@@ -41,7 +50,22 @@ def _attend_slots(query, new_key, new_value, keys, values, slot_at, limit_at, vi
         acc = acc * shrink + tl.sum(past_values * weights[:, None], 0)
         total = total * shrink + tl.sum(weights, 0)
         best = higher
-    tl.store(out + own, (acc / total).to(out.dtype.element_ty))
+    place = head * parts + part
+    tl.store(sums + place * D + channel, acc)
+    tl.store(weights_of + place, total)
+    tl.store(best_of + place, best)
+
+
+@triton.jit
+def _join_parts(sums, weights_of, best_of, out, D: tl.constexpr, PARTS: tl.constexpr):
+    head = tl.program_id(0)
+    channel = tl.arange(0, D)
+    place = head * PARTS + tl.arange(0, PARTS)
+    best = tl.load(best_of + place)
+    shrink = tl.exp(best - tl.max(best, 0))
+    total = tl.sum(tl.load(weights_of + place) * shrink, 0)
+    acc = tl.sum(tl.load(sums + place[:, None] * D + channel[None, :]) * shrink[:, None], 0)
+    tl.store(out + head * D + channel, (acc / total).to(out.dtype.element_ty))
 
 
 def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, inputs: StepInputs) -> Tensor:
@@ -49,7 +73,9 @@ def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, 
     _, heads, channels = q.shape
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = q.new_empty(q.shape)
-    _attend_slots[(heads,)](
+    sums = torch.empty(heads, PARTS, channels, device=q.device)
+    weights, best = torch.empty(2, heads, PARTS, device=q.device)
+    _attend_part[(heads, PARTS)](
         q,
         k,
         v,
@@ -58,10 +84,13 @@ def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, 
         inputs.camera_slot,
         inputs.camera_limit,
         inputs.camera_visible,
-        out,
+        sums,
+        weights,
+        best,
         keys.shape[1],
         channels**-0.5,
         D=channels,
         BLOCK=BLOCK,
     )
+    _join_parts[(heads,)](sums, weights, best, out, D=channels, PARTS=PARTS)
     return out

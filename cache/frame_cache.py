@@ -165,5 +165,6 @@ class FrameCache:
         source = torch.cat([torch.arange(*self._special_span(entry)) for entry in reversed(kept)])
         source = source.to(self._keys.device)
         start = self._special_span(len(kept) - 1)[0]
-        for pool in (self._keys, self._values):
-            pool[:, start : self.schema.base] = pool[:, source]
+        # Layer by layer, so that no copy of all of them is ever made.
+        for layer in (*self._keys, *self._values):
+            layer[start : self.schema.base] = layer[source]

@@ -11,13 +11,14 @@ from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
 
+EIGHT_BITS = Variant("cache in 8 bits", options={"cache": "fp8"})
 VARIANTS = (
     Variant("as the program runs it"),
     Variant("without a captured graph", options={"capture": False}),
     Variant("FlashInfer's fa2, captured", "fa2"),
     Variant("FlashInfer's fa3, captured", "fa3"),
     Variant("cuDNN, not captured", "cudnn"),
-    Variant("cache in 8 bits", options={"cache": "fp8"}),
+    EIGHT_BITS,
 )
 """Those whose options `Stream` does not have are left out."""
 
@@ -47,6 +48,13 @@ def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> Non
             row(variant.name, f"not here: {str(error).splitlines()[0]}")
             continue
         row(f"{variant.name}, attention {figures.attention}", figures.shown)
+
+
+def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> None:
+    """The cache in 8 bits by itself, so that the peak is no other stream's."""
+    begin_table(f"cache in 8 bits at {place_of(preset)}")
+    figures = measure_step(network, preset, GRID, frames, EIGHT_BITS)[1]
+    row(f"{EIGHT_BITS.name}, attention {figures.attention}", figures.shown)
 
 
 def bench_long(network: StreamingNetwork, preset: Preset, frames: int) -> None:
