@@ -127,7 +127,7 @@ def _materials(
     finish = torch.cat([finish, surroundings], 1)
     # Some clips, and some objects of all clips, look like nothing in particular: what is learnt must not hang
     # on the usual colours of things.
-    odd = draws.chance(0.12, clips, 1) | draws.chance(0.08, *finish.shape)
+    odd = draws.chance(0.07, clips, 1) | draws.chance(0.08, *finish.shape)
     finish = torch.where(odd, index_of("wild"), finish)
     dull = torch.where(draws.chance(0.25, clips, 1), draws.uniform(0.1, 0.5, clips, 1), 1.0)
     drawn = draw_materials(draws, catalogue.ranges, finish, photos, dull)

@@ -1,4 +1,5 @@
-"""What cameras do to images: motion blur, rolling shutter, lens, exposure, colour, blur, noise, JPEG.
+"""What cameras and programs do to images: motion blur, rolling shutter, lens, exposure, colour, blur, sharpening,
+noise, black borders, JPEG.
 
 Labels stay those of the ideal pinhole at the middle of the exposure; what moves pixels is kept small and to a
 minority of clips.
@@ -29,7 +30,8 @@ class Lens:
 
 @dataclass
 class Tone:
-    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, vignette, blur (pixels), noise, shot [F]."""
+    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, vignette, blur (pixels), detail (what is
+    kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise, shot [F]."""
 
     gain: Tensor
     saturation: Tensor
@@ -37,12 +39,14 @@ class Tone:
     gamma: Tensor
     vignette: Tensor
     blur: Tensor
+    detail: Tensor
     noise: Tensor
     shot: Tensor
 
 
 class Degradations:
-    """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all."""
+    """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all, and borders to
+    some."""
 
     def __init__(self, draws: Draws, compile: bool) -> None:
         self._draws = draws
@@ -60,6 +64,7 @@ class Degradations:
         flat = images.view(clips * frames, 3, height, width)
         noise = self._draws.normal(*flat.shape)
         images = self._tone(flat, tone, noise).view(images.shape)
+        images = images * draw_borders(self._draws, clips, height, width)[:, None, None]
         some = slice(0, None, 3)
         part = images[some]
         quality = self._draws.uniform(15.0, 95.0, part.shape[0]).repeat_interleave(frames)
@@ -130,9 +135,11 @@ def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
 def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
     """Tone of frames, from the mean brightness of clips [B]."""
     clips = brightness.shape[0]
-    # Some are overexposed: light walls then lose their texture, and must not be taken for sky.
-    over = draws.chance(0.15, clips)
-    target = torch.where(over, draws.uniform(0.58, 0.8, clips), draws.uniform(0.2, 0.58, clips))
+    # Automatic exposure mostly succeeds. Some are overexposed: light walls then lose their texture, and must not be
+    # taken for sky.
+    target = (0.45 + draws.normal(clips, deviation=0.08)).clamp(0.25, 0.62)
+    target = torch.where(draws.chance(0.2, clips), draws.uniform(0.15, 0.58, clips), target)
+    target = torch.where(draws.chance(0.12, clips), draws.uniform(0.58, 0.8, clips), target)
     drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
     flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
     exposure = (target / brightness.clamp_min(0.04)).clamp(0.3, 5.0)[:, None] * (drift + flicker).exp()
@@ -143,17 +150,37 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
         return value[:, None].expand(clips, frames).reshape(-1)
 
     grey = draws.chance(0.1, clips)
-    blur = draws.uniform(0.35, 1.2, clips) * draws.chance(0.5, clips)
+    # Out of focus, as it was, or sharpened, as many cameras do: how fine an image is says nothing of its field of view.
+    detail = torch.where(draws.chance(0.45, clips), draws.uniform(1.0, 2.6, clips), draws.uniform(0.0, 0.9, clips))
+    detail = torch.where(draws.chance(0.2, clips), 1.0, detail)
     return Tone(
         gain=(exposure[..., None] * white).reshape(-1, 3),
         saturation=per_frame(torch.where(grey, 0.0, draws.uniform(0.35, 1.35, clips))),
         contrast=per_frame(draws.uniform(0.8, 1.35, clips)),
         gamma=per_frame(draws.log_uniform(0.7, 1.4, clips)),
         vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
-        blur=per_frame(blur),
-        noise=per_frame(draws.log_uniform(0.001, 0.025, clips)),
-        shot=per_frame(draws.log_uniform(0.001, 0.04, clips)),
+        blur=per_frame(draws.uniform(0.4, 1.2, clips)),
+        detail=per_frame(detail),
+        noise=per_frame(draws.log_uniform(0.0007, 0.018, clips)),
+        shot=per_frame(draws.log_uniform(0.0007, 0.03, clips)),
     )
+
+
+def draw_borders(draws: Draws, clips: int, height: int, width: int) -> Tensor:
+    """What is left of images [B, H, W] inside black borders, 0..1: those of players and of programs that take a lens's
+    distortion out, whose borders are bent. Most clips have none."""
+    some = draws.chance(0.1, clips, 1) & draws.chance(0.7, clips, 4)
+    border = draws.uniform(0.0, 0.06, clips, 4) * some
+    bow = draws.uniform(-1.0, 1.0, clips, 1) * draws.chance(0.5, clips, 1)
+    u = torch.linspace(-1, 1, width, device=draws.device)
+    v = torch.linspace(-1, 1, height, device=draws.device)
+    across, down = (1 + bow * (2 * x * x - 1) for x in (u, v))  # [B, W], [B, H]: a border's width along it
+    left, right, top, bottom = (border[:, i, None] for i in range(4))
+    # Distances to the border in pixels, with a soft edge of one.
+    x = torch.minimum(1 + u - 2 * (left * down)[..., None], 1 - u - 2 * (right * down)[..., None]) * (width / 2)
+    y = torch.minimum(1 + v[:, None] - 2 * (top * across)[:, None], 1 - v[:, None] - 2 * (bottom * across)[:, None])
+    inside = torch.minimum(x, y * (height / 2)) + 0.5
+    return torch.where(some.any(1)[:, None, None], inside.clamp(0, 1), 1.0)
 
 
 def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
@@ -174,7 +201,8 @@ def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
     x = x.clamp_min(1e-4)
     x = torch.where(x > 0.8, 0.8 + 0.2 * torch.tanh((x - 0.8) / 0.2), x)
     x = x ** per_frame(tone.gamma)
-    x = _blur(x, per_frame(tone.blur))
+    soft = _blur(x, per_frame(tone.blur))
+    x = (soft + per_frame(tone.detail) * (x - soft)).clamp_min(0)
     x = x + noise * (per_frame(tone.noise) + per_frame(tone.shot) * x.sqrt())
     return (x.clamp(0, 1) * 255).round() * (1 / 255)
 

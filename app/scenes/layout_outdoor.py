@@ -63,7 +63,7 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     ahead = torch.cat([direction.cos(), direction.sin()], 1)[:, None]
     left = torch.cat([-direction.sin(), direction.cos()], 1)[:, None]
     offset = draws.uniform(-0.35, 0.35, clips, 1)
-    width = draws.uniform(4.0, 9.0, clips, 1)
+    width = draws.log_uniform(3.5, 13.0, clips, 1)
     start = path.position[:, :1, :2]
 
     def place(along: Tensor, across: Tensor) -> Tensor:

@@ -178,10 +178,16 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     # Some rooms are so bright that white walls lose all they show.
     bright = torch.where(draws.chance(0.12, clips, 1), draws.uniform(1.2, 1.9, clips, 1), 1.0)
     strength = draws.uniform(0.3, 1.1, clips, 1) * bright
-    row[:, 4:7] = strength * colour_of_light(draws, clips, 0.1)
-    row[:, 7] = draws.uniform(0.2, 0.95, clips)
+    row[:, 4:7] = strength * colour_of_light(draws, clips, 0.07)
+    row[:, 7] = draws.uniform(0.1, 0.85, clips)
     ambient = LIGHT["ambient_r"]
-    row[:, ambient : ambient + 3] = bright * draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.06)
+    row[:, ambient : ambient + 3] = bright * draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.05)
+    # Light from windows and white walls: it comes from one side, and its shadows are soft or none.
+    fill = LIGHT["x1"]
+    side = draws.normal(clips, 3) * draws.constant([1.0, 1.0, 0.5]) + draws.constant([0.0, 0.0, 0.4])
+    row[:, fill : fill + 3] = torch.nn.functional.normalize(side, dim=-1)
+    row[:, LIGHT["r1"] : LIGHT["r1"] + 3] = draws.uniform(0.1, 0.7, clips, 1) * colour_of_light(draws, clips, 0.05)
+    row[:, LIGHT["dark1"]] = draws.uniform(0.0, 0.6, clips) * draws.chance(0.5, clips)
     # Windows are brighter than the room.
     horizon = LIGHT["horizon_r"]
     row[:, horizon : horizon + 6] = (row[:, horizon : horizon + 6] * draws.uniform(0.8, 1.8, clips, 1)).clamp(0, 1.5)
@@ -199,10 +205,10 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     clips = path.yaw.shape[0]
     low, high = path.position.amin(1), path.position.amax(1)
     span = (high - low)[:, :2] / 2
-    half = torch.maximum(span + draws.uniform(0.5, 1.8, clips, 2), draws.uniform(1.3, 3.6, clips, 2))
+    half = torch.maximum(span + draws.uniform(0.4, 1.8, clips, 2), draws.log_uniform(1.15, 3.9, clips, 2))
     # People stand with their back to a wall and film across the room.
     ahead = torch.stack([path.yaw.cos().mean(1), path.yaw.sin().mean(1)], 1)
-    place = (draws.normal(clips, 2, deviation=0.5) - 0.7 * ahead).clamp(-1, 1)
+    place = (draws.normal(clips, 2, deviation=0.45) - 0.8 * ahead).clamp(-1, 1)
     shift = place * (half - span - 0.4).clamp_min(0) - (low + high)[:, :2] / 2
     usual = draws.uniform(2.3, 3.1, clips)
     height = torch.where(draws.chance(0.12, clips), draws.uniform(3.5, 7.0, clips), usual)
@@ -218,7 +224,10 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     air[:, 1:], openings = draw_openings(draws, walls, height, clips)
     keep_clear = draws.uniform(0.15, 0.5, clips)
     runs = draw_runs(draws, catalogue, walls, height, openings, path, keep_clear)
-    air[:, 3:, 2] = torch.maximum(air[:, 3:, 2], runs.sill.gather(1, openings.side[:, 1:]))
+    sill = runs.sill.gather(1, openings.side[:, 1:])
+    air[:, 3:, 2] = torch.maximum(air[:, 3:, 2], sill)
+    # Over most worktops there is wall: a light stretch above a dark one must not stand for a window.
+    air[:, 3:, 6] *= ~((sill > 0) & draws.chance(0.6, clips, 2))
     furniture = _furniture(draws, catalogue, walls, openings, runs.taken, clips)
     middle = _middle(draws, catalogue, walls, runs.margin, clips)
     taken = openings.with_more(runs.taken)

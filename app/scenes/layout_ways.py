@@ -99,7 +99,7 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
 
     template, size, along, side, there, spacing = rows(_HOUSES, 6, 11.0, 19.0)
     size = torch.cat([torch.minimum(size[..., :1], 0.95 * spacing[..., None]), size[..., 1:]], -1)
-    back = road + 3.0 + verge.repeat(1, 6) + size[..., 1] / 2 + draws.uniform(0, 7, clips, 2).repeat(1, 6)
+    back = road + 3.0 + verge.repeat(1, 6) + size[..., 1] / 2 + draws.log_uniform(0.5, 16.0, clips, 2).repeat(1, 6)
     front = ahead + (side > 0) * (2 * _QUARTER)
     houses = make_objects(template, way.place(along, across(side, back)), size, front, there)
 

@@ -5,20 +5,30 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch, SceneGenerator
-from stream_recon.app.scenes.degrade import LUMA, Lens, Tone, apply_jpeg, apply_lens, apply_tone, pixel_velocity
+from stream_recon.app.scenes.degrade import (
+    LUMA,
+    Lens,
+    Tone,
+    apply_jpeg,
+    apply_lens,
+    apply_tone,
+    draw_borders,
+    pixel_velocity,
+)
+from stream_recon.app.scenes.draws import Draws
 
 
 def neutral(frames: int) -> Tone:
-    zero, one = torch.zeros(frames), torch.ones(frames)
     return Tone(
         gain=torch.ones(frames, 3),
-        saturation=one,
-        contrast=one,
-        gamma=one,
-        vignette=zero,
-        blur=zero,
-        noise=zero,
-        shot=zero,
+        saturation=torch.ones(frames),
+        contrast=torch.ones(frames),
+        gamma=torch.ones(frames),
+        vignette=torch.zeros(frames),
+        blur=torch.full((frames,), 0.8),
+        detail=torch.ones(frames),
+        noise=torch.zeros(frames),
+        shot=torch.zeros(frames),
     )
 
 
@@ -40,7 +50,8 @@ def test_neutral_tone_changes_nothing(frames: Tensor) -> None:
         ("contrast", 1.4),
         ("gamma", 0.7),
         ("vignette", 0.4),
-        ("blur", 1.2),
+        ("detail", 0.0),
+        ("detail", 2.5),
         ("noise", 0.03),
         ("shot", 0.04),
     ],
@@ -53,8 +64,22 @@ def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -
     assert result.min() >= 0 and result.max() <= 1
     plain = apply_tone(frames, neutral(len(frames)), noise)
     assert (result - plain).abs().mean() > 2e-3
+    if name == "detail":
+        steps = [(x[..., 1:] - x[..., :-1]).abs().mean() for x in (result, plain)]
+        assert (steps[0] > steps[1]) == (value > 1)
     if name == "saturation":
         assert (result.amax(1) - result.amin(1)).max() <= 1 / 255 + 1e-6
+
+
+def test_borders_are_black_at_the_edges_of_few_clips_and_leave_the_middle() -> None:
+    clips, height, width = 400, 42, 56
+    inside = draw_borders(Draws(torch.device("cpu"), 1), clips, height, width)
+    assert inside.shape == (clips, height, width) and inside.min() >= 0 and inside.max() <= 1
+    middle = inside[:, height // 7 : -(height // 7), width // 7 : -(width // 7)]
+    assert torch.equal(middle, torch.ones_like(middle))
+    bordered = (inside < 1).flatten(1).any(1)
+    assert 0.04 < bordered.float().mean() < 0.2
+    assert (inside[bordered] == 0).flatten(1).any(1).float().mean() > 0.5
 
 
 def test_jpeg_gets_worse_with_lower_quality(frames: Tensor) -> None:
