@@ -101,9 +101,11 @@ class EngineLoader:
         return self.device != "cpu"
 
     def gpus(self) -> list[str]:
+        if not self.uses_gpu:
+            return []
         import torch
 
-        if not self.uses_gpu or not torch.cuda.is_available():
+        if not torch.cuda.is_available():
             return []
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         return chosen.split(",") if chosen else [str(number) for number in range(torch.cuda.device_count())]
