@@ -14,7 +14,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from stream_recon.app.output_files import replace_file
@@ -81,6 +80,9 @@ def read_depth(path: Path) -> DepthFile:
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
     """As float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
+    # Programs that only read these files, or hand work to others, need not wait for the import.
+    import torch
+
     flat = torch.from_numpy(np.ascontiguousarray(values)).reshape(-1)
     half = torch.empty(flat.shape, dtype=torch.float16)
     # In pieces too small to be shared out: a second team of threads would get in the way of the network's own.

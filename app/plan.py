@@ -17,7 +17,7 @@ from stream_recon.cache.fp8_pages import FP8
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
 from stream_recon.configs.schema import load_preset, preset_names
-from stream_recon.models.weights import EMBEDDED_PRESET
+from stream_recon.models.embedded import EMBEDDED_PRESET
 
 OWN_CONTEXT_BYTES = 300 * 2**20
 """CUDA's context in a process that has run no kernel: less than a run's, and rather estimated too low than too high."""

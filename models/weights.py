@@ -1,4 +1,4 @@
-"""Checkpoints: the embedded weights, our safetensors files, and published LingBot-Map files.
+"""Checkpoints: our safetensors files, and published LingBot-Map files.
 
 Loading is strict: every tensor has to be there, with its shape, and none beside them.
 """
@@ -17,9 +17,6 @@ from torch import Tensor
 from stream_recon.configs.errors import WeightsError
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.network import StreamingNetwork
-
-EMBEDDED_PRESET = "small"
-EMBEDDED_WEIGHTS = Path(__file__).parent / "small.safetensors"
 
 # Published name -> ours, first match wins; None: not used at run time.
 RENAMES: tuple[tuple[str, str | None], ...] = (

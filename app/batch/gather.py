@@ -157,7 +157,8 @@ class Gatherer:
             ours = align(predicted[:, :3, 3], true).apply(ours)
         shown = true if len(true) >= 3 else ours
         centred = shown - shown.mean(axis=0)
-        plane = np.linalg.svd(centred, full_matrices=True)[2][:2]
+        # Of the 3x3 scatter: the points' own decomposition grows with their number squared.
+        plane = np.linalg.svd(centred.T @ centred)[2][:2]
         return Plot(_drawn(ours, plane), _drawn(true, plane) if len(true) >= 3 else [])
 
 

@@ -7,7 +7,7 @@ A worker that is killed, or cut off and replaced, therefore never leaves anythin
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,9 @@ SIGNS = (MANIFEST_NAME, RUN_NAME)
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME)
 OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
 HASH_THREADS = 8
+
+Mark = tuple[int, str]
+"""Of a file: its size in bytes and its hash, see `mark_of`."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ def check_content(
     """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each."""
     try:
         content = json.loads(manifest)
-        files, recorded, result = content["files"], content["key"], content["result"]
-        expected = {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
+        recorded, result = content["key"], content["result"]
+        expected = _marks(content)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Check(None, "its manifest is damaged")
     if recorded != key:
@@ -77,35 +80,59 @@ def check_content(
     return Check(result, "")
 
 
+def recorded_files(folder: Path) -> dict[str, Mark]:
+    """What the manifest of a finished result says of each file. Raises OutputError."""
+    path = folder / MANIFEST_NAME
+    try:
+        return _marks(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+def _marks(manifest: Mapping[str, Any]) -> dict[str, Mark]:
+    return {name: (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
+
+
 def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
     if not isinstance(recorded, dict):
         return "options"
     return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
 
 
-def publish(work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+def publish(
+    work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
+) -> None:
     """Move the result in ``work`` to ``folder``, in place of an earlier one, and write the manifest last.
+
+    ``known``: files, by name, that need not be read for their marks.
 
     Raises:
         OutputError: see `check_target`; or nothing can be written there.
     """
     check_target(folder)
+    known = known or {}
     with output_errors(folder):
         names = sorted(path.relative_to(work).as_posix() for path in _files(work))
         # First what tells the folder as ours, should the move be cut short.
         names.sort(key=lambda name: name != RUN_NAME)
-        files = {name: [(work / name).stat().st_size, sha256(work / name)] for name in names}
+        files = {**_read_marks(work, [name for name in names if name not in known]), **known}
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         for path in _own_files(folder) if _is_ours(folder) else ():
             # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
             if path.name != RUN_NAME:
                 path.unlink(missing_ok=True)
+        for place in {(folder / name).parent for name in names}:
+            place.mkdir(parents=True, exist_ok=True)
         for name in names:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (work / name).replace(target)
+            (work / name).replace(folder / name)
     manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
     replace_json(folder / MANIFEST_NAME, manifest)
+
+
+def _read_marks(folder: Path, names: Sequence[str]) -> dict[str, Mark]:
+    with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
+        marks = pool.map(lambda name: ((folder / name).stat().st_size, sha256(folder / name)), names)
+        return dict(zip(names, marks, strict=True))
 
 
 def check_target(folder: Path) -> None:
@@ -172,6 +199,11 @@ def _own_files(folder: Path) -> Iterator[Path]:
         yield from [path for path in depth.iterdir() if OWN_DEPTH.fullmatch(path.name)]
     yield folder / (RUN_NAME + PART_SUFFIX)
     yield folder / RUN_NAME
+
+
+def mark_of(content: bytes | bytearray) -> Mark:
+    """The mark of a file with that content."""
+    return len(content), hashlib.sha256(content).hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -6,6 +6,7 @@ frames' relative rotations (chordal, by SVD), the translation the median of what
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,6 +19,8 @@ from stream_recon.app.metrics import FloatArray, Similarity
 from stream_recon.app.result_folder import ResultFolder, result_of
 from stream_recon.app.results import FrameResult
 from stream_recon.configs.errors import InputError
+
+THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,12 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
     pairs = [(known[camera.index], camera) for camera in after.cameras if camera.index in known]
     if not pairs:
         raise InputError(f"windows {before.folder.name} and {after.folder.name} share no frame")
-    scales = np.array(
-        [_depth_ratio(result_of(before.folder, a), result_of(after.folder, b)) for a, b in pairs], np.float64
-    )
+
+    def ratio(pair: tuple[Camera, Camera]) -> float:
+        return _depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
+
+    with ThreadPoolExecutor(THREADS, "align") as pool:
+        scales = np.array(list(pool.map(ratio, pairs)), np.float64)
     scale = float(np.median(scales))
     earlier = np.array([a.T_world_camera for a, _ in pairs])
     later = np.array([b.T_world_camera for _, b in pairs])

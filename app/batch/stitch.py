@@ -10,7 +10,7 @@ from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import MANIFEST_NAME, publish, remove_result
 from stream_recon.app.batch.scene_run import WorkFolder, record_of
 from stream_recon.app.batch.seams import join
-from stream_recon.app.batch.stitched_files import write_cameras, write_depths_and_cloud
+from stream_recon.app.batch.stitched_files import write_files
 from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Unit
 from stream_recon.app.camera_files import Camera
 from stream_recon.app.memory import peak_host_memory_mb
@@ -49,8 +49,8 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
             first["precision"],
             model.cache,
         )
-        cameras = write_cameras(work, joined)
-        write_depths_and_cloud(work, joined, model.preset.points.voxel)
+        written = write_files(work, joined, model.preset.points.voxel)
+        cameras = written.cameras
         if truth is None:
             for camera in cameras:
                 gatherer.add_pose(camera.index, camera.T_world_camera)
@@ -63,7 +63,7 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
             summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
         replace_json(work / RUN_NAME, run_record(info, summary))
         record = {**record_of(summary, gatherer, summary.seconds, info.device), "seams": seams}
-        publish(work, out / unit.name, unit.key, record)
+        publish(work, out / unit.name, unit.key, record, written.marks)
     clear_windows(out, unit.name)
     return record
 

@@ -1,33 +1,64 @@
 """The files of a stitched result, made from those of its windows without decoding or unprojecting anything again.
 
-That is what keeps a split video fast: pictures are copied as they are, depths scaled, clouds moved and thinned anew.
+That is what keeps a split video fast: depths are scaled where they lie in their files, clouds moved and thinned anew.
 """
 
+import struct
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.batch.manifest import Mark, mark_of, recorded_files
 from stream_recon.app.batch.seams import Joined, moved_pose
 from stream_recon.app.camera_files import Camera, CameraFiles
-from stream_recon.app.depth_files import DEPTH_FOLDER, FLOAT16_MAX, depth_path
+from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path
+from stream_recon.app.depth_scaling import DepthScale
 from stream_recon.app.metrics import Similarity
-from stream_recon.app.output_files import output_errors, replace_file
+from stream_recon.app.output_files import output_errors
 from stream_recon.app.ply import VERTEX, PlyFile, VoxelTable
 from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 
-DEPTH_THREADS = 8
+THREADS = 8
 CLOUD_CHUNK = 1_000_000
 """Points moved at a time."""
 
 
-def write_cameras(folder: Path, joined: Joined) -> list[Camera]:
-    """Write ``cameras.json`` and ``trajectory.txt``; gives the frames in order. Raises OutputError."""
+@dataclass(frozen=True)
+class Stitched:
+    """What was written."""
+
+    cameras: list[Camera]
+    """In the order of their frames."""
+    marks: dict[str, Mark]
+    """Of the depth files, by their names in the folder."""
+
+
+def write_files(folder: Path, joined: Joined, voxel: float) -> Stitched:
+    """Write all but ``run.json``: depth files in the stitched unit, cameras and cloud, side by side.
+
+    Raises:
+        OutputError: no room, or a damaged window.
+    """
+    with output_errors(folder):
+        (folder / DEPTH_FOLDER).mkdir(exist_ok=True)
+    carriers = [
+        _Carrier(window.folder, folder, transform.scale)
+        for window, transform in zip(joined.windows, joined.transforms, strict=True)
+    ]
+    with ThreadPoolExecutor(THREADS, "stitch") as pool:
+        cameras = pool.submit(_write_cameras, folder, joined)
+        carried = pool.map(lambda frame: carriers[frame[0]].carry(frame[1].index), joined.frames())
+        _write_cloud(folder, joined, voxel)
+        return Stitched(cameras.result(), dict(carried))
+
+
+def _write_cameras(folder: Path, joined: Joined) -> list[Camera]:
     cameras = []
     files = CameraFiles(folder)
     try:
@@ -42,32 +73,40 @@ def write_cameras(folder: Path, joined: Joined) -> list[Camera]:
     return cameras
 
 
-def write_depths_and_cloud(folder: Path, joined: Joined, voxel: float) -> None:
-    """Write each frame's depth file, in the stitched unit, and ``points.ply``, side by side. Raises OutputError."""
-    with output_errors(folder):
-        (folder / DEPTH_FOLDER).mkdir(exist_ok=True)
+class _Carrier:
+    """Brings depth files from a window's folder into the result's, whose unit is ``scale`` times smaller."""
 
-    def copy(frame: tuple[int, Camera]) -> None:
-        number, camera = frame
-        source = depth_path(joined.windows[number].folder, camera.index)
-        _scale_depth(source, depth_path(folder, camera.index), joined.transforms[number].scale)
+    def __init__(self, window: Path, folder: Path, scale: float) -> None:
+        """Raises OutputError."""
+        self._window = window
+        self._folder = folder
+        self._scale = DepthScale(scale) if scale != 1 else None
+        self._marks = recorded_files(window)
 
-    with ThreadPoolExecutor(DEPTH_THREADS, "stitch") as pool:
-        copies = pool.map(copy, joined.frames())
-        _write_cloud(folder, joined, voxel)
-        for _ in copies:
-            pass
+    def carry(self, index: int) -> tuple[str, Mark]:
+        """Name and mark of a frame's file. Raises OutputError."""
+        source, target = depth_path(self._window, index), depth_path(self._folder, index)
+        name = target.relative_to(self._folder).as_posix()
+        if self._scale is None and _linked(source, target):
+            return name, self._marks[name]
+        try:
+            content = bytearray(source.read_bytes())
+            if self._scale is not None:
+                self._scale.apply(content)
+        except (OSError, KeyError, ValueError, struct.error, zipfile.BadZipFile) as error:
+            raise OutputError(f"{source} is missing or damaged: {error}") from error
+        with output_errors(target):
+            target.write_bytes(content)
+        return name, mark_of(content)
 
 
-def _scale_depth(source: Path, target: Path, scale: float) -> None:
+def _linked(source: Path, target: Path) -> bool:
+    """Give a file a second name; False where the file system cannot."""
     try:
-        with np.load(source, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        depth = arrays["depth"].astype(np.float32) * np.float32(scale)
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise OutputError(f"{source} is missing or damaged: {error}") from error
-    arrays["depth"] = np.clip(depth, 0, FLOAT16_MAX).astype(np.float16)
-    replace_file(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        target.hardlink_to(source)
+    except OSError:
+        return False
+    return True
 
 
 def _write_cloud(folder: Path, joined: Joined, voxel: float) -> None:

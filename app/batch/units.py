@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from stream_recon.app.batch.manifest import sha256
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.evaluate import keyframe_overrides
 from stream_recon.app.pipeline import FrameEngine
 from stream_recon.app.sources import Source
 from stream_recon.configs.errors import ConfigError, WeightsError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
+from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 
 MAX_NAME_BYTES = 200
 """File systems end at 255; a number may follow."""
@@ -66,6 +68,9 @@ class ModelLoader(Protocol):
     def gpus(self) -> list[str]:
         """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
 
+    def prepare(self) -> None:
+        """Do what of the loading needs no GPU and lasts: called in a process that is not told of its GPU yet."""
+
     def load(self) -> SceneEngine:
         """Raises StreamReconError."""
 
@@ -83,27 +88,30 @@ class EngineLoader:
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
-        from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
-
         weights = self.weights or EMBEDDED_WEIGHTS
         preset = load_preset(self.preset, keyframe_overrides(self.keyframes))
         if self.weights is None and preset.network != load_preset(EMBEDDED_PRESET).network:
             raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
         if not weights.is_file():
             raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
-        return Model(preset, file_sha256(weights), self.cache)
+        return Model(preset, sha256(weights), self.cache)
 
     @property
     def uses_gpu(self) -> bool:
         return self.device != "cpu"
 
     def gpus(self) -> list[str]:
+        if not self.uses_gpu:
+            return []
         import torch
 
-        if not self.uses_gpu or not torch.cuda.is_available():
+        if not torch.cuda.is_available():
             return []
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         return chosen.split(",") if chosen else [str(number) for number in range(torch.cuda.device_count())]
+
+    def prepare(self) -> None:
+        import torch  # noqa: F401  # most of the seconds until the first frame; looks for no GPU
 
     def load(self) -> SceneEngine:
         from stream_recon.app.engine import load_engine

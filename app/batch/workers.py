@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
@@ -83,7 +84,6 @@ class ProcessPool:
         self._loader = loader
         self._store = store
         self._count = workers
-        self._gpus = loader.gpus()
         self._context = multiprocessing.get_context("spawn")
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
@@ -94,6 +94,10 @@ class ProcessPool:
         self._stopping = False
         workers = [self._start(number) for number in range(min(self._count, len(units)))]
         try:
+            # Looked up while the workers import what they need; that takes either side seconds.
+            self._gpus = self._loader.gpus()
+            for worker in workers:
+                self._give_gpu(worker)
             while any(worker.unit is not None for worker in workers) or (self._todo and not self._stopping):
                 if stop.requested:
                     break
@@ -106,12 +110,17 @@ class ProcessPool:
     def _start(self, number: int) -> "_Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        gpu = self._gpus[number % len(self._gpus)] if self._gpus else None
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), gpu)
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
         return _Worker(number, process, ours)
+
+    def _give_gpu(self, worker: "_Worker") -> None:
+        gpu = self._gpus[worker.number % len(self._gpus)] if self._gpus else None
+        # Of a worker that is gone `_attend` hears.
+        with suppress(OSError):
+            worker.pipe.send(gpu)
 
     def _attend(self, worker: "_Worker") -> "_Worker":
         """Take what a worker has to say and give it work; the worker, or its successor."""
@@ -156,7 +165,9 @@ class ProcessPool:
             raise ResourceError(f"a worker {how} while it loaded the model: is there memory for so many --workers?")
         if worker.unit is not None:
             self._again(worker.unit, how)
-        return self._start(worker.number)
+        successor = self._start(worker.number)
+        self._give_gpu(successor)
+        return successor
 
     def _again(self, unit: Unit, how: str) -> None:
         if self._attempts[unit.name] < MAX_ATTEMPTS:
@@ -166,10 +177,9 @@ class ProcessPool:
         self._on_event(Outcome(unit.name, "failed", reason=reason))
 
     def _end(self, workers: "list[_Worker]") -> None:
-        """Idle workers go by themselves once their pipe is closed; busy ones are told to stop, then made to."""
+        """Idle workers end at once, without taking the model down in order; busy ones tidy up, or are made to stop."""
         for worker in workers:
-            if worker.unit is not None or not worker.ready:
-                worker.process.terminate()
+            worker.process.terminate()
             worker.pipe.close()
         deadline = time.monotonic() + STOP_SECONDS
         for worker in workers:
@@ -191,16 +201,18 @@ class _Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, gpu: str | None) -> None:
-    """Body of a worker. Says None once the model is there, then for each unit its progress and outcome."""
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
+    """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
     # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Read by torch when it is imported, which has not happened yet in a process just spawned.
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     try:
+        loader.prepare()
+        gpu = pipe.recv()
+        if gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         with memory_errors():
             engine = loader.load()
     except StreamReconError as error:

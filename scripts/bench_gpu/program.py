@@ -26,8 +26,9 @@ from stream_recon.app.sources import Source
 from stream_recon.app.stream import Stream
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork
-from stream_recon.models.weights import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, load_network
+from stream_recon.models.weights import load_network
 
 NO_WEIGHTS = "0" * 64
 MADE_FRAMES = 300

@@ -14,8 +14,9 @@ from stream_recon.cache.choose import installed_kernels
 from stream_recon.cache.pages import SlotWindow
 from stream_recon.cache.stream import StreamMemory
 from stream_recon.configs.schema import AttentionChoice, Preset, load_preset
+from stream_recon.models.embedded import EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork
-from stream_recon.models.weights import EMBEDDED_WEIGHTS, load_network
+from stream_recon.models.weights import load_network
 
 pytestmark = pytest.mark.gpu
 

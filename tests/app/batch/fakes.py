@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -162,6 +163,9 @@ class RoomLoader:
 
     def gpus(self) -> list[str]:
         return list(self.named_gpus)
+
+    def prepare(self) -> None:
+        assert "torch" not in sys.modules, "it would have counted its threads already"
 
     def load(self) -> RoomEngine:
         if self.unusable:

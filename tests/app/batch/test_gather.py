@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,17 @@ def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: Truth) -
     figures = gatherer.figures()
     assert gatherer.truth_error is not None and "000005.png" in gatherer.truth_error
     assert figures is not None and figures.ate_m is not None and figures.absrel is not None
+
+
+def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
+    gatherer = Gatherer(None)
+    for index in range(3000):
+        gatherer.add_pose(index, walk_pose(index / 10))
+    tracemalloc.start()
+    gatherer.plot()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
 
 
 def test_the_plot_shows_ours_upon_the_truth(truth: Truth) -> None:

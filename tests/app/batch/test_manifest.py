@@ -3,7 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.manifest import MANIFEST_NAME, check_manifest, check_target, publish, remove_result
+from stream_recon.app.batch.manifest import (
+    MANIFEST_NAME,
+    check_manifest,
+    check_target,
+    mark_of,
+    publish,
+    recorded_files,
+    remove_result,
+)
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import result_files
@@ -73,6 +81,17 @@ def test_a_new_result_takes_the_place_of_the_old_one_and_of_nothing_else(done: P
     remove_result(done)
     left = {path.relative_to(done).as_posix() for path in done.rglob("*") if path.is_file()}
     assert left == {"depth/mine.npz", "notes.txt"}
+
+
+def test_files_of_known_content_are_not_read_again(tmp_path: Path) -> None:
+    work = written(tmp_path / "work")
+    known = {"points.ply": mark_of((work / "points.ply").read_bytes()), "depth/000001.npz": (1, "as told")}
+    publish(work, tmp_path / "a", KEY, RESULT, known)
+    recorded = recorded_files(tmp_path / "a")
+    assert recorded.items() >= known.items() and len(recorded) == 7
+    assert check_manifest(tmp_path / "a", KEY).reason == "depth/000001.npz is missing or changed"
+    with pytest.raises(OutputError, match="is missing or damaged"):
+        recorded_files(tmp_path)
 
 
 def test_a_removed_result_leaves_no_folder(done: Path) -> None:

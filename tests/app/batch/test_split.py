@@ -26,8 +26,10 @@ from tests.app.batch.fakes import (
     RoomScene,
     batch_of,
     random_rotation,
+    result_files,
     room_scene,
     run,
+    states,
     unit_of,
     world_of,
 )
@@ -97,6 +99,25 @@ def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, 
 def cloud(folder: Path) -> NDArray[np.float64]:
     vertices = PlyData.read(folder / "points.ply")["vertex"]
     return np.stack([vertices[axis] for axis in "xyz"], axis=1).astype(np.float64)
+
+
+def test_a_stitched_result_is_published_whole(tmp_path: Path) -> None:
+    """Its manifest comes from windows' manifests and bytes at hand: every file is as it says, and nobody else's."""
+    batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
+    assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
+    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
+    assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", True)}
+
+
+def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, _target: Path) -> None:
+        raise PermissionError(path)
+
+    scenes = [room_scene(tmp_path / "data" / "a", 60)]
+    run(batch_of(tmp_path / "data", tmp_path / "linked", scenes, split=2))
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    run(batch_of(tmp_path / "data", tmp_path / "copied", scenes, split=2))
+    assert result_files(tmp_path / "linked" / "a") == result_files(tmp_path / "copied" / "a")
 
 
 def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
