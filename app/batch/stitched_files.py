@@ -3,17 +3,22 @@
 That is what keeps a split video fast: depths are scaled where they lie in their files, clouds moved and thinned anew.
 """
 
+import multiprocessing
+import os
 import struct
 import zipfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.batch.manifest import Mark, mark_of, recorded_files
+from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.seams import Joined, moved_pose
 from stream_recon.app.camera_files import Camera, CameraFiles
 from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path
@@ -24,7 +29,11 @@ from stream_recon.app.ply import VERTEX, PlyFile, VoxelTable
 from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 
-THREADS = 8
+FRAMES_A_PROCESS = 500
+"""Fewer are not worth the start of another process, which takes half a second."""
+MAX_PROCESSES = 16
+PORTION = 100
+"""Frames handed to a process at a time."""
 CLOUD_CHUNK = 1_000_000
 """Points moved at a time."""
 
@@ -51,11 +60,29 @@ def write_files(folder: Path, joined: Joined, voxel: float) -> Stitched:
         _Carrier(window.folder, folder, transform.scale)
         for window, transform in zip(joined.windows, joined.transforms, strict=True)
     ]
-    with ThreadPoolExecutor(THREADS, "stitch") as pool:
+    frames = [(number, camera.index) for number, camera in joined.frames()]
+    with _pool(len(frames)) as pool:
         cameras = pool.submit(_write_cameras, folder, joined)
-        carried = pool.map(lambda frame: carriers[frame[0]].carry(frame[1].index), joined.frames())
+        carried = [
+            pool.submit(carriers[number].carry, [index for _, index in portion])
+            for number, group in groupby(frames, key=itemgetter(0))
+            for portion in _portions(list(group))
+        ]
         _write_cloud(folder, joined, voxel)
-        return Stitched(cameras.result(), dict(carried))
+        return Stitched(cameras.result(), dict(mark for marks in carried for mark in marks.result()))
+
+
+def _pool(frames: int) -> Executor:
+    """For files so small that threads would spend their time in waiting for the interpreter's lock."""
+    processes = min(frames // FRAMES_A_PROCESS, os.cpu_count() or 1, MAX_PROCESSES)
+    if processes < 2:
+        return ThreadPoolExecutor(1, "stitch")
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=live_with_parent)
+
+
+def _portions(frames: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    for begin in range(0, len(frames), PORTION):
+        yield frames[begin : begin + PORTION]
 
 
 def _write_cameras(folder: Path, joined: Joined) -> list[Camera]:
@@ -83,7 +110,11 @@ class _Carrier:
         self._scale = DepthScale(scale) if scale != 1 else None
         self._marks = recorded_files(window)
 
-    def carry(self, index: int) -> tuple[str, Mark]:
+    def carry(self, indices: Sequence[int]) -> list[tuple[str, Mark]]:
+        """Names and marks of the files of some frames. Raises OutputError."""
+        return [self._carry(index) for index in indices]
+
+    def _carry(self, index: int) -> tuple[str, Mark]:
         """Name and mark of a frame's file. Raises OutputError."""
         source, target = depth_path(self._window, index), depth_path(self._folder, index)
         name = target.relative_to(self._folder).as_posix()

@@ -3,9 +3,7 @@
 import logging
 import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
+from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.interrupts import StopRequest
@@ -203,9 +202,7 @@ class _Worker:
 
 def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
     """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
-    # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    live_with_parent()
     # Read by torch when it is imported, which has not happened yet in a process just spawned.
     os.environ["OMP_NUM_THREADS"] = str(threads)
     try:
@@ -225,11 +222,3 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
             pipe.send(store.reconstruct(engine, unit, _reporter(unit, pipe.send)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
-
-
-def _end_with_parent() -> None:
-    """A worker must not go on writing when another batch may have taken over the folder."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
