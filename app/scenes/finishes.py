@@ -80,6 +80,10 @@ PLASTIC = Finish(
     saturation=(0.3, 0.95), value=(0.2, 0.95), contrast=(0.85, 1.1), noise=(0.02, 0.3), grain=(0.0, 0.06),
     gloss=(0.1, 0.5), photo=(0.05, 0.05),
 )  # fmt: skip
+LACQUER = Finish(
+    saturation=(0.0, 0.95), value=(0.12, 0.9), contrast=(0.94, 1.02), cell=(0.5, 2.0), noise=(0.0, 0.2),
+    grain=(0.0, 0.03), gloss=(0.05, 0.4), photo=(0.0, 0.0),
+)  # fmt: skip
 BLACK = Finish(
     saturation=(0.0, 0.15), value=(0.03, 0.15), contrast=(0.9, 1.5), noise=(0.05, 0.4), gloss=(0.1, 0.6),
     photo=(0.0, 0.0),
@@ -241,5 +245,5 @@ FINISHES: dict[str, Finish] = {
     "foliage": FOLIAGE, "grass": GRASS, "earth": EARTH, "asphalt": ASPHALT, "paving": PAVING,
     "brick": BRICK,
     "plaster": PLASTER, "facade": FACADE, "roof": ROOF, "stone": STONE, "car": CAR, "bark": BARK,
-    "wild": WILD, "white": WHITE, "snow": SNOW, "campus": CAMPUS,
+    "wild": WILD, "white": WHITE, "snow": SNOW, "campus": CAMPUS, "lacquer": LACQUER,
 }  # fmt: skip

@@ -6,7 +6,7 @@ share the look of one piece: 0 fronts, 1 worktop or boards, 2 handles and plinth
 
 from stream_recon.app.scenes.parts import Template, box, lump, rod
 
-_FRONTS = ("paint", "white", "wood", "plastic", "wood", "doors")
+_FRONTS = ("paint", "white", "wood", "lacquer", "lacquer", "doors")
 _TOPS = ("black", "stone", "wood", "white", "metal", "stone")
 _DETAILS = ("metal", "metal", "black", "wood")
 _LOOK = (_FRONTS, _TOPS, _DETAILS)

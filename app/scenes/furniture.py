@@ -100,7 +100,7 @@ FURNITURE: tuple[Template, ...] = (
         "cabinet", ((0.6, 2.0), (0.38, 0.6), (0.6, 1.1)),
         (box((0, 0, 0.53), (0.5, 0.48, 0.45)), box((0, 0, 0.99), (0.51, 0.51, 0), (0, 0, 0.012), group=1),
          box((0, 0, 0.04), (0.48, 0.4, 0.04), group=1)),
-        (("doors", "doors", "wood"), ("wood", "paint", "stone")), 1.01,
+        (("doors", "lacquer", "wood"), ("wood", "paint", "stone")), 1.01,
     ),
     Template(
         "wardrobe", ((0.8, 2.2), (0.5, 0.65), (1.8, 2.3)),
@@ -108,7 +108,7 @@ FURNITURE: tuple[Template, ...] = (
         group=1),
          rod((-0.06, 0.55, 0.5), (0, 0, 0.06), (0.008, 0.008, 0), group=2),
          rod((0.04, 0.55, 0.5), (0, 0, 0.06), (0.008, 0.008, 0), group=2)),
-        (("doors", "wood", "paint"), ("black", "wood"), ("metal", "black")), 1.0,
+        (("doors", "wood", "lacquer"), ("black", "wood"), ("metal", "black")), 1.0,
     ),
     Template(
         "kitchen", ((1.4, 3.2), (0.58, 0.68), (2.0, 2.3)),
@@ -118,7 +118,7 @@ FURNITURE: tuple[Template, ...] = (
          rod((0.1, -0.3, 0.5), (0, 0, 0.07), (0.012, 0.012, 0), group=1),
          rod((0.1, -0.2, 0.565), (0, 0.12, 0), (0.01, 0, 0.01), axis=1, group=1),
          box((-0.25, 0.485, 0.22), (0.1, 0.0, 0.14), (0, 0.012, 0), group=1)),
-        (("doors", "doors", "paint"), ("stone", "wood", "metal"), ("tiles", "tiles", "paint")), 0.43,
+        (("doors", "lacquer", "paint"), ("stone", "wood", "metal"), ("tiles", "tiles", "paint")), 0.43,
     ),
     Template(
         "bed", ((1.0, 2.0), (1.9, 2.2), (0.7, 1.1)),
