@@ -257,6 +257,7 @@ class Viewer:
         self.panel.show_frames(self.timeline, self.store.total)
         options = self.panel.options()
         self.scene.sync(self.store, self.timeline, options)
+        self.scene.clear_start(self.store)
         self.panel.show_status(self._describe(status))
         self._move_views(options)
         ended = time.monotonic()

@@ -170,6 +170,24 @@ class ChunkStore:
         """The chunk that holds frame ``ordinal``."""
         return next(c for c in reversed(self.chunks) if c.first <= ordinal <= c.last)
 
+    def count_in_cone(self, apex: NDArray[np.float64], end: NDArray[np.float64], slope: float) -> int:
+        """Settled points between ``apex`` and ``end`` (world, [3]), no further from that line than ``slope`` times
+        their distance along it."""
+        length = float(np.linalg.norm(end - apex))
+        if length == 0:
+            return 0
+        count = 0
+        for chunk in self.chunks:
+            T = invert_pose(chunk.T_world_anchor)
+            start = (T[:3, :3] @ apex + T[:3, 3]).astype(np.float32)
+            axis = (T[:3, :3] @ (end - apex) / length).astype(np.float32)
+            offset = chunk.points.xyz - start
+            along = offset @ axis
+            ahead = (along > 0) & (along < length)
+            aside = np.linalg.norm(offset[ahead] - along[ahead, None] * axis, axis=1)
+            count += int((aside < slope * along[ahead]).sum())
+        return count
+
     @property
     def _limit(self) -> int:
         return max(1, self.budget // LARGEST_SHARE)

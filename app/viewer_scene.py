@@ -19,6 +19,14 @@ FRUSTUM_SIZE = 0.05
 """In units of the typical depth, as is the next."""
 FRUSTUM_SPACING = 0.1
 FRUSTUM_TURN_DEG = 30.0
+START_BACKS = (0.6, 0.4, 0.25, 0.15, 0.08)
+"""How far behind the first camera, and half of that above it, a browser's first view may be; the furthest clear one."""
+START_SLOPE = 0.6
+"""What is in the way lies in a cone toward the first camera, so wide for each unit of its length."""
+IN_THE_WAY = 10
+"""Points in that cone from which on a view is not clear."""
+GROWN = 1.2
+"""Points by now over those at the last look for a clear view, from which on it is worth another."""
 MAX_PATH_VERTICES = 2000
 
 
@@ -152,6 +160,9 @@ class ViewerScene:
         self._path_sent = np.empty((0, 3), np.float32)
         self.unit = 1.0
         """Typical depth; sizes of cameras and distances of the view follow it."""
+        self._first: NDArray[np.float64] | None = None
+        self._cleared_at = 0
+        """Points there were at the last look for a clear view."""
 
     @property
     def shown(self) -> int:
@@ -244,12 +255,31 @@ class ViewerScene:
     def start_view(self, T_world_camera: NDArray[np.float64], unit: float) -> None:
         """Set sizes, the up direction and everybody's first view from the first camera."""
         self.unit = unit
+        self._first = T_world_camera
         up = -T_world_camera[:3, 1]
         self._server.scene.set_up_direction(up)
-        position, target = self.viewpoint(T_world_camera, back=0.6, lift=0.3)
-        camera = self._server.initial_camera
-        camera.up, camera.position, camera.look_at = up, position, target
+        self._server.initial_camera.up = up
+        back = START_BACKS[0]
+        self._begin_at(back)
         for client in self._server.get_clients().values():
             with client.atomic():
                 client.camera.up_direction = up
-            self.look(client, T_world_camera, back=0.6, lift=0.3)
+            self.look(client, T_world_camera, back, back / 2)
+
+    def clear_start(self, store: ChunkStore) -> None:
+        """Bring the first view of browsers still to come before what has been found behind the first camera."""
+        if self._first is None or store.total < GROWN * self._cleared_at:
+            return
+        self._cleared_at = store.total
+        centre = self._first[:3, 3]
+        for back in START_BACKS:
+            eye, _ = self.viewpoint(self._first, back, back / 2)
+            if store.count_in_cone(eye, centre, START_SLOPE) < IN_THE_WAY:
+                break
+        self._begin_at(back)
+
+    def _begin_at(self, back: float) -> None:
+        assert self._first is not None
+        position, target = self.viewpoint(self._first, back, back / 2)
+        camera = self._server.initial_camera
+        camera.position, camera.look_at = position, target

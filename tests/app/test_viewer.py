@@ -64,6 +64,19 @@ def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) 
     np.testing.assert_array_equal(viewer.timeline.poses[1234], walk_pose(123.4))
 
 
+def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_camera(viewer: Viewer) -> None:
+    first = walk_pose(0)
+    viewer.scene.start_view(first, unit=4 * float(HALF.max()))
+    camera = viewer.scene._server.initial_camera
+    assert (np.abs(camera.position) > HALF).any()
+    view_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
+    assert viewer.flush()
+    viewer.scene.start_view(first, unit=4 * float(HALF.max()))
+    viewer.scene._cleared_at = 0
+    viewer.scene.clear_start(viewer.store)
+    assert (np.abs(camera.position) < HALF).all()
+
+
 def test_a_revised_anchor_moves_its_node_and_sends_no_points(viewer: Viewer) -> None:
     view_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()

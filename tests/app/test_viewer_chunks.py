@@ -144,3 +144,17 @@ def test_another_frames_revision_moves_its_points_alone() -> None:
     after = world_points(chunk)
     np.testing.assert_array_equal(after[~mine], before[~mine])
     np.testing.assert_allclose(after[mine] - before[mine], np.tile([0.3, 0, -0.1], (mine.sum(), 1)), atol=1e-4)
+
+
+def test_points_in_a_cone_are_those_that_are_in_the_world() -> None:
+    store = ChunkStore(budget=5000, voxel=0.02, chunk_frames=8, max_chunks=4)
+    fill(store, 40)
+    xyz = np.concatenate([world_points(chunk) for chunk in store.chunks]).astype(np.float64)
+    apex, end, slope = np.array([0.3, 0.1, -0.2]), np.array([1.4 * HALF[0], 0.4, 0.9]), 0.5
+    axis = (end - apex) / np.linalg.norm(end - apex)
+    along = (xyz - apex) @ axis
+    aside = np.linalg.norm(xyz - apex - along[:, None] * axis, axis=1)
+    expected = ((along > 0) & (along < np.linalg.norm(end - apex)) & (aside < slope * along)).sum()
+    assert expected > 20
+    assert store.count_in_cone(apex, end, slope) == pytest.approx(expected, abs=2)
+    assert store.count_in_cone(apex, apex, slope) == 0
