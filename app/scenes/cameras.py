@@ -86,7 +86,7 @@ def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tenso
     yaw = draws.uniform(0, 2 * math.pi, clips, 1) + _rescale(drift + 3 * slow() + shake, turn)
     tilt = _rescale(slow() + 0.3 * shake, turn * draws.uniform(0.1, 0.6, clips, 1))
     pitch = tilt + draws.normal(clips, 1, deviation=0.15) - 0.1
-    pitch = torch.where(down, pitch - draws.uniform(0.1, 0.6, clips, 1), pitch)
+    pitch = torch.where(down, pitch - draws.uniform(0.1, 0.5, clips, 1), pitch)
     pitch = torch.where(m == DRONE, tilt - draws.uniform(0.15, 1.25, clips, 1), pitch)
     pitch = torch.where(m == DRIVE, 0.1 * tilt + draws.normal(clips, 1, deviation=0.03), pitch)
     lean = torch.where(draws.chance(0.1, clips, 1), draws.normal(clips, 1, deviation=0.35), 0.0)

@@ -27,6 +27,7 @@ from stream_recon.app.scenes.walls import Taken, Walls, along_walls, draw_openin
 
 _MODES = {WALK: 0.27, STRAFE: 0.15, ORBIT: 0.15, SCAN: 0.28, PAN: 0.1, STATIC: 0.05}
 _CLOSE = 0.3  # of all clips look down from close by
+_PLACES = 3
 _AT_WALLS = {
     "bookshelf": 3.0, "open_shelf": 1.5, "cabinet": 2.0, "wardrobe": 1.5, "kitchen": 1.5, "bed": 1.0, "desk": 1.5,
     "sofa": 1.5, "fridge": 0.7, "floor_lamp": 0.8, "plant": 1.0, "table": 0.6, "boxes": 0.8, "tv_bench": 1.0,
@@ -208,8 +209,12 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     half = torch.maximum(span + draws.uniform(0.4, 1.8, clips, 2), draws.log_uniform(1.15, 3.9, clips, 2))
     # People stand with their back to a wall and film across the room.
     ahead = torch.stack([path.yaw.cos().mean(1), path.yaw.sin().mean(1)], 1)
-    place = (draws.normal(clips, 2, deviation=0.45) - 0.8 * ahead).clamp(-1, 1)
-    shift = place * (half - span - 0.4).clamp_min(0) - (low + high)[:, :2] / 2
+    place = (draws.normal(_PLACES, clips, 2, deviation=0.5) - 0.7 * ahead).clamp(-1, 1)
+    place = place * (half - span - 0.4).clamp_min(0)
+    # Of a few places the one from which there is most to see: a wall close ahead teaches little.
+    free = ((half - place * ahead.sign()) / ahead.abs().clamp_min(1e-3)).amin(-1)
+    place = place[free.argmax(0), torch.arange(clips, device=draws.device)]
+    shift = place - (low + high)[:, :2] / 2
     usual = draws.uniform(2.3, 3.1, clips)
     height = torch.where(draws.chance(0.12, clips), draws.uniform(3.5, 7.0, clips), usual)
     eye = draws.uniform(0.7, 1.8, clips)
