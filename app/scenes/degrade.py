@@ -30,13 +30,15 @@ class Lens:
 
 @dataclass
 class Tone:
-    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, vignette, blur (pixels), detail (what is
-    kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise, shot [F]."""
+    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, lift (stray light: what black becomes), vignette,
+    blur (pixels), detail (what is kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise,
+    shot [F]."""
 
     gain: Tensor
     saturation: Tensor
     contrast: Tensor
     gamma: Tensor
+    lift: Tensor
     vignette: Tensor
     blur: Tensor
     detail: Tensor
@@ -155,9 +157,10 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
     detail = torch.where(draws.chance(0.2, clips), 1.0, detail)
     return Tone(
         gain=(exposure[..., None] * white).reshape(-1, 3),
-        saturation=per_frame(torch.where(grey, 0.0, draws.uniform(0.35, 1.35, clips))),
-        contrast=per_frame(draws.uniform(0.8, 1.35, clips)),
-        gamma=per_frame(draws.log_uniform(0.7, 1.4, clips)),
+        saturation=per_frame(torch.where(grey, 0.0, draws.uniform(0.35, 1.6, clips))),
+        contrast=per_frame(draws.uniform(0.8, 1.55, clips)),
+        gamma=per_frame(draws.log_uniform(0.65, 1.5, clips)),
+        lift=per_frame(draws.uniform(0.0, 0.14, clips) * draws.chance(0.6, clips)),
         vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
         blur=per_frame(draws.uniform(0.4, 1.2, clips)),
         detail=per_frame(detail),
@@ -201,6 +204,7 @@ def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
     x = x.clamp_min(1e-4)
     x = torch.where(x > 0.8, 0.8 + 0.2 * torch.tanh((x - 0.8) / 0.2), x)
     x = x ** per_frame(tone.gamma)
+    x = x + per_frame(tone.lift) * (1 - x)
     soft = _blur(x, per_frame(tone.blur))
     x = (soft + per_frame(tone.detail) * (x - soft)).clamp_min(0)
     x = x + noise * (per_frame(tone.noise) + per_frame(tone.shot) * x.sqrt())
