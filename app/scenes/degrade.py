@@ -175,15 +175,17 @@ def draw_borders(draws: Draws, clips: int, height: int, width: int) -> Tensor:
     some = draws.chance(0.1, clips, 1) & draws.chance(0.7, clips, 4)
     border = draws.uniform(0.0, 0.06, clips, 4) * some
     bow = draws.uniform(-1.0, 1.0, clips, 1) * draws.chance(0.5, clips, 1)
-    u = torch.linspace(-1, 1, width, device=draws.device)
-    v = torch.linspace(-1, 1, height, device=draws.device)
-    across, down = (1 + bow * (2 * x * x - 1) for x in (u, v))  # [B, W], [B, H]: a border's width along it
+    x = torch.arange(width, device=draws.device) + 0.5
+    y = torch.arange(height, device=draws.device) + 0.5
+    # [B, W], [B, H]: a border's width along it.
+    across, down = (1 + bow * (2 * (2 * p / size - 1) ** 2 - 1) for p, size in ((x, width), (y, height)))
     left, right, top, bottom = (border[:, i, None] for i in range(4))
-    # Distances to the border in pixels, with a soft edge of one.
-    x = torch.minimum(1 + u - 2 * (left * down)[..., None], 1 - u - 2 * (right * down)[..., None]) * (width / 2)
-    y = torch.minimum(1 + v[:, None] - 2 * (top * across)[:, None], 1 - v[:, None] - 2 * (bottom * across)[:, None])
-    inside = torch.minimum(x, y * (height / 2)) + 0.5
-    return torch.where(some.any(1)[:, None, None], inside.clamp(0, 1), 1.0)
+    # Pixels from each border, with a soft edge of one.
+    sides = torch.minimum(x - width * (left * down)[..., None], width - x - width * (right * down)[..., None])
+    ends = torch.minimum(
+        y[:, None] - height * (top * across)[:, None], height - y[:, None] - height * (bottom * across)[:, None]
+    )
+    return (torch.minimum(sides, ends) + 0.5).clamp(0, 1)
 
 
 def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:

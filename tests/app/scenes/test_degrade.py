@@ -73,6 +73,17 @@ def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -
         assert (result.amax(1) - result.amin(1)).max() <= 1 / 255 + 1e-6
 
 
+def test_a_wider_blur_leaves_less_detail(frames: Tensor) -> None:
+    steps = []
+    for blur in (0.4, 1.2):
+        tone = neutral(len(frames))
+        tone.blur.fill_(blur)
+        tone.detail.fill_(0.0)
+        result = apply_tone(frames, tone, torch.zeros_like(frames))
+        steps.append((result[..., 1:] - result[..., :-1]).abs().mean())
+    assert steps[1] < 0.9 * steps[0]
+
+
 def test_borders_are_black_at_the_edges_of_few_clips_and_leave_the_middle() -> None:
     clips, height, width = 400, 42, 56
     inside = draw_borders(Draws(torch.device("cpu"), 1), clips, height, width)
