@@ -36,4 +36,6 @@ class Fp8Pages:
 def quantise(page: Tensor) -> tuple[Tensor, Tensor]:
     """[P, H, D] -> e4m3 [P, H, D], scales float32 [H]: the largest number of a head becomes the largest of e4m3."""
     largest = page.float().abs().amax(dim=(0, 2)).clamp(min=LEAST)
-    return (page.float() * (LARGEST / largest)[:, None]).to(FP8), largest / LARGEST
+    # A number over a tensor would be its reciprocal times the number, which rounds twice and breaks ties differently.
+    factor = torch.full_like(largest, LARGEST) / largest
+    return (page.float() * factor[:, None]).to(FP8), largest / LARGEST

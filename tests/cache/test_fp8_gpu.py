@@ -105,8 +105,8 @@ def test_a_frame_is_quantised_into_its_page_and_its_special_tokens_are_kept(patc
         store_frame(k, v, *pools, pages, norms, inputs)
         for name in ("keys", "values"):
             got, wanted = (cast(torch.Tensor, getattr(x, name)).view(torch.int8) for x in (pages, expected))
-            # Nearest numbers but for ties, which the factor's last bit breaks: many where it is near a power of two.
-            assert (got != wanted).float().mean() < 1e-2 and (got.int() - wanted.int()).abs().max() <= 1
+            # Nearest numbers but for ties that the order of factors may break.
+            assert (got != wanted).float().mean() < 1e-4 and (got.int() - wanted.int()).abs().max() <= 1
         torch.testing.assert_close(pages.key_scales, expected.key_scales, rtol=1e-6, atol=0)
         torch.testing.assert_close(pages.value_scales, expected.value_scales, rtol=1e-6, atol=0)
         torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(0))
