@@ -256,6 +256,7 @@ class ViewerScene:
         """Set sizes, the up direction and everybody's first view from the first camera."""
         self.unit = unit
         self._first = T_world_camera
+        self._cleared_at = 0
         up = -T_world_camera[:3, 1]
         self._server.scene.set_up_direction(up)
         self._server.initial_camera.up = up

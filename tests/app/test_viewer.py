@@ -72,7 +72,6 @@ def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_ca
     view_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
     assert viewer.flush()
     viewer.scene.start_view(first, unit=4 * float(HALF.max()))
-    viewer.scene._cleared_at = 0
     viewer.scene.clear_start(viewer.store)
     assert (np.abs(camera.position) < HALF).all()
 
