@@ -18,10 +18,10 @@ from stream_recon.cache.choose import check_fp8
 from stream_recon.cache.triton_support import runs_triton
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
+from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_lengths, pose_to_matrix
-from stream_recon.models.weights import file_sha256, load_network
+from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
 

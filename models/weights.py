@@ -3,7 +3,6 @@
 Loading is strict: every tensor has to be there, with its shape, and none beside them.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,8 +136,3 @@ def convert_checkpoint(source: Path, target: Path) -> int:
     ours = {name: t.contiguous() for name, t in from_published(tensors).items()}
     save_file(ours, target, metadata={"family": "lingbot-map"})
     return len(ours)
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

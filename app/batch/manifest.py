@@ -20,6 +20,7 @@ from stream_recon.app.output_files import PART_SUFFIX, output_errors, replace_js
 from stream_recon.app.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
+from stream_recon.models.embedded import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 SIGNS = (MANIFEST_NAME, RUN_NAME)
@@ -53,7 +54,7 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
         if not path.is_file():
             return Check(None, "not there" if not folder.exists() else "unfinished")
         sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
-        return check_content(path.read_bytes(), key, sizes, lambda name: sha256(folder / name))
+        return check_content(path.read_bytes(), key, sizes, lambda name: file_sha256(folder / name))
 
 
 def check_content(
@@ -131,7 +132,7 @@ def publish(
 
 def _read_marks(folder: Path, names: Sequence[str]) -> dict[str, Mark]:
     with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-        marks = pool.map(lambda name: ((folder / name).stat().st_size, sha256(folder / name)), names)
+        marks = pool.map(lambda name: ((folder / name).stat().st_size, file_sha256(folder / name)), names)
         return dict(zip(names, marks, strict=True))
 
 
@@ -204,9 +205,3 @@ def _own_files(folder: Path) -> Iterator[Path]:
 def mark_of(content: bytes | bytearray) -> Mark:
     """The mark of a file with that content."""
     return len(content), hashlib.sha256(content).hexdigest()
-
-
-def sha256(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from stream_recon.app.batch.manifest import sha256
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.evaluate import keyframe_overrides
 from stream_recon.app.pipeline import FrameEngine
 from stream_recon.app.sources import Source
 from stream_recon.configs.errors import ConfigError, WeightsError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
+from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
 
 MAX_NAME_BYTES = 200
 """File systems end at 255; a number may follow."""
@@ -94,7 +93,7 @@ class EngineLoader:
             raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
         if not weights.is_file():
             raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
-        return Model(preset, sha256(weights), self.cache)
+        return Model(preset, file_sha256(weights), self.cache)
 
     @property
     def uses_gpu(self) -> bool:

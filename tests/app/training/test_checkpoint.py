@@ -10,7 +10,8 @@ from stream_recon.app.training.checkpoint import join_parts, load_into, save_wei
 from stream_recon.app.training.metrics_file import MetricsFile, last_event
 from stream_recon.app.training.model import build_model
 from stream_recon.configs.errors import WeightsError
-from stream_recon.models.weights import file_sha256, load_network
+from stream_recon.models.embedded import file_sha256
+from stream_recon.models.weights import load_network
 from tests.app.training.networks import TINY_NETWORK
 
 
