@@ -10,6 +10,25 @@ from stream_recon.models.layers import Block, attend_within
 STEM_CHANNELS = 32
 
 
+def project_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """A convolution whose stride is its kernel's size, as one matrix product: x [F, C, H, W] -> [F, gh*gw, outputs].
+
+    cuDNN's three passes over the stem's took 10 of a training step's 120 ms. On a CPU the convolution is faster.
+    """
+    if not x.is_cuda:
+        return conv(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+    return unfolded_product(x, conv)
+
+
+def unfolded_product(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """What `project_patches` does on a GPU. With channels last, unfolding copies whole rows of ``side`` pixels."""
+    side = conv.kernel_size[0]
+    assert conv.kernel_size == conv.stride == (side, side) and conv.bias is not None
+    cells = x.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))  # [F, gh, side, gw, side, C]
+    flat = cells.transpose(2, 3).flatten(3).flatten(1, 2)
+    return F.linear(flat, conv.weight.permute(0, 2, 3, 1).flatten(1), conv.bias)
+
+
 class ConvStem(nn.Module):
     """Overlapping convolutions beside the patch projection.
 
@@ -24,9 +43,9 @@ class ConvStem(nn.Module):
         self.proj = nn.Conv2d(STEM_CHANNELS, dim, patch_size // 2, stride=patch_size // 2)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """images [F, 3, H, W] -> patch features [F, dim, gh, gw], detail [F, STEM_CHANNELS, H/2, W/2]."""
+        """images [F, 3, H, W] -> patch features [F, gh*gw, dim], detail [F, STEM_CHANNELS, H/2, W/2]."""
         detail = F.gelu(self.conv2(F.gelu(self.conv1(images))))
-        return self.proj(detail), detail
+        return project_patches(detail, self.proj), detail
 
 
 class Encoder(nn.Module):
@@ -51,11 +70,12 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
         x, detail = self.patch_embed(images), None
+        grid = x.shape[-2:]
+        x = x.flatten(2).transpose(1, 2)
         if self.stem is not None:
             features, detail = self.stem(images)
             x = x + features
-        grid = x.shape[-2:]
-        x = x.flatten(2).transpose(1, 2).float() + self._positions(tuple(grid))
+        x = x.float() + self._positions(tuple(grid))
         first = self.cls_token + self.pos_embed[:, :1]
         leading = torch.cat([first, self.register_tokens], dim=1).expand(x.shape[0], -1, -1)
         x = torch.cat([leading, x], dim=1)

@@ -110,6 +110,8 @@ class StreamingNetwork(nn.Module):
             if isinstance(module, Block) and module not in set(self.camera_head.trunk):
                 module.project = torch.compile(module.project)  # type: ignore[method-assign]
                 module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
+        if self.encoder.stem is not None:
+            self.encoder.stem.compile(dynamic=False)
         self.depth_head.compile(dynamic=False)
 
     def forward(self, images: Tensor, memory: Memory, dense_frames: Tensor | None = None) -> Prediction:

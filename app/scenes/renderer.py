@@ -42,7 +42,8 @@ class Renderer:
         gpu = draws.device.type == "cuda"
         self._backend: Backend = "triton" if gpu else "torch"
         self._samples = _SAMPLES if gpu else _SAMPLES_CPU
-        # One size of all pieces means that each function is compiled once, whatever clips are asked for.
+        # One size of all pieces, and tables of any length, mean that each function is compiled once,
+        # whatever clips are asked for: shading takes half a minute.
         self._pad = compile
         self._shade: Callable[..., Tensor] = torch.compile(shade, dynamic=False) if compile else shade
         self._points: Callable[..., tuple[Tensor, Tensor]] = (
@@ -69,6 +70,9 @@ class Renderer:
             self.tiles.starts,
             grid,
         )
+        if self._pad:
+            for table in (surroundings.views, surroundings.materials, surroundings.lights, surroundings.slopes):
+                torch._dynamo.maybe_mark_dynamic(table, 0)
         lamps = torch.stack([world.lights[:, 0:4], world.lights[:, 8:12]], 1)
         colours = self._colours(world.scene, lamps, hits, surroundings)
         images = torch.stack([tiling.to_image(c.view(clips * frames, -1)) for c in colours], 1)

@@ -80,7 +80,7 @@ class ScheduleConfig:
 
     def mix(self, progress: float) -> list[tuple[float, ClipShape]]:
         """Weights (adding up to 1) and shapes to draw from at this progress in [0, 1]."""
-        usable = self._usable(self.late if progress > self.late_from else self.early)
+        usable = self._usable(self.late if progress >= self.late_from else self.early)
         total = sum(weight for weight, _ in usable)
         return [(weight / total, shape) for weight, shape in usable]
 
