@@ -132,16 +132,18 @@ def _to_results(
     pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = frames[0].transform.crop
-    # The field of view is the crop's, whatever the network's pixels were.
-    fx, fy = focal_lengths(pose, 1, 1)
+    # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
+    # so that both axes estimate one focal length; apart, they would stretch the scene.
+    fx, fy = focal_lengths(pose, crop_height, crop_width)
+    focal = (fx * fy).sqrt()
     return [
         FrameResult(
             index=frame.index,
             timestamp=frame.timestamp,
             T_world_camera=T_world_camera[i],
             intrinsics=Intrinsics(
-                fx=float(fx[i]) * crop_width,
-                fy=float(fy[i]) * crop_height,
+                fx=float(focal[i]),
+                fy=float(focal[i]),
                 cx=left + crop_width / 2,
                 cy=top + crop_height / 2,
             ),
