@@ -129,7 +129,7 @@ def _to_results(
     prediction: Prediction,
     decision: Decision,
 ) -> list[FrameResult]:
-    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
+    pose, depth, certainty = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.certainty[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = frames[0].transform.crop
     # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
@@ -148,7 +148,7 @@ def _to_results(
                 cy=top + crop_height / 2,
             ),
             depth=depth[i].numpy(),
-            confidence=confidence[i].numpy(),
+            confidence=certainty[i].numpy(),
             rgb=frame.rgb,
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,

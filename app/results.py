@@ -63,7 +63,7 @@ class FrameResult:
     intrinsics: Intrinsics
     """In pixels of the source image."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
-    confidence: NDArray[np.float32]  # [h, w], above 1, higher is surer
+    confidence: NDArray[np.float32]  # [h, w], above 0, higher is surer; the published networks' is more by 1
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
     is_keyframe: bool

@@ -43,6 +43,11 @@ class Prediction:
         return 1 + self.dense[:, :, 1].exp()
 
     @property
+    def certainty(self) -> Tensor:
+        """Confidence less 1. Unsure pixels keep their order in it: of confidences, all below 1.0000001 are 1."""
+        return self.dense[:, :, 1].exp()
+
+    @property
     def world_points(self) -> Tensor | None:
         """[B, S, H, W, 3]"""
         if self.points is None:

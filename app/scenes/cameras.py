@@ -9,6 +9,7 @@ from torch import Tensor
 from stream_recon.app.scenes.draws import Draws, wave
 
 WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
+_HIGHEST = 0.7  # radians that a camera looks up at most
 
 
 @dataclass
@@ -53,16 +54,24 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tenso
     """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each."""
     # Few frames are what is left of a video with large gaps between them.
     wide = 2.2 if frames <= 4 else 1.0
-    share = (draws.normal(clips, 1, deviation=0.9).exp() * 0.02).clamp(0.0015, 0.12) * wide
-    turn = (draws.normal(clips, 1, deviation=0.9).exp() * 0.9).clamp(0.04, 8.0) * wide * math.pi / 180
+    share = (draws.normal(clips, 1, deviation=1.0).exp() * 0.02).clamp(0.0015, 0.14) * wide
+    turn = (draws.normal(clips, 1, deviation=1.0).exp() * 1.1).clamp(0.04, 9.0) * wide * math.pi / 180
     m = modes[:, None]
     share = torch.where(m == PAN, share * 0.03, share)
     turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
     share = torch.where(m == STATIC, share * 0.002, share)
     turn = torch.where(m == STATIC, turn * 0.01, turn)
     turn = torch.where((m == DRIVE) | (m == DRONE), turn * 0.35, turn)
-    share = torch.where(m == DRIVE, draws.log_uniform(0.02, 0.2, clips, 1), share)
     return share, turn
+
+
+def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
+    """Metres a frame, [B, 1]: from a slow car at 30 frames a second to a fast one at 10, whatever there is to see.
+
+    Straight ahead, a wide view looks like a fast drive. So speeds are spread evenly: from a usual speed a network
+    would tell the field of view, and be wrong for every other one. Long clips stay on their street.
+    """
+    return draws.log_uniform(0.1, 3.2, clips, 1).clamp_max(100.0 / frames)
 
 
 def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0) -> Path:
@@ -74,7 +83,7 @@ def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tenso
     share, turn = _speeds(draws, clips, frames, modes)
     down = draws.chance(close, clips, 1)
     share = torch.where(down, share * draws.log_uniform(0.2, 0.7, clips, 1), share)
-    step = share * depth[:, None]
+    step = torch.where(m == DRIVE, _speed_of_cars(draws, clips, frames), share * depth[:, None])
     time = torch.arange(frames, device=draws.device, dtype=torch.float32)[None]
 
     def slow(parts: int = 3) -> Tensor:
@@ -150,7 +159,9 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
     )
     shift = path.step[:, None, None] * draws.log_uniform(0.01, 0.15, clips, 1, 1)
     position = path.position + shift * draws.normal(clips, frames, 3)
-    return Path(position, yaw, pitch.clamp(-1.45, 1.2), roll, path.step)
+    # Hardly anybody films the ceiling or the sky alone.
+    pitch = torch.where(pitch > 0, _HIGHEST * torch.tanh(pitch / _HIGHEST), pitch.clamp_min(-1.45))
+    return Path(position, yaw, pitch, roll, path.step)
 
 
 def draw_focal(draws: Draws, clips: int, height: int, width: int) -> Tensor:

@@ -99,7 +99,7 @@ class SceneGenerator:
         return waiting.pop(0)
 
     def next_kinds(self, clips: int) -> list[int]:
-        """Kinds of the next clips, in order of kind: 60 % rooms, 28 % outdoors, the rest clutter.
+        """Kinds of the next clips, in order of kind: 55 % rooms, 33 % outdoors, the rest clutter.
 
         Spread evenly over calls of any size by the golden ratio.
         """
@@ -107,7 +107,7 @@ class SceneGenerator:
         for _ in range(clips):
             self._clips += 1
             place = (self._clips * 0.6180339887498949) % 1.0
-            kinds.append(ROOM if place < 0.60 else OUTDOOR if place < 0.88 else CLUTTERED)
+            kinds.append(ROOM if place < 0.55 else OUTDOOR if place < 0.88 else CLUTTERED)
         return sorted(kinds)
 
     def draw_layouts(self, kinds: list[int], frames: int) -> list[Layout]:

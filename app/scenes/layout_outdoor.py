@@ -211,7 +211,9 @@ def draw_outdoors(draws: Draws, catalogue: Catalogue, clips: int, frames: int, f
     _winter_light(draws, lights, snow)
     street_finish, land_finish = pick_finishes(draws, clips, _FINISHES), pick_finishes(draws, clips, _WILDS)
     finishes = torch.where((is_street | is_avenue)[:, None], street_finish, land_finish)
-    # The last one is the ground's; cars clear the roads.
+    # The last one is the ground's; cars clear the roads, most of which are of asphalt.
+    paved = is_avenue & draws.chance(0.65, clips)
+    finishes[:, -1] = torch.where(paved, index_of("asphalt"), finishes[:, -1])
     finishes[:, -1] = torch.where(snow & ~is_avenue, index_of("snow"), finishes[:, -1])
     return Layout(
         objects=objects,

@@ -65,7 +65,7 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
     way = way_of(draws, path, 0.02)
     lane = draws.uniform(-2.5, 2.5, clips, 1)
     road = draws.uniform(3.2, 6.0, clips, 1)  # half of its width
-    verge = draws.uniform(0.5, 4.5, clips, 2).repeat(1, 1)
+    verge = draws.log_uniform(0.5, 12.0, clips, 2)
     travel = (path.position[:, -1] - path.position[:, 0]).norm(dim=-1)[:, None]
 
     def rows(weights: dict[str, float], number: int, low: float, high: float) -> tuple[Tensor, ...]:
@@ -103,7 +103,7 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
     front = ahead + (side > 0) * (2 * _QUARTER)
     houses = make_objects(template, way.place(along, across(side, back)), size, front, there)
 
-    kerb = catalogue.choose(draws, {"kerb": 1.0}, clips, 2)
+    kerb = catalogue.choose(draws, {"kerb": 1.0, "verge": 1.5}, clips, 2)
     wide = (1.2 + verge)[..., None]
     size = torch.cat([(travel + 110.0).expand(clips, 2)[..., None], wide, sized(draws, catalogue, kerb)[..., 2:]], -1)
     side = draws.constant([1.0, -1.0]).expand(clips, 2)

@@ -26,10 +26,12 @@ class LossWeights:
     relative_rotation: float = 2.0
     relative_translation: float = 0.5
     direction: float = 0.3
-    depth: float = 1.0
-    confidence: float = 0.2
+    depth: float = 0.6
+    confidence: float = 0.5
     """Reward for the logarithm of the confidence; it sets what error a pixel of confidence 1 is expected to have."""
     depth_gradient: float = 0.5
+    sky: float = 0.1
+    """For each nat of depth where there is no surface, and for each nat of confidence there."""
     flow: float = 0.3
     points: float = 0.5
     matching: float = 0.15
@@ -52,8 +54,10 @@ MAX_LOG_DEPTH = 5.0
 MAX_RAW_CONFIDENCE = 3.0
 """A surer pixel than this would drown the poses' gradient in the depth's."""
 GRADIENT_STRIDES = (1, 2, 4, 8)
+SKY_LOG_DEPTH = 4.0
+"""Where there is no surface, depth is to be at least this: some 50 times the scene's scale."""
 
-DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def draw_pairs(rng: np.random.Generator, frames: int) -> Tensor:
@@ -90,7 +94,7 @@ class Criterion:
         log_depth, raw_confidence = prediction.dense.flatten(0, 1).unbind(1)
         true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
         frames = true_depth.shape[1]
-        depth, gradient, depth_error = self._depth_terms(
+        depth, gradient, sky, depth_error = self._depth_terms(
             log_depth,
             raw_confidence,
             true_depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
@@ -102,6 +106,7 @@ class Criterion:
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
+        terms["sky"] = weights.sky * sky
         total = torch.stack(list(terms.values())).sum()
         parts = {name: value.detach() for name, value in terms.items()}
         return Losses(total, parts | {"depth_error": depth_error.detach()})
@@ -190,8 +195,9 @@ def matching_term(descriptors: Tensor, pairs: Tensor, matches: Tensor) -> Tensor
 
 def depth_terms(
     log_depth: Tensor, raw_confidence: Tensor, depth: Tensor, alpha: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Error weighted by confidence (Kendall & Gal 2017), error of its gradients at several strides, plain error.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Error weighted by confidence (Kendall & Gal 2017), error of its gradients at several strides, nearness and
+    confidence of the sky, plain error.
 
     Args:
         log_depth, raw_confidence: predictions [F, H, W]; confidence = 1 + exp(raw).
@@ -210,4 +216,5 @@ def depth_terms(
         down = (error[..., stride:, :] - error[..., :-stride, :]).abs().clamp_max(1)
         gradient = gradient + (across * valid[..., stride:] * valid[..., :-stride]).sum() / count
         gradient = gradient + (down * valid[..., stride:, :] * valid[..., :-stride, :]).sum() / count
-    return weighted, gradient * (2 / len(GRADIENT_STRIDES)), error.abs().sum() / count
+    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + confidence.log()) * (1 - valid)).mean()
+    return weighted, gradient * (2 / len(GRADIENT_STRIDES)), sky, error.abs().sum() / count

@@ -119,13 +119,18 @@ def test_confidence_pays_where_depth_is_right_and_costs_where_it_is_wrong(batch:
     assert depth_cost(1.0, 2.0) > depth_cost(1.0, -2.0)
 
 
-def test_sky_has_no_say_in_depth(batch: ClipBatch) -> None:
+def test_sky_has_no_say_in_depth_and_is_to_be_far_and_unsure(batch: ClipBatch) -> None:
     batch.depth[:, :, :14] = 0
     prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
-    dense = prediction.dense.clone()
-    dense[:, :, 0, :14] = 9.0
-    parts = evaluate(batch, dataclasses.replace(prediction, dense=dense), auxiliary)
-    assert parts["depth"] < 1e-4 and parts["depth_gradient"] < 1e-4
+
+    def parts(log_depth: float, raw: float) -> dict[str, float]:
+        dense = prediction.dense.clone()
+        dense[:, :, 0, :14], dense[:, :, 1, :14] = log_depth, raw
+        return evaluate(batch, dataclasses.replace(prediction, dense=dense), auxiliary)
+
+    far, near, sure = parts(9.0, -20.0), parts(0.0, -20.0), parts(9.0, 2.0)
+    assert all(p["depth"] < 1e-4 and p["depth_gradient"] < 1e-4 for p in (far, near, sure))
+    assert far["sky"] < 1e-3 < sure["sky"] < near["sky"]
 
 
 def test_gradients_are_finite_at_perfection_and_at_rest(batch: ClipBatch) -> None:
