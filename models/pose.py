@@ -25,7 +25,7 @@ def pose_to_matrix(pose: Tensor) -> Tensor:
     return T
 
 
-def focal_lengths(pose: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def focal_lengths(pose: Tensor, height: float, width: float) -> tuple[Tensor, Tensor]:
     """Pose codes [..., 9] -> fx, fy [...] in pixels of an image of that size, principal point at its centre."""
     # A field of view of zero, which the head's ReLU allows, would be an infinite focal length.
     fov = pose[..., 7:].clamp(min=1e-3, max=3.1)

@@ -57,8 +57,9 @@ def test_the_window_gives_way_before_the_image_down_to_a_quarter() -> None:
     for budget in range(WHOLE - 1, WHOLE - 30_000_000, -2_000_000):
         best = found(budget, [("small", SMALL)])[0].way
         stream = best.preset.stream
-        assert stream.special_budget == 64 * stream.window
-        assert stream.window >= 2 and (best.image_size == (224, 168) or stream.window < 8)
+        whole = SMALL.stream
+        assert abs(stream.special_budget - whole.special_budget * stream.window / whole.window) < 1
+        assert stream.window >= whole.window / 4 and (best.image_size == (224, 168) or stream.window < whole.window)
 
 
 def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:

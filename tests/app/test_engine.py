@@ -77,7 +77,7 @@ def test_results_come_one_for_each_frame_after_the_scale_frames() -> None:
 def test_a_video_shorter_than_the_scale_frames_works_with_what_is_there(count: int) -> None:
     results = list(tiny_engine().stream(frames(count)))
     assert [r.index for r in results] == [3 * i for i in range(count)]
-    assert all(np.isfinite(r.depth).all() and (r.confidence >= 1).all() for r in results)
+    assert all(np.isfinite(r.depth).all() and (r.confidence >= 0).all() for r in results)
 
 
 def test_an_empty_stream_has_no_results() -> None:
@@ -95,7 +95,7 @@ def test_a_reset_engine_begins_anew() -> None:
 def test_results_describe_the_camera_in_source_pixels() -> None:
     result = next(iter(tiny_engine().stream(frames(3, size=(840, 560)))))
     k, n = result.intrinsics, result.network_intrinsics
-    assert (k.cx, k.cy) == (420, 280)
+    assert (k.cx, k.cy) == (420, 280) and k.fx == k.fy
     height, width = result.depth.shape
     assert (n.cx, n.cy) == (width / 2, height / 2)
     assert k.fx / 840 == pytest.approx(n.fx / width) and k.fy / 560 == pytest.approx(n.fy / height)

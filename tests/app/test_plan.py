@@ -68,12 +68,12 @@ def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.Cap
 def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", TIGHT, "--preset", "small") == 0
     out = capfd.readouterr().out
-    assert "[stream]\nwindow = 6\nspecial_budget = 384\n[image]\nmax_patches = 192\nmax_side = 336\n" in out
+    assert "[stream]\nwindow = 9\nspecial_budget = 384\n[image]\nmax_patches = 192\nmax_side = 336\n" in out
     assert "--preset FILE.toml --cache fp8" in out
     assert run("--memory", TIGHT, "--preset", "small", "--write", "mine.toml") == 0
     assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml --cache fp8"
     mine, small = load_preset(str(tmp_path / "mine.toml")), load_preset("small")
-    assert (mine.stream.window, mine.stream.special_budget) == (6, 384)
+    assert (mine.stream.window, mine.stream.special_budget) == (9, 384)
     assert (mine.network, mine.image, mine.points) == (small.network, small.image, small.points)
 
 
@@ -87,7 +87,7 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
     assert "mine.toml exists: use --overwrite" in error_line(capfd)
     assert mine.read_text() == "precious"
     assert run(*arguments, "--overwrite") == 0
-    assert load_preset(str(mine)).stream.window == 6
+    assert load_preset(str(mine)).stream.window == 9
 
 
 @pytest.mark.parametrize(
