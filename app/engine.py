@@ -20,7 +20,7 @@ from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
 from stream_recon.models.network import Prediction, StreamingNetwork
-from stream_recon.models.pose import focal_lengths, pose_to_matrix
+from stream_recon.models.pose import focal_length, pose_to_matrix
 from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,7 @@ def _to_results(
     left, top, crop_width, crop_height = frames[0].transform.crop
     # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
     # so that both axes estimate one focal length; apart, they would stretch the scene.
-    fx, fy = focal_lengths(pose, crop_height, crop_width)
-    focal = (fx * fy).sqrt()
+    focal = focal_length(pose, crop_height, crop_width)
     return [
         FrameResult(
             index=frame.index,

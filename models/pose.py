@@ -27,6 +27,20 @@ def pose_to_matrix(pose: Tensor) -> Tensor:
 
 def focal_lengths(pose: Tensor, height: float, width: float) -> tuple[Tensor, Tensor]:
     """Pose codes [..., 9] -> fx, fy [...] in pixels of an image of that size, principal point at its centre."""
-    # A field of view of zero, which the head's ReLU allows, would be an infinite focal length.
-    fov = pose[..., 7:].clamp(min=1e-3, max=3.1)
+    fov = _field_of_view(pose)
     return width / 2 / torch.tan(fov[..., 1] / 2), height / 2 / torch.tan(fov[..., 0] / 2)
+
+
+def focal_length(pose: Tensor, height: float, width: float) -> Tensor:
+    """The focal length [...] of square pixels: the mean of both axes' logarithms, weighed by their precision.
+
+    Both angles err alike, and an angle's error d is one of d / sin(angle) in the logarithm of the focal length.
+    """
+    fx, fy = focal_lengths(pose, height, width)
+    y, x = torch.sin(_field_of_view(pose)).square().unbind(-1)
+    return torch.exp((x * fx.log() + y * fy.log()) / (x + y))
+
+
+def _field_of_view(pose: Tensor) -> Tensor:
+    """Vertical and horizontal [..., 2]. Zero, which the head's ReLU allows, would be an infinite focal length."""
+    return pose[..., 7:].clamp(min=1e-3, max=3.1)
