@@ -40,7 +40,7 @@ class Prediction:
 
     @property
     def confidence(self) -> Tensor:
-        return 1 + self.dense[:, :, 1].exp()
+        return 1 + self.certainty
 
     @property
     def certainty(self) -> Tensor:

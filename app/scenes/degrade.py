@@ -52,7 +52,7 @@ class Degradations:
 
     def __init__(self, draws: Draws, compile: bool) -> None:
         self._draws = draws
-        # JPEG is left as it is: compiling it takes a minute for each size, and saves a hundredth of a training step.
+        # JPEG is left as it is: compiling it takes most of a minute for each size of images.
         self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=False) if compile else apply_tone
 
     def __call__(self, images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
@@ -244,14 +244,14 @@ def _cosines(device: torch.device) -> Tensor:
     return torch.kron(basis, basis)
 
 
-def _quantise(plane: Tensor, table: Tensor) -> Tensor:
-    """Planes [F, H, W] (0..255 around 0) through blockwise DCT and tables [F, 64]."""
+def _quantise(plane: Tensor, table: Tensor, D: Tensor) -> Tensor:
+    """Planes [F, H, W] (0..255 around 0) through the blockwise DCT ``D`` [64, 64] and tables [F, 64]."""
     frames, height, width = plane.shape
     pad = (0, -width % 8, 0, -height % 8)
     padded = torch.nn.functional.pad(plane[:, None], pad, mode="replicate")[:, 0] if any(pad) else plane
     rows, columns = padded.shape[1] // 8, padded.shape[2] // 8
     blocks = padded.view(frames, rows, 8, columns, 8).transpose(2, 3).reshape(frames, -1, 64)
-    D, steps = _cosines(plane.device), table[:, None]
+    steps = table[:, None]
     spectrum = (blocks @ D.T).div_(steps).round_().mul_(steps)
     blocks = (spectrum @ D).view(frames, rows, columns, 8, 8).transpose(2, 3)
     return blocks.reshape(padded.shape)[:, :height, :width]
@@ -269,9 +269,10 @@ def apply_jpeg(images: Tensor, quality: Tensor, luma_table: Tensor) -> Tensor:
     luma = 0.299 * r + 0.587 * g + 0.114 * b
     chroma = torch.stack([0.564 * (b - luma), 0.713 * (r - luma)], 1)
     half = torch.nn.functional.avg_pool2d(chroma, 2, ceil_mode=True)
-    chroma_table = torch.maximum(table, table[:, 18:19] * 1.5).clamp(1, 255)
-    half = torch.stack([_quantise(half[:, i], chroma_table) for i in range(2)], 1)
+    chroma_table = torch.maximum(table, table[:, 2 * 8 + 2, None] * 1.5).clamp(1, 255)
+    D = _cosines(images.device)
+    half = torch.stack([_quantise(half[:, i], chroma_table, D) for i in range(2)], 1)
     blue, red = torch.nn.functional.interpolate(half, size=(height, width), mode="bilinear").unbind(1)
-    luma = _quantise(luma - 128, table) + 128
+    luma = _quantise(luma - 128, table, D) + 128
     result = torch.stack([luma + 1.402 * red, luma - 0.344 * blue - 0.714 * red, luma + 1.772 * blue], 1)
     return (result * (1 / 255)).clamp(0, 1)

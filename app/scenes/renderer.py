@@ -47,7 +47,7 @@ class Renderer:
         self._samples = _SAMPLES if gpu else _SAMPLES_CPU
         # One size of all pieces, and tables of any length, mean that each function is compiled once,
         # whatever clips are asked for: shading takes half a minute.
-        self._pad = compile
+        self._compiled = compile
         self._shade: Callable[..., Tensor] = torch.compile(shade, dynamic=False) if compile else shade
         self._points: Callable[..., tuple[Tensor, Tensor]] = (
             torch.compile(surface_points, dynamic=False) if compile else surface_points
@@ -73,7 +73,7 @@ class Renderer:
             self.tiles.starts,
             grid,
         )
-        if self._pad:
+        if self._compiled:
             for table in (surroundings.views, surroundings.materials, surroundings.lights, surroundings.slopes):
                 torch._dynamo.maybe_mark_dynamic(table, 0)
         lamps = torch.stack([world.lights[:, 0:4], world.lights[:, 8:12]], 1)
@@ -112,7 +112,7 @@ class Renderer:
         """RGB [3, P], in pieces, so that memory is bounded."""
         total, piece = index.shape[0], self._samples
         extra = -total % piece
-        if self._pad and extra:
+        if self._compiled and extra:
             index, depth = (torch.cat([x, x[-1:].expand(extra)]) for x in (index, depth))
             key = torch.cat([key, key.new_full((extra,), -1)])
         result = []

@@ -208,13 +208,14 @@ def depth_terms(
     truth = depth.clamp_min(1e-6).log().clamp(-MAX_LOG_DEPTH, MAX_LOG_DEPTH)
     error = (log_depth - truth) * valid
     confidence = 1 + raw_confidence.clamp(-8, MAX_RAW_CONFIDENCE).exp()
+    log_confidence = confidence.log()
     count = valid.sum().clamp_min(1)
-    weighted = ((error.abs() * confidence - alpha * confidence.log()) * valid).sum() / count
+    weighted = ((error.abs() * confidence - alpha * log_confidence) * valid).sum() / count
     gradient = torch.zeros_like(weighted)
     for stride in GRADIENT_STRIDES:
         across = (error[..., stride:] - error[..., :-stride]).abs().clamp_max(1)
         down = (error[..., stride:, :] - error[..., :-stride, :]).abs().clamp_max(1)
         gradient = gradient + (across * valid[..., stride:] * valid[..., :-stride]).sum() / count
         gradient = gradient + (down * valid[..., stride:, :] * valid[..., :-stride, :]).sum() / count
-    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + confidence.log()) * (1 - valid)).mean()
+    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + log_confidence) * (1 - valid)).mean()
     return weighted, gradient * (2 / len(GRADIENT_STRIDES)), sky, error.abs().sum() / count

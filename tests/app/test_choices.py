@@ -58,7 +58,7 @@ def test_the_window_gives_way_before_the_image_down_to_a_quarter() -> None:
         best = found(budget, [("small", SMALL)])[0].way
         stream = best.preset.stream
         whole = SMALL.stream
-        assert abs(stream.special_budget - whole.special_budget * stream.window / whole.window) < 1
+        assert stream.special_budget == whole.special_budget * stream.window // whole.window
         assert stream.window >= whole.window / 4 and (best.image_size == (224, 168) or stream.window < whole.window)
 
 
