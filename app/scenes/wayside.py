@@ -92,10 +92,12 @@ SNOWY: tuple[Template, ...] = (
     _finished("hedge", "snowy_hedge", ("bark", "snow", "foliage")),
     _finished("rock", "snowy_rock", ("snow", "stone")),
     _finished("kerb", "snowy_kerb", ("snow", "paving")),
+    _finished("verge", "snowy_verge", ("snow",)),
 )
 # What becomes of things without leaves, and then under snow.
 LEAFLESS = {"tree": "bare_tree", "young_tree": "twig_tree", "bush": "bare_bush"}
 UNDER_SNOW = {
     "house": "snowy_house", "row_house": "snowy_row_house", "block": "snowy_block", "low_wall": "snowy_wall",
     "conifer": "snowy_conifer", "hedge": "snowy_hedge", "rock": "snowy_rock", "kerb": "snowy_kerb",
+    "verge": "snowy_verge",
 }  # fmt: skip
