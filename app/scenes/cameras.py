@@ -9,7 +9,7 @@ from torch import Tensor
 from stream_recon.app.scenes.draws import Draws, wave
 
 WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
-_HIGHEST = 0.7  # radians that a camera looks up at most
+_HIGHEST = 0.45  # radians that a camera looks up at most
 
 
 @dataclass

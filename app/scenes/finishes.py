@@ -35,6 +35,7 @@ class Finish:
     wave_scale: Range = (1.0, 4.0)
     warp: Range = (0.0, 0.5)
     grain: Range = (0.02, 0.15)
+    detail: Range = (-0.15, 0.15)  # weight of what is only just seen, from anywhere; none below 0
     gloss: Range = (0.0, 0.1)
     glow: Range = (0.0, 0.0)
     turn: Range = (0.0, 0.0)  # radians
@@ -44,6 +45,7 @@ WOOD = Finish(
     hue=(0.05, 0.11), saturation=(0.2, 0.65), value=(0.18, 0.75), contrast=(0.55, 0.95), photo=(0.15, 0.15),
     cell=(0.12, 0.5), aspect=(1.0, 1.0), noise=(0.3, 0.7), noise_scale=(2.0, 5.0), stretch=(0.08, 0.25),
     waves=(0.0, 0.5), wave_scale=(0.5, 2.0), warp=(0.5, 2.0), gloss=(0.0, 0.25), turn=(0.0, 1.571),
+    detail=(-0.15, 0.35),
 )  # fmt: skip
 PLANKS = Finish(
     hue=(0.05, 0.11), saturation=(0.15, 0.6), value=(0.25, 0.8), contrast=(0.6, 1.0), joint=(0.1, 0.4),
@@ -51,6 +53,7 @@ PLANKS = Finish(
     gap=(0.003, 0.02),
     cells=(0.2, 0.7), noise=(0.2, 0.6), noise_scale=(4.0, 10.0), stretch=(1.0, 3.0), gloss=(0.0, 0.25),
     turn=(0.0, 1.571),
+    detail=(-0.15, 0.35),
 )  # fmt: skip
 PAINT = Finish(
     saturation=(0.0, 0.25), value=(0.45, 0.95), contrast=(0.9, 1.0), photo=(0.05, 0.05), cell=(0.5, 2.0),
@@ -61,12 +64,14 @@ WALLPAPER = Finish(
     cell=(0.1, 0.6), aspect=(0.5, 2.0), shift=(0.0, 0.5), gap=(0.0, 0.1), cells=(0.0, 0.4),
     inner=(-1.0, 0.5),
     noise=(0.0, 0.5), waves=(0.0, 0.6), gloss=(0.0, 0.05), turn=(-0.05, 0.05),
+    detail=(-0.2, 0.35),
 )  # fmt: skip
 FABRIC = Finish(
     saturation=(0.05, 0.7), value=(0.15, 0.85), contrast=(0.7, 1.1), photo=(0.2, 0.2), cell=(0.03, 0.3),
     shift=(0.0, 0.5), cells=(0.0, 0.4), noise=(0.1, 0.6), sharp=(1.0, 3.0), waves=(-0.4, 0.5),
     grain=(0.05, 0.3),
     gloss=(0.0, 0.0), turn=(0.0, 1.571),
+    detail=(-0.2, 0.5),
 )  # fmt: skip
 CURTAIN = Finish(
     saturation=(0.0, 0.6), value=(0.3, 0.95), contrast=(0.55, 0.9), cell=(0.12, 0.3), noise=(0.1, 0.3),
@@ -75,14 +80,17 @@ CURTAIN = Finish(
 METAL = Finish(
     saturation=(0.0, 0.08), value=(0.1, 0.8), contrast=(0.85, 1.1), cell=(0.2, 0.6), noise=(0.1, 0.4),
     stretch=(0.05, 0.5), grain=(0.0, 0.08), gloss=(0.2, 0.7), photo=(0.03, 0.03),
+    detail=(-0.1, 0.06),
 )  # fmt: skip
 PLASTIC = Finish(
     saturation=(0.3, 0.95), value=(0.2, 0.95), contrast=(0.85, 1.1), noise=(0.02, 0.3), grain=(0.0, 0.06),
     gloss=(0.1, 0.5), photo=(0.05, 0.05),
+    detail=(-0.1, 0.06),
 )  # fmt: skip
 LACQUER = Finish(
     saturation=(0.0, 0.95), value=(0.12, 0.9), contrast=(0.94, 1.02), cell=(0.5, 2.0), noise=(0.0, 0.2),
     grain=(0.0, 0.03), gloss=(0.05, 0.4), photo=(0.0, 0.0),
+    detail=(-0.1, 0.04),
 )  # fmt: skip
 BLACK = Finish(
     saturation=(0.0, 0.15), value=(0.03, 0.15), contrast=(0.9, 1.5), noise=(0.05, 0.4), gloss=(0.1, 0.6),
@@ -92,6 +100,7 @@ CERAMIC = Finish(
     saturation=(0.0, 0.5), value=(0.5, 0.97), contrast=(0.8, 1.0), cell=(0.03, 0.2), noise=(0.05, 0.3),
     gap=(0.0, 0.15),
     gloss=(0.2, 0.6), photo=(0.1, 0.1), fit=(0.5, 0.5),
+    detail=(-0.1, 0.06),
 )  # fmt: skip
 TILES = Finish(
     saturation=(0.0, 0.35), value=(0.35, 0.92), contrast=(0.75, 1.1), joint=(0.3, 0.9), cell=(0.1, 0.6),
@@ -104,12 +113,14 @@ CARPET = Finish(
     cells=(0.0, 0.4), inner=(-0.5, 0.6), noise=(0.2, 0.8), noise_scale=(2.0, 12.0), sharp=(1.0, 4.0),
     grain=(0.1, 0.4),
     gloss=(0.0, 0.0),
+    detail=(-0.1, 0.6),
 )  # fmt: skip
 BOOKS = Finish(
     saturation=(0.2, 0.8), value=(0.2, 0.85), contrast=(0.3, 1.3), joint=(0.03, 0.2), cell=(0.025, 0.06),
     aspect=(0.03, 0.08), gap=(0.03, 0.1), cells=(0.6, 1.0), tint=(0.3, 0.9), inner=(-0.3, 0.5),
     noise=(0.1, 0.3),
     photo=(0.05, 0.05),
+    detail=(-0.1, 0.6),
 )  # fmt: skip
 DOORS = Finish(
     hue=(0.03, 0.15), saturation=(0.0, 0.5), value=(0.3, 0.95), contrast=(0.85, 1.0), joint=(0.1, 0.5),
@@ -123,6 +134,7 @@ PICTURE = Finish(
     cells=(0.0, 0.8), tint=(0.0, 0.6), gap=(0.0, 0.1), inner=(-0.5, 0.7), noise=(0.3, 1.0),
     sharp=(1.0, 5.0),
     noise_scale=(0.5, 3.0), gloss=(0.0, 0.1),
+    detail=(-0.2, 0.7),
 )  # fmt: skip
 SCREEN = Finish(
     hue=(0.5, 0.7), saturation=(0.0, 0.6), value=(0.04, 0.5), contrast=(0.5, 3.0), photo=(0.5, 0.5),
@@ -135,35 +147,41 @@ PAPER = Finish(
     cell=(0.02, 0.1),
     aspect=(2.0, 6.0), shift=(0.0, 0.5), gap=(0.0, 0.3), cells=(0.0, 0.8), noise=(0.0, 0.3),
     gloss=(0.0, 0.1),
+    detail=(-0.2, 0.7),
 )  # fmt: skip
 LAMP = Finish(
     hue=(0.08, 0.17), saturation=(0.0, 0.25), value=(0.8, 1.0), contrast=(0.9, 1.0), noise=(0.0, 0.2),
     glow=(0.0, 1.0),
     photo=(0.0, 0.0),
+    detail=(0.0, 0.0),
 )  # fmt: skip
 FOLIAGE = Finish(
     hue=(0.17, 0.38), saturation=(0.25, 0.75), value=(0.12, 0.6), contrast=(0.3, 1.3), photo=(0.25, 0.25),
     photo_size=(0.5, 3.0), cell=(0.1, 0.5), cells=(0.1, 0.6), shift=(0.0, 0.5),
     noise=(0.5, 1.0), noise_scale=(1.0, 4.0),
     sharp=(1.5, 4.0), grain=(0.2, 0.6), gloss=(0.0, 0.05), turn=(0.0, 1.571),
+    detail=(0.2, 1.2),
 )  # fmt: skip
 GRASS = Finish(
     hue=(0.12, 0.33), saturation=(0.2, 0.65), value=(0.15, 0.6), contrast=(0.5, 1.3), photo=(0.4, 0.4),
     photo_size=(1.0, 8.0), cell=(1.0, 6.0), noise=(0.4, 1.0), noise_scale=(1.0, 6.0), sharp=(1.0, 3.0),
     grain=(0.15, 0.5), gloss=(0.0, 0.0), turn=(0.0, 1.571),
+    detail=(0.1, 0.9),
 )  # fmt: skip
 EARTH = Finish(
     hue=(0.03, 0.14), saturation=(0.08, 0.5), value=(0.2, 0.7), contrast=(0.5, 1.2), photo=(0.4, 0.4),
     photo_size=(1.0, 8.0), cell=(1.0, 5.0), noise=(0.4, 1.0), noise_scale=(0.7, 5.0),
     sharp=(1.0, 3.0), grain=(0.1, 0.5),
     gloss=(0.0, 0.0), turn=(0.0, 1.571),
+    detail=(0.0, 0.8),
 )  # fmt: skip
 ASPHALT = Finish(
     saturation=(0.0, 0.1), value=(0.15, 0.5), contrast=(0.75, 1.2), photo=(0.15, 0.15),
     photo_size=(2.0, 8.0),
-    cell=(2.0, 8.0), gap=(0.0, 0.01), noise=(0.2, 0.7), noise_scale=(1.0, 5.0), grain=(0.1, 0.4),
-    gloss=(0.0, 0.05),
+    cell=(2.0, 8.0), aspect=(0.4, 2.5), gap=(0.0, 0.01), noise=(0.2, 0.7), noise_scale=(1.0, 5.0),
+    stretch=(0.2, 1.5), grain=(0.1, 0.4), gloss=(0.0, 0.05),
     turn=(0.0, 1.571),
+    detail=(-0.1, 0.5),
 )  # fmt: skip
 PAVING = Finish(
     hue=(0.0, 0.15), saturation=(0.0, 0.3), value=(0.3, 0.75), contrast=(0.6, 1.1), joint=(0.15, 0.5),
@@ -171,6 +189,7 @@ PAVING = Finish(
     aspect=(1.0, 2.5), shift=(0.0, 0.5), gap=(0.02, 0.06), cells=(0.1, 0.6), noise=(0.2, 0.6),
     grain=(0.05, 0.3),
     photo=(0.15, 0.15), photo_size=(1.0, 5.0), gloss=(0.0, 0.0),
+    detail=(-0.1, 0.5),
 )  # fmt: skip
 BRICK = Finish(
     hue=(0.0, 0.1), saturation=(0.1, 0.65), value=(0.3, 0.8), contrast=(0.5, 1.1), joint=(0.3, 0.8),
@@ -178,17 +197,20 @@ BRICK = Finish(
     aspect=(2.0, 3.5), shift=(0.5, 0.5), gap=(0.03, 0.08), cells=(0.3, 0.9), noise=(0.1, 0.5),
     grain=(0.05, 0.25),
     photo=(0.2, 0.2), photo_size=(1.5, 5.0), gloss=(0.0, 0.0),
+    detail=(-0.1, 0.5),
 )  # fmt: skip
 PLASTER = Finish(
     hue=(0.0, 0.17), saturation=(0.0, 0.4), value=(0.45, 0.95), contrast=(0.75, 1.05), cell=(1.0, 4.0),
     noise=(0.1, 0.7), noise_scale=(1.0, 6.0), grain=(0.03, 0.2), photo=(0.15, 0.15), photo_size=(1.5, 6.0),
     gloss=(0.0, 0.0),
+    detail=(-0.2, 0.4),
 )  # fmt: skip
 FACADE = Finish(
     hue=(0.0, 0.17), saturation=(0.0, 0.5), value=(0.35, 0.95), contrast=(0.8, 1.05), joint=(0.08, 0.5),
-    cell=(1.6, 4.0), aspect=(0.8, 1.3), cells=(0.0, 0.05), inner=(0.35, 0.75), noise=(0.1, 0.5),
+    cell=(1.4, 5.0), aspect=(0.6, 2.0), cells=(0.0, 0.05), inner=(0.35, 0.75), noise=(0.1, 0.5),
     grain=(0.02, 0.2),
     photo=(0.25, 0.25), photo_size=(4.0, 14.0), gloss=(0.0, 0.1),
+    detail=(-0.2, 0.35),
 )  # fmt: skip
 ROOF = Finish(
     hue=(0.0, 0.09), saturation=(0.05, 0.6), value=(0.15, 0.55), contrast=(0.6, 1.1),
@@ -196,35 +218,42 @@ ROOF = Finish(
     aspect=(1.0, 2.0), shift=(0.0, 0.5), gap=(0.03, 0.1), cells=(0.1, 0.6), noise=(0.2, 0.6),
     photo=(0.1, 0.1),
     gloss=(0.0, 0.05),
+    detail=(-0.1, 0.5),
 )  # fmt: skip
 STONE = Finish(
     hue=(0.05, 0.15), saturation=(0.0, 0.25), value=(0.25, 0.75), contrast=(0.4, 1.1), photo=(0.4, 0.4),
     photo_size=(0.7, 4.0), cell=(0.4, 2.0), noise=(0.6, 1.0), noise_scale=(1.0, 4.0),
     sharp=(1.0, 3.0), grain=(0.1, 0.5),
     gloss=(0.0, 0.05),
+    detail=(0.0, 0.7),
 )  # fmt: skip
 CAR = Finish(
     saturation=(0.0, 0.9), value=(0.05, 0.9), contrast=(0.9, 1.0), noise=(0.0, 0.15), grain=(0.0, 0.03),
     gloss=(0.3, 0.8), photo=(0.0, 0.0),
+    detail=(-0.1, 0.05),
 )  # fmt: skip
 BARK = Finish(
     hue=(0.03, 0.12), saturation=(0.1, 0.5), value=(0.12, 0.45), contrast=(0.4, 1.0),
     cell=(0.1, 0.3), noise=(0.6, 1.0),
     stretch=(0.15, 0.4), sharp=(1.0, 3.0), grain=(0.1, 0.4), gloss=(0.0, 0.0),
+    detail=(0.1, 0.8),
 )  # fmt: skip
 WHITE = Finish(
     saturation=(0.0, 0.06), value=(0.82, 0.98), contrast=(0.94, 1.0), photo=(0.0, 0.0), cell=(0.5, 2.0),
     noise=(0.0, 0.25), grain=(0.0, 0.03), gloss=(0.0, 0.12),
+    detail=(-0.1, 0.05),
 )  # fmt: skip
 SNOW = Finish(
     hue=(0.55, 0.65), saturation=(0.0, 0.07), value=(0.78, 0.98), contrast=(0.78, 1.0), photo=(0.0, 0.0),
     cell=(0.7, 4.0), noise=(0.2, 0.9), noise_scale=(0.8, 5.0), sharp=(1.0, 3.5), grain=(0.03, 0.25),
     gloss=(0.0, 0.0), turn=(0.0, 1.571),
+    detail=(-0.1, 0.2),
 )  # fmt: skip
 CAMPUS = Finish(
     hue=(0.0, 0.1), saturation=(0.05, 0.55), value=(0.3, 0.85), contrast=(0.7, 1.0), joint=(0.1, 0.45),
-    cell=(1.4, 3.2), aspect=(0.6, 1.0), gap=(-0.03, 0.03), inner=(0.4, 0.7), noise=(0.2, 0.6),
+    cell=(1.2, 4.5), aspect=(0.5, 1.6), gap=(-0.03, 0.03), inner=(0.4, 0.7), noise=(0.2, 0.6),
     noise_scale=(3.0, 12.0), grain=(0.05, 0.3), photo=(0.0, 0.0), gloss=(0.0, 0.1),
+    detail=(-0.2, 0.35),
 )  # fmt: skip
 WILD = Finish(
     saturation=(0.0, 1.0), value=(0.05, 0.95), contrast=(0.1, 2.0), joint=(0.0, 1.0), photo=(0.65, 0.65),
@@ -234,6 +263,7 @@ WILD = Finish(
     noise_scale=(0.5, 6.0), stretch=(0.2, 2.0),
     sharp=(1.0, 5.0), waves=(-0.5, 0.8), warp=(0.0, 2.0), grain=(0.0, 0.5), gloss=(-0.2, 0.5),
     turn=(0.0, 3.14),
+    detail=(-0.4, 0.8),
 )  # fmt: skip
 
 FINISHES: dict[str, Finish] = {

@@ -19,7 +19,7 @@ from stream_recon.app.scenes.layout import (
     with_height,
 )
 from stream_recon.app.scenes.layout_trees import bare_trees
-from stream_recon.app.scenes.layout_ways import avenue, walk
+from stream_recon.app.scenes.layout_ways import avenue, draw_stretch, walk
 from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.primitives import GROUND_PLANE, GROUND_TERRAIN
 from stream_recon.app.scenes.shading import LIGHT
@@ -65,6 +65,7 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     offset = draws.uniform(-0.35, 0.35, clips, 1)
     width = draws.log_uniform(3.5, 13.0, clips, 1)
     start = path.position[:, :1, :2]
+    stretch = draw_stretch(draws, clips)
 
     def place(along: Tensor, across: Tensor) -> Tensor:
         xy = start + along[..., None] * ahead + (across - offset * width)[..., None] * left
@@ -74,7 +75,8 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     template = catalogue.choose(draws, _BUILDINGS, clips, 2 * rows)
     size = sized(draws, catalogue, template)
     sign = draws.constant([1.0] * rows + [-1.0] * rows)[None]
-    pitch = draws.uniform(9.0, 18.0, clips, 1)
+    size[..., 0] *= torch.where(draws.chance(0.5, clips, 1), stretch, 1.0)
+    pitch = stretch * draws.uniform(9.0, 18.0, clips, 1)
     lot = torch.arange(rows, device=draws.device).repeat(2)[None] - 1.5
     along = lot * pitch + draws.uniform(-1.5, 1.5, clips, 2 * rows)
     wall = torch.minimum(size[..., 0], pitch * draws.uniform(0.8, 1.0, clips, 1))
@@ -87,7 +89,7 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     template = catalogue.choose(draws, _ROADSIDE, clips, number)
     size = sized(draws, catalogue, template)
     side = draws.sign(clips, number)
-    along = draws.uniform(-8.0, 45.0, clips, number)
+    along = stretch * draws.uniform(-8.0, 45.0, clips, number)
     across = side * (width - draws.uniform(0.2, 2.6, clips, number))
     is_car = catalogue.size[template][..., 0, 0].gt(1.6) & catalogue.size[template][..., 0, 1].lt(2.5)
     turned = direction + torch.where(is_car, -math.pi / 2, 0.0) + draws.normal(clips, number, deviation=0.03)
@@ -111,7 +113,7 @@ def _land(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> Objects
         path.yaw.gather(1, frame) + draws.normal(clips, number, deviation=0.5),
         draws.uniform(0, 2 * math.pi, clips, number),
     )
-    distance = draws.log_uniform(3.0, 70.0, clips, number) * draws.uniform(0.6, 1.4, clips, 1)
+    distance = draws.log_uniform(3.0, 70.0, clips, number) * draws.log_uniform(0.5, 2.5, clips, 1)
     origin = path.position[..., :2].gather(1, frame[..., None].expand(-1, -1, 2))
     place = origin + distance[..., None] * torch.stack([angle.cos(), angle.sin()], -1)
     template = catalogue.choose(draws, _LAND, clips, number)

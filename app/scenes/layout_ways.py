@@ -23,6 +23,15 @@ _POSTS = 6  # of a row
 _QUARTER = 1.5707963
 
 
+def draw_stretch(draws: Draws, clips: int) -> Tensor:
+    """Factor [B, 1] on the distances along streets and walks.
+
+    On even ground everything but depth looks the same through any lens: of usual distances between cars, trees and
+    houses a network would tell the field of view, and be wrong wherever they are others.
+    """
+    return draws.log_uniform(0.8, 4.0, clips, 1)
+
+
 @dataclass
 class Frame:
     """The ground seen along a way: start [B, 2] in metres and direction [B, 1] in radians."""
@@ -67,10 +76,12 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
     road = draws.uniform(3.2, 6.0, clips, 1)  # half of its width
     verge = draws.log_uniform(0.5, 12.0, clips, 2)
     travel = (path.position[:, -1] - path.position[:, 0]).norm(dim=-1)[:, None]
+    stretch = draw_stretch(draws, clips)
 
     def rows(weights: dict[str, float], number: int, low: float, high: float) -> tuple[Tensor, ...]:
-        # Long drives must not leave the houses behind.
-        spacing = torch.maximum(draws.uniform(low, high, clips, 2), (travel + 35.0) / number)
+        usual = stretch * draws.uniform(low, high, clips, 2)
+        # Things do not stand in one another, and long drives must not leave the houses behind.
+        spacing = torch.maximum(usual.clamp_min(low), (travel + 35.0) / number)
         some = draws.uniform(0.3, 1.2, clips, 2).repeat(1, number)
         there = (draws.uniform(0, 1, clips, 2 * number) < some) & present[:, None]
         return (*_row(draws, catalogue, weights, number, spacing, -9.0), there, spacing.repeat(1, number))
@@ -98,10 +109,12 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
     hedges = make_objects(template, way.place(along, across(side, border)), size, ahead.expand(clips, 8), there)
 
     template, size, along, side, there, spacing = rows(_HOUSES, 6, 11.0, 19.0)
-    size = torch.cat([torch.minimum(size[..., :1], 0.95 * spacing[..., None]), size[..., 1:]], -1)
+    # Some houses are as long as there is room.
+    front = torch.where(draws.chance(0.5, clips, 1), size[..., 0], size[..., 0] * stretch)
+    size = torch.cat([torch.minimum(front, 0.95 * spacing)[..., None], size[..., 1:]], -1)
     back = road + 3.0 + verge.repeat(1, 6) + size[..., 1] / 2 + draws.log_uniform(0.5, 16.0, clips, 2).repeat(1, 6)
-    front = ahead + (side > 0) * (2 * _QUARTER)
-    houses = make_objects(template, way.place(along, across(side, back)), size, front, there)
+    turn = ahead + (side > 0) * (2 * _QUARTER)
+    houses = make_objects(template, way.place(along, across(side, back)), size, turn, there)
 
     kerb = catalogue.choose(draws, {"kerb": 1.0, "verge": 1.5}, clips, 2)
     wide = (1.2 + verge)[..., None]
@@ -120,7 +133,7 @@ def walk(
     frame, and the walk's half width [B, 1] in metres. clear [B] metres around cameras stay free."""
     clips = path.yaw.shape[0]
     way = way_of(draws, path, 0.15)
-    ahead, here = way.direction, present[:, None]
+    ahead, here, stretch = way.direction, present[:, None], draw_stretch(draws, clips)
 
     def pick(name: str, number: int) -> tuple[Tensor, Tensor]:
         template = catalogue.choose(draws, {name: 1.0}, clips, number)
@@ -135,7 +148,7 @@ def walk(
     template, size = pick("post", 2 * _POSTS)
     side = draws.constant([1.0, -1.0] * _POSTS)
     index = torch.arange(_POSTS, device=draws.device).repeat_interleave(2)
-    step = draws.uniform(2.2, 4.5, clips, 1)
+    step = draws.log_uniform(1.8, 6.5, clips, 1)
     begin = draws.uniform(-2.0, 3.0, clips, 1)
     across = middle + side * (half + 0.15)
     long = (_POSTS - 1) * step
@@ -171,14 +184,16 @@ def walk(
     template = catalogue.choose(draws, _GROUNDS, clips, number)
     size = sized(draws, catalogue, template)
     aside = draws.sign(clips, number) * (half + 1.0 + size[..., 1] / 2 + draws.log_uniform(0.3, 22.0, clips, number))
-    spot = way.place(draws.uniform(1.0, 50.0, clips, number), middle + aside)
+    spot = way.place(stretch * draws.uniform(1.0, 40.0, clips, number), middle + aside)
     turn = ahead + draws.integer(4, clips, number) * _QUARTER + draws.normal(clips, number, deviation=0.2)
     things = make_objects(template, spot, size, turn, here & draws.chance(0.75, clips, number))
 
     template = catalogue.choose(draws, {"campus_block": 3.0, "block": 0.7, "house": 0.5}, clips, 3)
     size = sized(draws, catalogue, template)
     side = draws.constant([1.0, -1.0, 1.0]) * draws.sign(clips, 1)
+    size[..., 0] *= torch.where(draws.chance(0.5, clips, 3), stretch.clamp_min(1.0), 1.0)
     along = draws.constant([22.0, 30.0, 70.0]) + draws.uniform(-12.0, 12.0, clips, 3)
+    along = torch.maximum(stretch, size[..., 0] / 25.0) * along
     aside = side * (half + 4.0 + size[..., 1] / 2 + draws.uniform(0.0, 22.0, clips, 3))
     front = ahead + (side > 0) * (2 * _QUARTER) + _QUARTER * draws.chance(0.2, clips, 3)
     blocks = make_objects(template, way.place(along, middle + aside), size, front, here & draws.chance(0.7, clips, 3))

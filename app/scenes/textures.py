@@ -48,6 +48,21 @@ def fractal_noise(u: Tensor, v: Tensor, seed: Tensor, footprint: Tensor, octaves
     return 0.5 + total * (1.7 / sum_of_weights)
 
 
+def finest_noise(u: Tensor, v: Tensor, seed: Tensor, pixel: Tensor) -> Tensor:
+    """Noise -1..1 of three to six pixels' length at any distance (pixel: pixel size in units of u).
+
+    Real surfaces show more the closer one looks. Where nothing finer than the pattern appears, smooth pictures mean
+    a narrow field of view and busy ones a wide one, which is true of renderings alone.
+    """
+    level = torch.log2(1 / (6 * pixel + 1e-6)).clamp(-8, 16)
+    whole = level.floor()
+    share = level - whole
+    coarse, number = torch.exp2(whole), whole.to(torch.int32)
+    low = value_noise(u * coarse, v * coarse, seed + number)
+    high = value_noise(u * (2 * coarse), v * (2 * coarse), seed + number + 1)
+    return 2 * (low + (high - low) * share) - 1
+
+
 def pattern(m: dict[str, Tensor], u: Tensor, v: Tensor, pixel: Tensor) -> tuple[list[Tensor], Tensor]:
     """Colour of a material's pattern, and a factor of grain, at surface coordinates u, v.
 
@@ -86,7 +101,8 @@ def pattern(m: dict[str, Tensor], u: Tensor, v: Tensor, pixel: Tensor) -> tuple[
         colours.append(base + (deep * (0.5 + other) - base) * pane * m["fade"])
     fine = value_noise(u * scale * 13.7, v * scale * 13.7, seed + 9) - 0.5
     fine = fine * (1.5 - 28 * pixel * scale).clamp(0, 1)
-    grain = 1 + m["grain"] * (fine + 0.8 * (noise - 0.5))
+    finest = finest_noise(u, v, seed + 31, pixel)
+    grain = 1 + m["grain"] * (fine + 0.8 * (noise - 0.5)) + m["detail"] * finest
     return colours, grain
 
 
