@@ -30,13 +30,15 @@ class FramePoints:
 def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     """Unproject a frame's sure pixels.
 
-    Left out are pixels without a finite positive depth, depth edges, and the least confident share of the
-    pixels (``config.confidence_quantile``; pixels as confident as the last one kept all stay).
+    Left out are pixels without a finite positive depth, depth edges, pixels below ``config.min_confidence``, and the
+    least confident share of the pixels (``config.confidence_quantile``; pixels as confident as the last one kept all
+    stay).
     """
     depth = result.depth
     with np.errstate(invalid="ignore"):
         valid = np.isfinite(depth) & (depth > 0)
         keep = valid & ~depth_edges(np.where(valid, depth, np.float32(np.nan)), config.edge_ratio)
+    keep &= result.confidence >= config.min_confidence
     if valid.any():
         keep &= result.confidence >= _quantile(result.confidence[valid], config.confidence_quantile)
     pixels = np.flatnonzero(keep)

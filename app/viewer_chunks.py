@@ -5,7 +5,7 @@ of the anchor moves the chunk as one body, and coordinates stay small enough for
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +68,8 @@ def join_points(parts: list[ChunkPoints]) -> ChunkPoints:
 
 
 def ranked_points(result: FrameResult, config: PointsConfig) -> tuple[FramePoints, NDArray[np.uint8]]:
-    """A frame's points whatever their confidence, and the rank in percent of each among the frame's pixels."""
-    points = frame_points(result, PointsConfig(0.0, config.voxel, config.edge_ratio))
+    """A frame's points from ``min_confidence`` on, and the rank in percent of each among the frame's pixels."""
+    points = frame_points(result, replace(config, confidence_quantile=0.0))
     seen = result.confidence[result.depth > 0]
     # A sample is enough for percents, and sorting all pixels would cost more than all the rest.
     levels = np.quantile(seen[:: max(1, len(seen) // 4096)], np.linspace(0, 1, 101)) if len(seen) else np.zeros(1)

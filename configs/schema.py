@@ -122,6 +122,8 @@ class PointsConfig:
     """Edge of a voxel in the units of the reconstruction (scale frames lie at distance 1); one point each is kept."""
     edge_ratio: float = 0.08
     """A pixel whose neighbours' depth differs by more than this share is a depth edge and is left out."""
+    min_confidence: float = 0.0
+    """Less confident pixels are left out whatever their share: a network may say so that there is no surface."""
 
 
 @dataclass(frozen=True)

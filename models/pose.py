@@ -32,13 +32,13 @@ def focal_lengths(pose: Tensor, height: float, width: float) -> tuple[Tensor, Te
 
 
 def focal_length(pose: Tensor, height: float, width: float) -> Tensor:
-    """The focal length [...] of square pixels: the mean of both axes' logarithms, weighed by their precision.
+    """The focal length [...] of square pixels: that of the longer side.
 
-    Both angles err alike, and an angle's error d is one of d / sin(angle) in the logarithm of the focal length.
+    Both angles err alike, and together; an angle's error d is one of d / sin(angle) in the logarithm of the focal
+    length, so the wider angle says more.
     """
     fx, fy = focal_lengths(pose, height, width)
-    y, x = torch.sin(_field_of_view(pose)).square().unbind(-1)
-    return torch.exp((x * fx.log() + y * fy.log()) / (x + y))
+    return fx if width >= height else fy
 
 
 def _field_of_view(pose: Tensor) -> Tensor:

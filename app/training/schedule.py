@@ -52,7 +52,7 @@ class ScheduleConfig:
         (0.09, 8, 16, 12),
         (0.10, 8, 10, 18),
         (0.08, 8, 18, 10),
-        (0.06, 8, 8, 24),
+        (0.06, 8, 8, 26),
     )
     late: tuple[tuple[float, int, int, int], ...] = (
         (0.04, 2, 12, 16),
@@ -63,7 +63,7 @@ class ScheduleConfig:
         (0.08, 8, 16, 12),
         (0.09, 8, 10, 18),
         (0.06, 8, 18, 10),
-        (0.05, 8, 8, 24),
+        (0.05, 8, 8, 26),
     )
     late_from: float = 0.6
     """Progress from which the late mix is drawn."""

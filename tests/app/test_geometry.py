@@ -93,6 +93,16 @@ def test_the_least_confident_share_is_left_out(share: float) -> None:
     assert points.confidence.min() == 1 + round(share * 1000)
 
 
+def test_what_is_too_unsure_is_left_out_whatever_its_share() -> None:
+    confidence = np.full((20, 50), 0.01, np.float32)
+    confidence[:4] = 1.0
+    result = make_result(np.ones((20, 50), np.float32), confidence)
+    for share in (0.0, 0.4):
+        points = frame_points(result, PointsConfig(confidence_quantile=share, min_confidence=0.05))
+        assert len(points) == 4 * 50
+        assert (points.confidence == 1.0).all()
+
+
 def test_depth_edges_leave_both_sides_of_a_step_and_nothing_else() -> None:
     depth = np.full((10, 12), 1.0, np.float32)
     depth[:, 6:] = 1.09

@@ -68,7 +68,7 @@ def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.Cap
 def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", TIGHT, "--preset", "small") == 0
     out = capfd.readouterr().out
-    assert "[stream]\nwindow = 9\nspecial_budget = 384\n[image]\nmax_patches = 192\nmax_side = 336\n" in out
+    assert "[stream]\nwindow = 9\nspecial_budget = 384\n[image]\nmax_patches = 208\nmax_side = 378\n" in out
     assert "--preset FILE.toml --cache fp8" in out
     assert run("--memory", TIGHT, "--preset", "small", "--write", "mine.toml") == 0
     assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml --cache fp8"
