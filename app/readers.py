@@ -3,6 +3,7 @@
 import os
 import re
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -51,6 +52,11 @@ class Reader(ABC):
     def close(self) -> None:
         """Let go of the file or device."""
 
+    def seek(self, index: int) -> bool:
+        """Before the first ``grab``: have it go to frame ``index``. False, and nothing done, where that frame cannot be
+        told from its neighbours without reading all before it."""
+        return False
+
 
 def open_capture(spec: str | int, name: str, timeout_seconds: float | None = None) -> cv2.VideoCapture:
     """Open a file, an address (with ``timeout_seconds``) or a camera number with OpenCV.
@@ -94,16 +100,39 @@ def capture_rate(capture: cv2.VideoCapture) -> float:
     return float(rate) if 0 < rate < 1000 else 30.0
 
 
-class VideoReader(Reader):
-    """A video with an end. Every frame is decoded in order: seeking is wrong with a varying frame rate."""
+def frame_times(path: Path, name: str) -> list[float] | None:
+    """Milliseconds of all frames of a video file, ascending, from its packets: nothing is decoded, so an hour takes
+    no second. None where they are no key to the frames. Packets that cannot be decoded count, too.
 
-    def __init__(self, capture: cv2.VideoCapture, name: str) -> None:
-        """
+    Raises:
+        InputError: see `open_capture`.
+    """
+    capture = open_capture(str(path), name)
+    try:
+        if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # the packets themselves, in the order of decoding
+            return None
+        times = []
+        while capture.grab():
+            times.append(float(capture.get(cv2.CAP_PROP_POS_MSEC)))
+    finally:
+        capture.release()
+    times.sort()
+    return times if all(earlier < later for earlier, later in pairwise(times)) else None
+
+
+class VideoReader(Reader):
+    """A video with an end. Frames are decoded in order; where to begin is told by time, which the packets give
+    exactly: by number seeking is wrong with a varying frame rate."""
+
+    def __init__(self, capture: cv2.VideoCapture, name: str, path: Path | None = None) -> None:
+        """``path``: of a file, in which `seek` may be possible.
+
         Raises:
             InputError: not one frame can be decoded, or the file is text that a decoder draws.
         """
         super().__init__(name, capture_rate(capture), capture_frame_count(capture))
         self._capture = capture
+        self._path = path
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
@@ -119,6 +148,21 @@ class VideoReader(Reader):
             first, self._first = self._first, None
             return first
         return self._step()
+
+    def seek(self, index: int) -> bool:
+        assert self._first is not None, "frames were read already"
+        times = frame_times(self._path, self.name) if self._path is not None else None
+        if times is None or not index < len(times) or times[0] != 1000 * self._first[1]:
+            return False
+        capture = open_capture(str(self._path), self.name)
+        capture.set(cv2.CAP_PROP_POS_MSEC, times[index])
+        if not capture.grab() or capture.get(cv2.CAP_PROP_POS_MSEC) != times[index]:
+            capture.release()
+            return False
+        self._capture.release()
+        self._capture, self._index, self._time = capture, index, times[index] / 1000
+        self._first = self._index, self._time
+        return True
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         ok, bgr = self._capture.retrieve()

@@ -114,10 +114,16 @@ class Source:
         """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
         self._reader.close()
 
-    def skip(self, frames: int) -> None:
-        """Pass over so many of the frames that would come first; images are not decoded, videos not converted."""
-        assert self._fps is None and frames >= 0, "frames are counted, not timed"
+    def skip(self, frames: int, *, read_through: bool = False) -> None:
+        """Pass over so many of the frames that would come first; images are not decoded, videos not converted.
+
+        Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
+        have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
+        """
+        assert self._fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
         self._to_skip = frames
+        if frames and not read_through and self._reader.seek(frames * self._stride):
+            self._to_skip = 0
 
     def interrupt(self) -> None:
         """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
@@ -245,7 +251,7 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if empty:
         raise InputError(f"{spec} is an empty file")
-    return VideoReader(open_capture(str(path), path.name), path.name)
+    return VideoReader(open_capture(str(path), path.name), path.name, path)
 
 
 def without_password(address: str) -> str:

@@ -1,5 +1,6 @@
 """A batch from its scenes to its summary: what is finished is kept, what is not is given to workers."""
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,8 @@ from stream_recon.app.batch.windows import window_units
 from stream_recon.app.batch.workers import Pool
 from stream_recon.app.interrupts import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
+
+logger = logging.getLogger(__name__)
 
 WRITE_SECONDS = 5.0
 """The summary is renewed no more often than this while the batch runs."""
@@ -99,7 +102,7 @@ class _Run:
         for name, windows in self._windows.items():
             if stop.requested or self.disk_full is not None:
                 return
-            self._join(name, windows)
+            self._join(name, windows, pool, stop)
         for name, row in self._rows.items():
             if row.status == "done":
                 self._store.clear_windows(name)
@@ -135,12 +138,23 @@ class _Run:
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
             self._windows_failed.setdefault(name, f"window {number}: {outcome.reason}")
 
-    def _join(self, name: str, windows: list[Unit]) -> None:
+    def _join(self, name: str, windows: list[Unit], pool: Pool, stop: StopRequest) -> None:
+        outcome = self._joined(name, windows)
+        if outcome.misplaced:
+            logger.warning("%s: %s; reading it through", name, outcome.reason)
+            self._store.clear_windows(name)
+            windows = [replace(window, read_through=True) for window in windows]
+            pool.run(longest_first(windows), self._on_event, stop)
+            if stop.requested or self.disk_full is not None:
+                return
+            outcome = self._joined(name, windows)
+        self._settle(outcome)
+
+    def _joined(self, name: str, windows: list[Unit]) -> Outcome:
         failed = self._windows_failed.get(name)
         if failed is not None:
-            self._settle(Outcome(name, "failed", reason=failed))
-            return
-        self._settle(self._store.stitch(self._units[name], windows, self._model))
+            return Outcome(name, "failed", reason=failed)
+        return self._store.stitch(self._units[name], windows, self._model)
 
     def _settle(self, outcome: Outcome) -> None:
         """A scene has come to its end."""

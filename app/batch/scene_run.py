@@ -12,6 +12,7 @@ from typing import Any
 
 from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import check_target, publish, remove_result
+from stream_recon.app.batch.seams import MisplacedError
 from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.output_files import output_errors
@@ -35,6 +36,8 @@ def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
         return Outcome(name, "done", work())
     except UnitInterruptedError:
         return Outcome(name, "interrupted", reason="interrupted")
+    except MisplacedError as error:
+        return Outcome(name, "failed", reason=str(error), misplaced=True)
     except (StreamReconError, OSError) as error:
         return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
     except Exception as error:

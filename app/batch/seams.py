@@ -21,6 +21,11 @@ from stream_recon.app.results import FrameResult
 from stream_recon.configs.errors import InputError
 
 THREADS = 8
+SAME_TIME_SECONDS = 1e-4
+
+
+class MisplacedError(InputError):
+    """Frames that two windows count the same are not the same: one was entered at the wrong place."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,8 @@ def join(windows: Sequence[ResultFolder]) -> Joined:
     """Align each window to the one before.
 
     Raises:
-        InputError: two neighbours share no frame.
+        MisplacedError: two neighbours share no frame, or disagree about which is which.
+        InputError: a shared frame without depth.
         OutputError: a damaged result.
     """
     transforms, seams = [Similarity(1.0, np.eye(3), np.zeros(3))], []
@@ -115,7 +121,10 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
     known = {camera.index: camera for camera in before.cameras}
     pairs = [(known[camera.index], camera) for camera in after.cameras if camera.index in known]
     if not pairs:
-        raise InputError(f"windows {before.folder.name} and {after.folder.name} share no frame")
+        raise MisplacedError(f"windows {before.folder.name} and {after.folder.name} share no frame")
+    # No two frames of a video have one time.
+    if any(abs(a.timestamp - b.timestamp) > SAME_TIME_SECONDS for a, b in pairs):
+        raise MisplacedError(f"windows {before.folder.name} and {after.folder.name} count frames differently")
 
     def ratio(pair: tuple[Camera, Camera]) -> float:
         return _depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))

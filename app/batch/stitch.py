@@ -92,7 +92,7 @@ def _summary(windows: Sequence[ResultFolder], cameras: Sequence[Camera], seconds
         frames_read=len(cameras),
         frames_reconstructed=len(cameras),
         keyframes=sum(camera.is_keyframe for camera in cameras),
-        # At least: a video's later windows meet the damage before them again, so a sum would count it twice.
+        # At least: a window that was read through met the damage before it again, so a sum might count it twice.
         frames_damaged=max(run["frames"]["damaged"] for run in runs),
         seconds=seconds + sum(run["timings"]["seconds"] for run in runs),
         peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),

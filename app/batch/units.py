@@ -179,6 +179,8 @@ class Unit:
     key: dict[str, Any]
     """What its manifest has to say for a finished result to count; see `unit_key`."""
     window: Window | None = None
+    read_through: bool = False
+    """Begin a window by reading all that comes before it; see `Source.skip`."""
 
     @property
     def frames(self) -> int | None:
@@ -250,6 +252,8 @@ class Outcome:
     result: dict[str, Any] | None = None
     """What its manifest records; for a finished one."""
     reason: str = ""
+    misplaced: bool = False
+    """It failed for a `MisplacedError`."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def open_unit(unit: Unit) -> Source:
         return unit.scene.open(unit.choice.stride, limit)
     last = window.last if window.last is not None else limit
     source = unit.scene.open(unit.choice.stride, None if last is None else last - window.first)
-    source.skip(window.first)
+    source.skip(window.first, read_through=unit.read_through)
     return source
 
 

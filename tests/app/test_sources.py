@@ -237,6 +237,37 @@ class FakeCapture:
         self.released = True
 
 
+SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_frames_after_a_skip_are_those_of_reading_through(tmp_path: Path, stride: int) -> None:
+    for path in (SAMPLE, write_video(tmp_path / "a.mp4", 40), write_broken_avi(tmp_path / "b.avi")):
+        for skipped in (0, 1, 7, 12):
+            frames = []
+            for read_through in (False, True):
+                with open_source(str(path), stride=stride, max_frames=2) as source:
+                    source.skip(skipped, read_through=read_through)
+                    try:
+                        frames.append(list(source))
+                    except InputError:
+                        frames.append([])
+            assert [(f.index, f.timestamp) for f in frames[0]] == [(f.index, f.timestamp) for f in frames[1]]
+            assert all(np.array_equal(a.rgb, b.rgb) for a, b in zip(*frames, strict=True))
+
+
+def test_only_a_frame_that_is_surely_found_is_gone_to() -> None:
+    def reader(path: Path | None = SAMPLE) -> VideoReader:
+        return VideoReader(cv2.VideoCapture(str(SAMPLE)), "walkthrough.mp4", path)
+
+    found = reader()
+    assert found.seek(119) and found.grab() == (119, 119 / 20) and found.grab() is None
+    assert found.damaged == 0
+    lost = reader()
+    assert not lost.seek(120) and lost.grab() == (0, 0.0)
+    assert not reader(path=None).seek(5)
+
+
 def test_nonsense_frame_counts_and_missing_timestamps_are_survived() -> None:
     source = Source(VideoReader(FakeCapture(8), "raw.h264"))
     assert source.frame_hint is None

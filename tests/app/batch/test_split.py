@@ -18,10 +18,12 @@ from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, 
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.metrics import Similarity, pose_errors
+from stream_recon.app.readers import VideoReader
 from stream_recon.app.result_folder import read_result
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
+    SIZE,
     Listening,
     RoomLoader,
     RoomScene,
@@ -215,6 +217,33 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     summary = run_batch(batch, worlds, Counting(worlds, batch.store), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
     assert not ((tmp_path / "out") / ".windows").exists()
+
+
+def test_a_window_entered_at_the_wrong_place_is_read_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a video does of which some packets cannot be decoded."""
+    right = VideoReader.seek
+
+    def early(reader: VideoReader, index: int) -> bool:
+        assert right(reader, index - 2) and reader._first is not None
+        reader._index, reader._first = index, (index, reader._first[1])
+        return True
+
+    (tmp_path / "data").mkdir()
+    scene = RoomScene("a", write_video(tmp_path / "data" / "a.mp4", 60, size=SIZE), 60, known=False)
+    run(batch_of(tmp_path / "data", tmp_path / "seek", [scene], split=3))
+    assert not caplog.messages
+    monkeypatch.setattr(VideoReader, "seek", early)
+    summary = run(batch_of(tmp_path / "data", tmp_path / "misled", [scene], split=3))
+    assert states(summary) == {"a": ("done", False)}
+    assert "count frames differently" in caplog.messages[0]
+    sought, misled = (read_result(tmp_path / out / "a").cameras for out in ("seek", "misled"))
+    assert [camera.index for camera in sought] == list(range(60))
+    assert [(c.index, c.timestamp) for c in sought] == [(c.index, c.timestamp) for c in misled]
+    monkeypatch.setattr(VideoReader, "seek", lambda *_: False)
+    run(batch_of(tmp_path / "data", tmp_path / "through", [scene], split=3))
+    assert [c.timestamp for c in sought] == [c.timestamp for c in read_result(tmp_path / "through" / "a").cameras]
 
 
 def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
