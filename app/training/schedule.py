@@ -49,24 +49,25 @@ class ScheduleConfig:
         (0.17, 2, 12, 16),
         (0.22, 8, 12, 16),
         (0.28, 16, 12, 16),
-        (0.09, 8, 16, 12),
-        (0.10, 8, 10, 18),
-        (0.08, 8, 18, 10),
+        (0.09, 24, 16, 12),
+        (0.10, 16, 10, 18),
+        (0.08, 24, 18, 10),
         (0.06, 8, 8, 26),
     )
     late: tuple[tuple[float, int, int, int], ...] = (
         (0.04, 2, 12, 16),
-        (0.06, 8, 12, 16),
-        (0.24, 16, 12, 16),
-        (0.26, 32, 12, 16),
-        (0.12, 64, 12, 16),
-        (0.08, 8, 16, 12),
-        (0.09, 8, 10, 18),
-        (0.06, 8, 18, 10),
+        (0.05, 8, 12, 16),
+        (0.20, 16, 12, 16),
+        (0.21, 32, 12, 16),
+        (0.10, 64, 12, 16),
+        (0.07, 128, 12, 16),
+        (0.10, 24, 16, 12),
+        (0.10, 16, 10, 18),
+        (0.08, 24, 18, 10),
         (0.05, 8, 8, 26),
     )
     late_from: float = 0.6
-    """Progress from which the late mix is drawn."""
+    """Progress from which the late mix is drawn; 0: the early one never is."""
     own_visibility: float = 0.5
     """Share of steps under the preset's own visibility."""
     scale_frames: tuple[int, ...] = (1, 2, 4, 6, 8)
@@ -75,7 +76,7 @@ class ScheduleConfig:
 
     def shapes(self) -> list[ClipShape]:
         """All shapes that can occur, the early ones first."""
-        mixes = (self._usable(self.early), self._usable(self.late))
+        mixes = [self._usable(mix) for mix in ((self.early, self.late) if self.late_from > 0 else (self.late,))]
         return list(dict.fromkeys(shape for mix in mixes for _, shape in mix))
 
     def mix(self, progress: float) -> list[tuple[float, ClipShape]]:
