@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stream_recon.app.anchor import Anchor
 from stream_recon.app.keyframes import Decision
 from stream_recon.app.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.preprocess import plan_image, prepare
@@ -62,6 +63,7 @@ class Engine:
         self._waiting: list[PreparedFrame] = []
         self._stream: Stream | None = None
         self._transform: ImageTransform | None = None
+        self._anchor = Anchor(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Make the network's image of a frame; the first one since `reset` decides its size.
@@ -85,18 +87,16 @@ class Engine:
         if self._stream is None:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
-        return self._advance([frame])
+        if self._anchor.is_lost:
+            self._anchor.renew(self._begin(self._anchor.frames))
+        return self._anchor.place([frame], self._advance([frame]))
 
     def finish(self) -> list[FrameResult]:
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         if not self._waiting:
             return []
-        patch = self.preset.network.patch_size
-        width, height = self._waiting[0].transform.network_size
-        grid = (height // patch, width // patch)
-        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
         waiting, self._waiting = self._waiting, []
-        return self._advance(waiting)
+        return self._anchor.place(waiting, self._begin(waiting))
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they come."""
@@ -114,6 +114,16 @@ class Engine:
                 f"frame {frame.index} is {width}x{height}, but the first one was {expected[0]}x{expected[1]}"
             )
         return self._transform
+
+    def _begin(self, frames: list[PreparedFrame]) -> list[FrameResult]:
+        """Results of the scale frames of a new stream, in its own world."""
+        patch = self.preset.network.patch_size
+        width, height = frames[0].transform.network_size
+        grid = (height // patch, width // patch)
+        # There need not be memory for two.
+        self._stream = None
+        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
+        return self._advance(frames)
 
     def _advance(self, frames: list[PreparedFrame]) -> list[FrameResult]:
         assert self._stream is not None

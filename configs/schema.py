@@ -89,6 +89,9 @@ class StreamConfig:
     """Mean pixel displacement, at network resolution, that makes a frame a keyframe."""
     max_gap: int = 30
     """A keyframe is forced after this many frames without one."""
+    anchor_overlap: float = 0.0
+    """When less than this share of the view is in any scale frame's, the latest keyframes become the scale frames of a
+    new stream; 0: never."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -101,6 +104,8 @@ class StreamConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.anchor_overlap < 1:
+            raise ConfigError(f"anchor_overlap must be at least 0 and below 1, not {self.anchor_overlap}")
 
 
 @dataclass(frozen=True)

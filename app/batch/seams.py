@@ -1,23 +1,23 @@
 """Windows of one video, each in a world of its own, brought into the first one's.
 
 Two neighbours share the frames of their overlap. The scale between them is the median over these frames of the median
-ratio of their depths, pixel by pixel: the same picture, so no matching is needed. The rotation is the mean of the
-frames' relative rotations (chordal, by SVD), the translation the median of what is then left.
+ratio of their depths, pixel by pixel: the same picture, so no matching is needed. For the rest see
+`worlds.similarity_between`.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.camera_files import Camera
 from stream_recon.app.geometry import rotation_angle_deg
-from stream_recon.app.metrics import FloatArray, Similarity
+from stream_recon.app.metrics import Similarity
 from stream_recon.app.result_folder import ResultFolder, result_of
 from stream_recon.app.results import FrameResult
+from stream_recon.app.worlds import IDENTITY, composed, depth_ratio, moved, similarity_between
 from stream_recon.configs.errors import InputError
 
 THREADS = 8
@@ -86,34 +86,12 @@ def join(windows: Sequence[ResultFolder]) -> Joined:
         InputError: a shared frame without depth.
         OutputError: a damaged result.
     """
-    transforms, seams = [Similarity(1.0, np.eye(3), np.zeros(3))], []
+    transforms, seams = [IDENTITY], []
     for before, after in pairwise(windows):
         similarity, seam = _align(before, after, transforms[-1].scale)
-        transforms.append(_composed(transforms[-1], similarity))
+        transforms.append(composed(transforms[-1], similarity))
         seams.append(seam)
     return Joined(tuple(windows), tuple(transforms), tuple(seams))
-
-
-def moved(result: FrameResult, transform: Similarity) -> FrameResult:
-    """A result in another world of another unit."""
-    pose = moved_pose(result.T_world_camera, transform)
-    return replace(result, T_world_camera=pose, depth=result.depth * np.float32(transform.scale))
-
-
-def moved_pose(T_world_camera: FloatArray, transform: Similarity) -> FloatArray:
-    """A camera [4, 4] in another world of another unit."""
-    T = np.eye(4)
-    T[:3, :3] = transform.rotation @ T_world_camera[:3, :3]
-    T[:3, 3] = transform.apply(T_world_camera[:3, 3])
-    return T
-
-
-def _composed(outer: Similarity, inner: Similarity) -> Similarity:
-    return Similarity(
-        outer.scale * inner.scale,
-        outer.rotation @ inner.rotation,
-        outer.apply(inner.translation),
-    )
 
 
 def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Similarity, Seam]:
@@ -127,20 +105,21 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
         raise MisplacedError(f"windows {before.folder.name} and {after.folder.name} count frames differently")
 
     def ratio(pair: tuple[Camera, Camera]) -> float:
-        return _depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
+        found = depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
+        if found is None:
+            raise InputError(f"frame {pair[0].index} has no depth to join two windows by")
+        return found
 
     with ThreadPoolExecutor(THREADS, "align") as pool:
         scales = np.array(list(pool.map(ratio, pairs)), np.float64)
     scale = float(np.median(scales))
     earlier = np.array([a.T_world_camera for a, _ in pairs])
     later = np.array([b.T_world_camera for _, b in pairs])
-    rotation = _mean_rotation(earlier[:, :3, :3] @ np.swapaxes(later[:, :3, :3], 1, 2))
-    translation = np.median(earlier[:, :3, 3] - scale * later[:, :3, 3] @ rotation.T, axis=0)
-    similarity = Similarity(scale, rotation, translation)
+    similarity = similarity_between(earlier, later, scale)
     off = np.linalg.norm(similarity.apply(later[:, :3, 3]) - earlier[:, :3, 3], axis=1)
     error = float(np.sqrt(np.mean(off**2)))
     path = float(np.linalg.norm(np.diff(earlier[:, :3, 3], axis=0), axis=1).sum())
-    turned = np.swapaxes(earlier[:, :3, :3], 1, 2) @ rotation @ later[:, :3, :3]
+    turned = np.swapaxes(earlier[:, :3, :3], 1, 2) @ similarity.rotation @ later[:, :3, :3]
     return similarity, Seam(
         first=pairs[0][0].index,
         last=pairs[-1][0].index,
@@ -151,22 +130,3 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
         position_error_of_path=error / path if path > 0 else None,
         rotation_error_deg=float(rotation_angle_deg(turned).mean()),
     )
-
-
-def _depth_ratio(earlier: FrameResult, later: FrameResult) -> float:
-    """Median ratio of two depth maps of one picture, over the pixels of which both are surer than of most."""
-    valid = (earlier.depth > 0) & (later.depth > 0)
-    sure = valid.copy()
-    for result in (earlier, later):
-        sure &= result.confidence >= np.median(result.confidence)
-    chosen = sure if sure.any() else valid
-    if not chosen.any():
-        raise InputError(f"frame {earlier.index} has no depth to join two windows by")
-    return float(np.median(earlier.depth[chosen] / later.depth[chosen]))
-
-
-def _mean_rotation(rotations: NDArray[np.float64]) -> FloatArray:
-    """The rotation nearest to all of [N, 3, 3] in the least-squares sense."""
-    u, _, vt = np.linalg.svd(rotations.sum(axis=0))
-    mean: FloatArray = (u * np.array([1.0, 1.0, np.linalg.det(u) * np.linalg.det(vt)])) @ vt
-    return mean

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from stream_recon.app.batch.manifest import Mark, mark_of, recorded_files
 from stream_recon.app.batch.orphans import live_with_parent
-from stream_recon.app.batch.seams import Joined, moved_pose
+from stream_recon.app.batch.seams import Joined
 from stream_recon.app.camera_files import Camera, CameraFiles
 from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path
 from stream_recon.app.depth_scaling import DepthScale
 from stream_recon.app.metrics import Similarity
 from stream_recon.app.output_files import output_errors
 from stream_recon.app.ply import VERTEX, PlyFile, VoxelTable
+from stream_recon.app.worlds import moved_pose
 from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 

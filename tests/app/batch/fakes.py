@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.seams import moved
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
@@ -24,6 +23,7 @@ from stream_recon.app.metrics import Similarity
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.sequences import DepthMap
 from stream_recon.app.sources import Source, open_source
+from stream_recon.app.worlds import moved
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared

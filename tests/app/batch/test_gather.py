@@ -7,11 +7,11 @@ import pytest
 
 from stream_recon.app.batch.gather import Figures, Gatherer
 from stream_recon.app.batch.pixel_sample import PixelSample
-from stream_recon.app.batch.seams import moved
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.metrics import pose_errors
 from stream_recon.app.results import FrameResult, PoseRevision
 from stream_recon.app.sequences import DepthMap, MatchedPixels
+from stream_recon.app.worlds import moved
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
 from tests.app.boxroom import room_result, walk_pose
 

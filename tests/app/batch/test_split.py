@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 
 from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.seams import join, moved
+from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.units import Choice, Event, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
@@ -20,6 +20,7 @@ from stream_recon.app.interrupts import StopRequest
 from stream_recon.app.metrics import Similarity, pose_errors
 from stream_recon.app.readers import VideoReader
 from stream_recon.app.result_folder import read_result
+from stream_recon.app.worlds import moved
 from stream_recon.app.writers import ResultWriter
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
