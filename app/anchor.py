@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose, project, transform_points
+from stream_recon.app.geometry import invert_pose, project, transform_points, unproject
 from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.app.worlds import IDENTITY, depth_ratio, moved, similarity_between
 
@@ -87,19 +88,17 @@ class Anchor:
         return max(_seen(points, frame) for frame in self._scale_frames) if len(points) else 0.0
 
 
-def _points(result: FrameResult) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _points(result: FrameResult) -> NDArray[np.float32]:
     """Some of a frame's points [N, 3] in its world."""
     height, width = result.depth.shape
-    rows, columns = np.mgrid[_STEP // 2 : height : _STEP, _STEP // 2 : width : _STEP]
+    rows, columns = np.mgrid[_STEP // 2 : height : _STEP, _STEP // 2 : width : _STEP].reshape(2, -1)
     z, confidence = result.depth[rows, columns], result.confidence[rows, columns]
     sure = (z > 0) & (confidence >= np.quantile(confidence, _SURE))
-    camera = result.network_intrinsics
-    x = (columns + 0.5 - camera.cx) / camera.fx * z
-    y = (rows + 0.5 - camera.cy) / camera.fy * z
-    return transform_points(result.T_world_camera, np.stack([x, y, z], -1)[sure])
+    local = unproject(rows[sure], columns[sure], z[sure], result.network_intrinsics)
+    return transform_points(result.T_world_camera, local)
 
 
-def _seen(points: np.ndarray[tuple[int, ...], np.dtype[np.float32]], frame: FrameResult) -> float:
+def _seen(points: NDArray[np.float32], frame: FrameResult) -> float:
     height, width = frame.depth.shape
     camera = frame.network_intrinsics
     local = transform_points(invert_pose(frame.T_world_camera), points)

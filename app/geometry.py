@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult
+from stream_recon.app.results import FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
 
@@ -44,14 +44,21 @@ def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     pixels = np.flatnonzero(keep)
     z = depth.reshape(-1)[pixels].astype(np.float32, copy=False)
     rows, columns = np.divmod(pixels.astype(np.int32), np.int32(depth.shape[1]))
-    camera = result.network_intrinsics
-    xyz = np.empty((len(pixels), 3), np.float32)
+    xyz = unproject(rows, columns, z, result.network_intrinsics)
+    rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
+    return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
+
+
+def unproject(
+    rows: NDArray[np.integer], columns: NDArray[np.integer], z: NDArray[np.float32], camera: Intrinsics
+) -> NDArray[np.float32]:
+    """Points [N, 3] in the camera's axes of pixels [N] at depths ``z`` [N]."""
+    xyz = np.empty((len(z), 3), np.float32)
     # Pixel (0, 0) covers [0, 1) x [0, 1): rays pass through its centre.
     xyz[:, 0] = ((columns + np.float32(0.5)) - np.float32(camera.cx)) * np.float32(1 / camera.fx) * z
     xyz[:, 1] = ((rows + np.float32(0.5)) - np.float32(camera.cy)) * np.float32(1 / camera.fy) * z
     xyz[:, 2] = z
-    rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
-    return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
+    return xyz
 
 
 def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:

@@ -27,7 +27,8 @@ def pose_to_matrix(pose: Tensor) -> Tensor:
 
 def focal_lengths(pose: Tensor, height: float, width: float) -> tuple[Tensor, Tensor]:
     """Pose codes [..., 9] -> fx, fy [...] in pixels of an image of that size, principal point at its centre."""
-    fov = _field_of_view(pose)
+    # A field of view of zero, which the head's ReLU allows, would be an infinite focal length.
+    fov = pose[..., 7:].clamp(min=1e-3, max=3.1)
     return width / 2 / torch.tan(fov[..., 1] / 2), height / 2 / torch.tan(fov[..., 0] / 2)
 
 
@@ -39,8 +40,3 @@ def focal_length(pose: Tensor, height: float, width: float) -> Tensor:
     """
     fx, fy = focal_lengths(pose, height, width)
     return fx if width >= height else fy
-
-
-def _field_of_view(pose: Tensor) -> Tensor:
-    """Vertical and horizontal [..., 2]. Zero, which the head's ReLU allows, would be an infinite focal length."""
-    return pose[..., 7:].clamp(min=1e-3, max=3.1)
