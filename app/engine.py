@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Engine:
         self._choice = attention
         self.cache = cache
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
+        self._stream: Stream | None = None
         self.reset()
 
     @property
@@ -59,9 +61,10 @@ class Engine:
         return self._stream.attention if self._stream else self._choice
 
     def reset(self) -> None:
-        """Forget the stream; the next frame begins another one."""
+        """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []
-        self._stream: Stream | None = None
+        self.streams = 0
+        """So many has the run been; see `Anchor`."""
         self._transform: ImageTransform | None = None
         self._anchor = Anchor(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
 
@@ -84,7 +87,7 @@ class Engine:
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
-        if self._stream is None:
+        if not self.streams:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
         if self._anchor.is_lost:
@@ -120,9 +123,13 @@ class Engine:
         patch = self.preset.network.patch_size
         width, height = frames[0].transform.network_size
         grid = (height // patch, width // patch)
-        # There need not be memory for two.
-        self._stream = None
-        self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
+        if self._stream is not None and self._stream.grid == grid:
+            self._stream.reset()
+        else:
+            # There need not be memory for two.
+            self._stream = None
+            self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
+        self.streams += 1
         return self._advance(frames)
 
     def _advance(self, frames: list[PreparedFrame]) -> list[FrameResult]:
@@ -203,12 +210,16 @@ def load_engine(
     target = _choose_device(device)
     if cache == "fp8":
         check_fp8(attention, target)
-    network = load_network(weights, chosen.network)
     precision = fast_precision(target)
-    if precision == "bf16":
-        prepare_network(network, target)
+    # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
+    with ThreadPoolExecutor(1, "digest") as pool:
+        digest = pool.submit(file_sha256, weights)
+        network = load_network(weights, chosen.network)
+        if precision == "bf16":
+            prepare_network(network, target)
+        network = network.to(target)
     logger.info("loaded %s on %s, %s", weights, target, precision)
-    return Engine(network.to(target), chosen, file_sha256(weights), attention, precision, cache)
+    return Engine(network, chosen, digest.result(), attention, precision, cache)
 
 
 def prepare_network(network: StreamingNetwork, device: torch.device) -> None:

@@ -45,6 +45,10 @@ class FrameEngine(Protocol):
     @property
     def device(self) -> str: ...
 
+    @property
+    def streams(self) -> int:
+        """How many the run has been so far."""
+
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Called by another thread than all else, some frames ahead of ``push``."""
 
@@ -220,6 +224,7 @@ class _Run:
             peak_host_memory_mb=peak_host_memory_mb(),
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
+            streams=self._engine.streams,
             warnings=tuple(self._source.warnings),
         )
 

@@ -81,6 +81,8 @@ class Summary:
     peak_device_memory_mb: float | None = None
     """None on a CPU."""
     attention: str = "auto"
+    streams: int = 0
+    """More than one where the first frames went out of view; see `Anchor`."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -109,6 +111,7 @@ def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
         "precision": info.precision,
         "cache": info.cache,
         "attention": summary.attention,
+        "streams": summary.streams,
         "options": info.options,
         "frames": {
             "read": summary.frames_read,

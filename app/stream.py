@@ -50,7 +50,9 @@ class Stream:
         in_fp8 = cache == "fp8"
         if in_fp8:
             check_fp8(attention, network.image_mean.device)
+        self.grid = grid
         self._network = network
+        self._config = preset.stream
         self._device = network.image_mean.device
         self._half = (precision or plain_precision(self._device)) == "bf16"
         dtype = torch.bfloat16 if self._half else torch.float32
@@ -70,12 +72,17 @@ class Stream:
             backend = choose_attention(attention, sizes, self._device, inputs)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
-        self._policy = keyframe_policy(preset.stream)
+        self._policy = keyframe_policy(self._config)
         self._reference_pose = torch.zeros(9, device=self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
         captured = inputs is not None and backend.capturable and capture
         self._graph: StepGraph[StepOutput] | None = StepGraph() if captured else None
+
+    def reset(self) -> None:
+        """Forget all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
+        self.memory.reset()
+        self._policy = keyframe_policy(self._config)
 
     # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
     @torch.no_grad()

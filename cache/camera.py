@@ -83,3 +83,8 @@ class CameraCache:
     def rollback(self) -> None:
         self._lease = None
         self.slots.rollback()
+
+    def reset(self) -> None:
+        """Forget all frames."""
+        self._lease = None
+        self.slots.reset()

@@ -142,6 +142,14 @@ class FrameCache:
         self.slots.rollback()
         self.log.rollback()
 
+    def reset(self) -> None:
+        """Forget all frames. What they left in the pool is seen no more, and is finite."""
+        self._written = None
+        self._key_norms.zero_()
+        self._kept_norms.zero_()
+        self.slots.reset()
+        self.log.reset()
+
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._written is not None
         size = self.schema.special + self.schema.patches

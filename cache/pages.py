@@ -28,6 +28,10 @@ class SlotWindow:
         self.max_pinned = pinned
         self.window_size = window
         self.total = pinned + window + 1
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all frames."""
         self._pinned: list[int] = []
         self._window: deque[int] = deque()
         self._pending: tuple[int, ...] | None = None
@@ -88,6 +92,10 @@ class SpecialLog:
 
     def __init__(self, pinned: int, budget: int) -> None:
         self.capacity = max(budget, pinned + 4) + 1  # one place is always left for a candidate
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all frames."""
         self.entries = 0
         self._pinned = 0
         self._pending = 0

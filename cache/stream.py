@@ -104,6 +104,13 @@ class StreamMemory:
         self._camera_cache.rollback()
         self._pending = 0
 
+    def reset(self) -> None:
+        """Forget all frames; the memory stays where it is, for another stream."""
+        self._frame_cache.reset()
+        self._camera_cache.reset()
+        self._pending = 0
+        self.frames = 0
+
     @property
     def times(self) -> Tensor:
         if self._is_fixed:

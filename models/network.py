@@ -78,8 +78,12 @@ class StreamingNetwork(nn.Module):
         self.camera_head = CameraHead(config)
         self.depth_head = DPTHead(config, outputs=2)
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
-        self.register_buffer("image_mean", torch.tensor(IMAGE_MEAN).view(3, 1, 1), persistent=False)
-        self.register_buffer("image_std", torch.tensor(IMAGE_STD).view(3, 1, 1), persistent=False)
+        self.make_constants()
+
+    def make_constants(self) -> None:
+        """What no file brings; to be called again where a network made on the meta device gets its weights."""
+        for name, values in (("image_mean", IMAGE_MEAN), ("image_std", IMAGE_STD)):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def store_matrices_in_half(self) -> None:
         """Keep the weights of matrix products and convolutions in bf16, which autocast would cast in every step.

@@ -92,11 +92,12 @@ def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: s
     """As `load_network`, from tensors under our names; a point head that the config leaves out is left out."""
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
+    # Drawing random weights for the full-size network first would take longer than reading its file.
     with torch.device("meta"):
-        expected = StreamingNetwork(config).state_dict()
-    check_tensors(expected, tensors, origin)
-    network = StreamingNetwork(config)
-    network.load_state_dict({name: t.float() for name, t in tensors.items()}, strict=True)
+        network = StreamingNetwork(config)
+    check_tensors(network.state_dict(), tensors, origin)
+    network.load_state_dict({name: t.float() for name, t in tensors.items()}, strict=True, assign=True)
+    network.make_constants()
     return network.eval().requires_grad_(False)
 
 

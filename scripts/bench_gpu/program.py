@@ -78,6 +78,10 @@ class RecordingEngine:
     def attention(self) -> str:
         return self._engine.attention
 
+    @property
+    def streams(self) -> int:
+        return self._engine.streams
+
     def prepare(self, frame: Frame) -> PreparedFrame:
         return self._engine.prepare(frame)
 

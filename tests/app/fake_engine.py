@@ -64,6 +64,7 @@ class FakeEngine:
     precision = "fp32"
     cache = "full"
     attention = "sdpa"
+    streams = 1
     weights_sha256 = "ab" * 32
 
     def __init__(

@@ -69,13 +69,7 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
     monkeypatch.setattr(engine_module, "Anchor", Restless)
     preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
-    streams: list[object] = []
-    results = []
-    for frame in noise_frames(40):
-        results += engine.push(frame)
-        if not streams or engine._stream is not streams[-1]:
-            streams.append(engine._stream)
-    results += engine.finish()
+    results = list(engine.stream(noise_frames(40)))
     assert [result.index for result in results] == [3 * number for number in range(40)]
     assert all(np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).all() for result in results)
-    assert len(streams) >= 3
+    assert engine.streams >= 3

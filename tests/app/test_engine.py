@@ -85,10 +85,13 @@ def test_an_empty_stream_has_no_results() -> None:
 
 
 def test_a_reset_engine_begins_anew() -> None:
-    engine = tiny_engine()
-    first = list(engine.stream(frames(5)))
+    engine = tiny_engine(keyframes="flow", flow_threshold=5.0, max_gap=3, window=2, special_budget=8)
+    first = list(engine.stream(frames(16)))
     engine.reset()
-    again = list(engine.stream(frames(5)))
+    list(engine.stream(frames(9, seed=1)))
+    for other in ((56, 84), (84, 56)):
+        engine.reset()
+        again = list(engine.stream(frames(16, size=other)))
     assert all(same(a, b) for a, b in zip(first, again, strict=True))
 
 

@@ -174,6 +174,20 @@ def test_keyframes_come_out_the_same_with_rejected_frames_between() -> None:
             assert torch.equal(prediction.dense, expected.dense) and torch.equal(prediction.pose, expected.pose)
 
 
+@pytest.mark.parametrize("attention", ["triton", "fa2"])
+def test_a_captured_step_serves_the_next_stream(attention: AttentionChoice) -> None:
+    need(attention)
+    preset = preset_of(keyframes="flow", flow_threshold=20.0, window=4, special_budget=24)
+    images, network = walk(60), network_of(preset, fast=True)
+    stream = Stream(network, preset, GRID, attention)
+    outputs(stream, preset, images.flip(0)[:40])
+    stream.reset()
+    again, anew = outputs(stream, preset, images), outputs(Stream(network, preset, GRID, attention), preset, images)
+    assert again[2] == anew[2]
+    for got, expected in zip(again[:2], anew[:2], strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_a_stream_gives_its_memory_back_as_soon_as_it_is_let_go_of() -> None:
     preset = preset_of(keyframes="every")
     network, images = network_of(preset, fast=True), walk(10)

@@ -27,6 +27,21 @@ def test_every_slot_is_free_or_held_whatever_happens(pinned: int, window: int, f
         assert slots.held <= first + window
 
 
+def test_what_is_reset_is_as_new() -> None:
+    slots, log = SlotWindow(2, 3), SpecialLog(2, 8)
+    for machine in (slots, log):
+        new = copy.deepcopy(vars(machine))
+        machine.begin(2)
+        machine.commit()
+        for _ in range(20):
+            machine.begin(1)
+            machine.commit()
+        machine.begin(1)
+        assert vars(machine) != new
+        machine.reset()
+        assert vars(machine) == new
+
+
 def test_pinned_frames_are_always_visible_and_the_window_is_the_latest() -> None:
     slots, owner = SlotWindow(2, 3), {}
     lease = slots.begin(2)

@@ -81,6 +81,7 @@ class RoomEngine:
     precision = "fp32"
     cache = "full"
     attention = "sdpa"
+    streams = 1
     weights_sha256 = WEIGHTS
     scale_frames = 4
 
