@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from stream_recon.app.metrics import FloatArray, Similarity
 from stream_recon.app.results import FrameResult
 
+UNSURE = 0.1
+"""Of the median confidence: less is next to none."""
 IDENTITY = Similarity(1.0, np.eye(3), np.zeros(3))
 
 
@@ -23,14 +25,15 @@ def similarity_between(earlier: FloatArray, later: FloatArray, scale: float) -> 
 
 
 def depth_ratio(earlier: FrameResult, later: FrameResult) -> float | None:
-    """Median ratio of two depth maps of one picture, over the pixels of which both are surer than of most; None
-    where no pixel has depth in both."""
-    valid = (earlier.depth > 0) & (later.depth > 0)
-    sure = valid.copy()
+    """Ratio of the median depths of two maps of one picture; None where no pixel has depth in both.
+
+    Only pixels of next to no confidence, such as sky, are left out: the surest ones alone lie at some depths rather
+    than others, where the ratio may be another one.
+    """
+    chosen = (earlier.depth > 0) & (later.depth > 0)
     for result in (earlier, later):
-        sure &= result.confidence >= np.median(result.confidence)
-    chosen = sure if sure.any() else valid
-    return float(np.median(earlier.depth[chosen] / later.depth[chosen])) if chosen.any() else None
+        chosen &= result.confidence >= UNSURE * np.median(result.confidence)
+    return float(np.median(earlier.depth[chosen]) / np.median(later.depth[chosen])) if chosen.any() else None
 
 
 def composed(outer: Similarity, inner: Similarity) -> Similarity:

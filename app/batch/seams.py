@@ -1,8 +1,7 @@
 """Windows of one video, each in a world of its own, brought into the first one's.
 
-Two neighbours share the frames of their overlap. The scale between them is the median over these frames of the median
-ratio of their depths, pixel by pixel: the same picture, so no matching is needed. For the rest see
-`worlds.similarity_between`.
+Two neighbours share the frames of their overlap. The scale between them is the median over these frames of
+`worlds.depth_ratio`: the same picture, so no matching is needed. For the rest see `worlds.similarity_between`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,6 +10,7 @@ from stream_recon.app.scenes.draws import Draws, wave
 
 WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
 _HIGHEST = 0.45  # radians that a camera looks up at most
+_FURTHEST = 5.0  # depths of the scene that a hand-held camera travels at most
 
 
 @dataclass
@@ -54,8 +55,10 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tenso
     """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each."""
     # Few frames are what is left of a video with large gaps between them.
     wide = 2.2 if frames <= 4 else 1.0
-    share = (draws.normal(clips, 1, deviation=1.0).exp() * 0.02).clamp(0.0015, 0.14) * wide
-    turn = (draws.normal(clips, 1, deviation=1.0).exp() * 1.1).clamp(0.04, 9.0) * wide * math.pi / 180
+    # Rooms are built around their paths: long and fast ones would end up in halls.
+    fastest = min(0.2, _FURTHEST / frames)
+    share = (draws.normal(clips, 1, deviation=1.1).exp() * 0.02).clamp(0.0015, fastest) * wide
+    turn = (draws.normal(clips, 1, deviation=1.15).exp() * 1.3).clamp(0.04, 12.0) * wide * math.pi / 180
     m = modes[:, None]
     share = torch.where(m == PAN, share * 0.03, share)
     turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
