@@ -189,6 +189,7 @@ def load_engine(
     attention: AttentionChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
     cache: CacheChoice = "full",
+    weights_sha256: str | None = None,
 ) -> Engine:
     """An engine with the embedded weights, or with those of a file.
 
@@ -198,6 +199,7 @@ def load_engine(
         device: ``auto``, ``cuda`` or ``cpu``.
         attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
         cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
+        weights_sha256: of the file, where it is known already.
 
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
@@ -213,7 +215,7 @@ def load_engine(
     precision = fast_precision(target)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
-        digest = pool.submit(file_sha256, weights)
+        digest = pool.submit(lambda: weights_sha256 or file_sha256(weights))
         network = load_network(weights, chosen.network)
         if precision == "bf16":
             prepare_network(network, target)

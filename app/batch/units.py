@@ -70,8 +70,8 @@ class ModelLoader(Protocol):
     def prepare(self) -> None:
         """Do what of the loading needs no GPU and lasts: called in a process that is not told of its GPU yet."""
 
-    def load(self) -> SceneEngine:
-        """Raises StreamReconError."""
+    def load(self, weights_sha256: str | None = None) -> SceneEngine:
+        """``weights_sha256``: of the weights on this machine, where it is known. Raises StreamReconError."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,13 @@ class EngineLoader:
     def prepare(self) -> None:
         import torch  # noqa: F401  # most of the seconds until the first frame; looks for no GPU
 
-    def load(self) -> SceneEngine:
+    def load(self, weights_sha256: str | None = None) -> SceneEngine:
         from stream_recon.app.engine import load_engine
 
         overrides = keyframe_overrides(self.keyframes)
-        return load_engine(self.preset, self.weights, self.device, self.attention, overrides, self.cache)
+        return load_engine(
+            self.preset, self.weights, self.device, self.attention, overrides, self.cache, weights_sha256
+        )
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,11 @@ class Unit:
     window: Window | None = None
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
+
+    @property
+    def weights_sha256(self) -> str:
+        digest: str = self.key["weights"]
+        return digest
 
     @property
     def frames(self) -> int | None:

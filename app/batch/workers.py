@@ -52,7 +52,7 @@ class SerialPool:
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
         with memory_errors():
-            engine = self._loader.load()
+            engine = self._loader.load(units[0].weights_sha256)
         for unit in units:
             if stop.requested:
                 return
@@ -91,6 +91,7 @@ class ProcessPool:
         self._attempts = dict.fromkeys((unit.name for unit in units), 0)
         self._on_event = on_event
         self._stopping = False
+        self._weights_sha256 = units[0].weights_sha256
         workers = [self._start(number) for number in range(min(self._count, len(units)))]
         try:
             # Looked up while the workers import what they need; that takes either side seconds.
@@ -109,7 +110,7 @@ class ProcessPool:
     def _start(self, number: int) -> "_Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), self._weights_sha256)
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
@@ -200,7 +201,7 @@ class _Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, weights_sha256: str) -> None:
     """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
     live_with_parent()
     # Read by torch when it is imported, which has not happened yet in a process just spawned.
@@ -211,7 +212,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         with memory_errors():
-            engine = loader.load()
+            engine = loader.load(weights_sha256)
     except StreamReconError as error:
         pipe.send(error)
         return

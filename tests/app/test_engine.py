@@ -10,6 +10,7 @@ from stream_recon.app import stream as stream_module
 from stream_recon.app.engine import Engine, load_engine
 from stream_recon.app.results import Frame, FrameResult
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
+from stream_recon.models.embedded import EMBEDDED_WEIGHTS, file_sha256
 from tests.networks import tiny_network, tiny_preset
 
 
@@ -64,6 +65,11 @@ def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, mon
     assert load_engine(device="cpu").precision == "bf16"
     cpuinfo.write_text("flags\t\t: fpu avx2 avx512_bf160\n")
     assert load_engine(device="cpu").precision == "fp32"
+
+
+def test_weights_are_told_by_their_digest_which_may_be_known() -> None:
+    assert load_engine(device="cpu").weights_sha256 == file_sha256(EMBEDDED_WEIGHTS)
+    assert load_engine(device="cpu", weights_sha256="ab" * 32).weights_sha256 == "ab" * 32
 
 
 def test_results_come_one_for_each_frame_after_the_scale_frames() -> None:

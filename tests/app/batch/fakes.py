@@ -168,7 +168,8 @@ class RoomLoader:
     def prepare(self) -> None:
         assert "torch" not in sys.modules, "it would have counted its threads already"
 
-    def load(self) -> RoomEngine:
+    def load(self, weights_sha256: str | None = None) -> RoomEngine:
+        assert weights_sha256 in (None, WEIGHTS)
         if self.unusable:
             raise WeightsError("weights of another family")
         if self.crashing:
