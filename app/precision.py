@@ -1,12 +1,12 @@
 """In which numbers a network runs, by the device."""
 
-from pathlib import Path
 from typing import Literal
 
 import torch
 
+from stream_recon.cache.cpu_flags import BF16, cpu_has
+
 Precision = Literal["fp32", "bf16"]
-CPU_INFO, CPU_FLAG = Path("/proc/cpuinfo"), "avx512_bf16"
 
 
 def plain_precision(device: torch.device) -> Precision:
@@ -16,6 +16,6 @@ def plain_precision(device: torch.device) -> Precision:
 
 def fast_precision(device: torch.device) -> Precision:
     """bf16 also on a CPU that has instructions for it; without them it would be slower than fp32."""
-    if device.type == "cpu" and CPU_INFO.is_file() and CPU_FLAG in CPU_INFO.read_text().split():
+    if device.type == "cpu" and cpu_has(BF16):
         return "bf16"
     return plain_precision(device)
