@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from stream_recon.cache import attention
+from stream_recon.cache import attention, cpu_flags
 from stream_recon.cache.attention import TorchAttention, merge_spans
 
 
@@ -33,19 +35,27 @@ def test_attention_by_products_is_attention_however_many_heads_go_at_once(
     q, k, v = (torch.randn(n, 3, 8) for n in (5, 10, 10))
     expected = F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
     torch.testing.assert_close(attention.attend_by_products(q, k, v), expected)
-    more = [torch.cat([torch.full((4, 3, 8), 1e4), x]) for x in (k, v)]
-    torch.testing.assert_close(attention.attend_by_products(q, *more, hidden=4), expected)
+    other = torch.full((4, 3, 8), 1e4)
+    more = [torch.cat([other, x[:6], other, x[6:]]) for x in (k, v)]
+    torch.testing.assert_close(attention.attend_by_products(q, *more, [(0, 4), (10, 14)]), expected)
 
 
-@pytest.mark.parametrize("span", [(300, 900), (0, 500), (10, 1000), (488, 1000)])
-def test_bf16_on_a_cpu_reads_exactly_its_span(span: tuple[int, int]) -> None:
+@pytest.mark.parametrize("flags", ["avx512_bf16", "avx512_bf16 amx_bf16"])
+@pytest.mark.parametrize("spans", [[(300, 900)], [(0, 500)], [(10, 1000)], [(488, 1000)], [(300, 500), (560, 900)]])
+def test_bf16_on_a_cpu_reads_exactly_its_spans(
+    spans: list[tuple[int, int]], flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr(cpu_flags, "CPU_INFO", tmp_path / "cpuinfo")
     q, keys, values = (torch.randn(n, 2, 8).bfloat16() for n in (5, 1000, 1000))
     backend = TorchAttention()
-    backend.plan(5, [span])
-    index = slice(*span)
+    backend.plan(5, spans)
+    index = torch.cat([torch.arange(*span) for span in spans])
     expected = F.scaled_dot_product_attention(*(x.float().transpose(0, 1) for x in (q, keys[index], values[index])))
     result = backend.attend(q, keys, values)
     torch.testing.assert_close(result.float(), expected.transpose(0, 1), atol=0.02, rtol=0.02)
     before = result.clone()
-    keys[: span[0]], values[: span[0]], keys[span[1] :], values[span[1] :] = 1e3, 1e3, 1e3, 1e3
+    unseen = torch.ones(1000, dtype=torch.bool)
+    unseen[index] = False
+    keys[unseen], values[unseen] = 1e3, 1e3
     assert torch.equal(backend.attend(q, keys, values), before)
