@@ -27,26 +27,62 @@ class VoxelTable:
     def __init__(self, voxel: float, bits: int = VOXEL_TABLE_BITS) -> None:
         assert voxel > 0 and 1 <= bits < 40
         self._voxel = voxel
-        self._shift = np.uint64(64 - bits)
+        self._bits = bits
         self._keys = np.zeros(1 << bits, np.uint64)
 
     def take_new(self, xyz: NDArray[np.float32]) -> NDArray[np.intp]:
         """Ascending indices of the points [N, 3] that are the first in their voxel, and remember these voxels."""
+        keys = self.keys(xyz)
+        # Looking first leaves little to do: most points of a frame are in voxels seen before.
+        unknown = self._unknown(keys)
+        indices: NDArray[np.intp] = unknown[first_of_each(keys[unknown])]
+        self._remember(keys[indices])
+        return indices
+
+    def keys(self, xyz: NDArray[np.float32]) -> NDArray[np.uint64]:
+        """The voxels [N] of points [N, 3], each as one number. May be called by any thread."""
         # The top bit tells a key from an empty place.
         keys = np.ones(len(xyz), np.uint64)
         for axis in range(3):
             cells = np.floor(np.divide(xyz[:, axis], self._voxel, dtype=np.float64)).astype(np.int64)
             keys <<= np.uint64(21)
             keys |= cells.view(np.uint64) & np.uint64((1 << 21) - 1)
-        # Fibonacci hashing (Knuth, volume 3, 6.4): the high bits of a product with 2^64 / golden ratio.
-        places = (keys * np.uint64(0x9E3779B97F4A7C15)) >> self._shift
-        # Few points are new: looking first leaves little to sort.
-        unknown = np.flatnonzero(self._keys[places] != keys)
-        new, first = np.unique(keys[unknown], return_index=True)
-        indices: NDArray[np.intp] = unknown[first]
-        self._keys[places[indices]] = new
-        indices.sort()
-        return indices
+        return keys
+
+    def take_new_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """`take_new` for voxels [N] of which no two are the same."""
+        unknown = self._unknown(keys)
+        self._remember(keys[unknown])
+        return unknown
+
+    def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        return np.flatnonzero(self._keys[_places(keys, self._bits)] != keys)
+
+    def _remember(self, keys: NDArray[np.uint64]) -> None:
+        self._keys[_places(keys, self._bits)] = keys
+
+
+def first_of_each(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Ascending indices of the first of each value [N]. By hashing: a stable sort takes twice as long."""
+    bits = len(keys).bit_length() + 1
+    places = _places(keys, bits)
+    holders = np.empty(1 << bits, np.intp)
+    first, pending = [], np.arange(len(keys))
+    while len(pending):
+        here = places[pending]
+        # Backwards, since of several values for one place the last one stays.
+        holders[here[::-1]] = pending[::-1]
+        held = holders[here]
+        first.append(pending[held == pending])
+        # A place's own value is done with; another one that hashes to the same place waits for its turn.
+        pending = pending[keys[held] != keys[pending]]
+    return np.sort(np.concatenate(first)) if first else pending
+
+
+def _places(keys: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    """Fibonacci hashing (Knuth, volume 3, 6.4): the high bits of a product with 2^64 / golden ratio."""
+    places: NDArray[np.uint64] = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
+    return places
 
 
 class PlyFile:
@@ -65,8 +101,12 @@ class PlyFile:
             vertices[name] = xyz[:, axis]
         for channel, name in enumerate(("red", "green", "blue")):
             vertices[name] = rgb[:, channel]
+        self.append_vertices(vertices)
+
+    def append_vertices(self, vertices: NDArray[np.void]) -> None:
+        """Add points [N], laid out as `VERTEX`; see `append`."""
         self._file.append(vertices.tobytes())
-        self.count += len(xyz)
+        self.count += len(vertices)
         self._file.patch(0, _header(self.count))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The files of a stitched result, made from those of its windows without decoding or unprojecting anything again.
 
-That is what keeps a split video fast: depths are scaled where they lie in their files, clouds moved and thinned anew.
+That is what keeps a split video fast: depths are scaled where they lie in their files.
 """
 
 import multiprocessing
@@ -14,20 +14,15 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stream_recon.app.batch.manifest import Mark, mark_of, recorded_files
 from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.seams import Joined
+from stream_recon.app.batch.stitched_cloud import write_cloud
 from stream_recon.app.camera_files import Camera, CameraFiles
 from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path
 from stream_recon.app.depth_scaling import DepthScale
-from stream_recon.app.metrics import Similarity
 from stream_recon.app.output_files import output_errors
-from stream_recon.app.ply import VERTEX, PlyFile, VoxelTable
 from stream_recon.app.worlds import moved_pose
-from stream_recon.app.writers import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 
 FRAMES_A_PROCESS = 500
@@ -35,8 +30,6 @@ FRAMES_A_PROCESS = 500
 MAX_PROCESSES = 16
 PORTION = 100
 """Frames handed to a process at a time."""
-CLOUD_CHUNK = 1_000_000
-"""Points moved at a time."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def write_files(folder: Path, joined: Joined, voxel: float) -> Stitched:
             for number, group in groupby(frames, key=itemgetter(0))
             for portion in _portions(list(group))
         ]
-        _write_cloud(folder, joined, voxel)
+        write_cloud(folder, joined, voxel)
         return Stitched(cameras.result(), dict(mark for marks in carried for mark in marks.result()))
 
 
@@ -139,32 +132,3 @@ def _linked(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _write_cloud(folder: Path, joined: Joined, voxel: float) -> None:
-    """From the windows' clouds, which were thinned in their own units."""
-    voxels, ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
-    try:
-        for window, transform in zip(joined.windows, joined.transforms, strict=True):
-            for vertices in _clouds(window.folder / POINTS_NAME):
-                xyz = _moved_points(vertices, transform)
-                new = voxels.take_new(xyz)
-                rgb = np.stack([vertices[channel][new] for channel in ("red", "green", "blue")], axis=1)
-                ply.append(xyz[new], rgb)
-    finally:
-        ply.close()
-
-
-def _clouds(path: Path) -> Iterator[NDArray[np.void]]:
-    """The points of a file written by `PlyFile`, some at a time."""
-    with output_errors(path), path.open("rb") as file:
-        for line in file:
-            if line == b"end_header\n":
-                break
-        while data := file.read(CLOUD_CHUNK * VERTEX.itemsize):
-            yield np.frombuffer(data, VERTEX, count=len(data) // VERTEX.itemsize)
-
-
-def _moved_points(vertices: NDArray[np.void], transform: Similarity) -> NDArray[np.float32]:
-    xyz = np.stack([vertices[axis] for axis in "xyz"], axis=1).astype(np.float64)
-    return transform.apply(xyz).astype(np.float32)
