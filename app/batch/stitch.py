@@ -23,7 +23,8 @@ from stream_recon.configs.errors import InputError
 def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict[str, Any]:
     """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows' folders.
 
-    Gives what the manifest records; ``seams`` says how well the windows fit.
+    Gives what the manifest records; ``seams`` says how well the windows fit, ``window_seconds`` and
+    ``stitch_seconds`` how long each of them and the joining took.
 
     Raises:
         StreamReconError: windows that share no frame, damaged results, no room.
@@ -57,12 +58,17 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
         else:
             for result in joined.results():
                 gatherer.add(result)
-        summary = _summary(joined.windows, cameras, time.monotonic() - begun)
+        stitching = time.monotonic() - begun
+        summary = _summary(joined.windows, cameras, stitching)
         if len(filled) < len(windows):
             warning = f"it ends in window {len(filled)} of {len(windows)}: the others had no readable frame"
             summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
         replace_json(work / RUN_NAME, run_record(info, summary))
-        record = {**record_of(summary, gatherer, summary.seconds, info.device), "seams": seams}
+        record = record_of(summary, gatherer, summary.seconds, info.device) | {
+            "seams": seams,
+            "window_seconds": [run["timings"]["seconds"] for run in runs],
+            "stitch_seconds": round(stitching, 3),
+        }
         publish(work, out / unit.name, unit.key, record, written.marks)
     clear_windows(out, unit.name)
     return record
