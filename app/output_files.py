@@ -62,11 +62,11 @@ class GrowingFile:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.append(head)
 
-    def append(self, entry: bytes) -> None:
+    def append(self, entry: bytes | memoryview) -> None:
         """Add an entry before the tail, in one write. Raises OutputError; the file is then as it was before."""
         with output_errors(self.path):
             try:
-                _write_all(self._file, entry + self._tail, self._end)
+                _write_all(self._file, b"".join((entry, self._tail)) if self._tail else entry, self._end)
             except OSError:
                 # The tail's old place is still ours, so this needs no room on the disk.
                 _write_all(self._file, self._tail, self._end)
@@ -86,7 +86,7 @@ class GrowingFile:
             self._file = -1
 
 
-def _write_all(file: int, data: bytes, offset: int) -> None:
+def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(file, view, offset)

@@ -1,6 +1,7 @@
 """The cloud of a stitched result: those of its windows, moved into one world and thinned anew.
 
-Which points are new has to be seen in order; moving them need not be done in order, and takes most of the time.
+Which points are new has to be seen in order. Moving them, which takes most of the time, need not be done in order, and
+writing is left to another thread: numpy works on both without Python's lock.
 """
 
 from collections import deque
@@ -36,15 +37,20 @@ def write_cloud(folder: Path, joined: Joined, voxel: float) -> None:
         first = first_of_each(keys)
         return _taken(vertices, first), keys[first]
 
+    def append(vertices: Vertices, indices: NDArray[np.intp]) -> None:
+        ply.append_vertices(_taken(vertices, indices))
+
     chunks = (
         (vertices, transform)
         for window, transform in zip(joined.windows, joined.transforms, strict=True)
         for vertices in _clouds(window.folder / POINTS_NAME)
     )
     try:
-        with ThreadPoolExecutor(THREADS, "cloud") as pool:
-            for vertices, keys in _in_order(pool, move, chunks):
-                ply.append_vertices(_taken(vertices, voxels.take_new_keys(keys)))
+        with ThreadPoolExecutor(THREADS, "cloud") as movers, ThreadPoolExecutor(1, "ply") as writer:
+            moved = _in_order(movers, move, chunks)
+            new = ((vertices, voxels.take_new_keys(keys)) for vertices, keys in moved)
+            for _ in _in_order(writer, append, new):
+                pass
     finally:
         ply.close()
 
