@@ -15,6 +15,7 @@ from stream_recon.app.step_trace import network_size, trace_step
 from stream_recon.cache.flashinfer_attention import WORKSPACE_BYTES
 from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.stream import StreamSchema
+from stream_recon.cache.waves import KEY_BLOCK, PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, plan_waves
 from stream_recon.configs.schema import NetworkConfig, Preset
 
 MEBIBYTE = 2**20
@@ -23,7 +24,7 @@ COMPUTE = torch.bfloat16
 
 # The constants below were fitted to the full-size and the embedded network on an H200 with torch 2.11.0+cu130 and
 # Triton 3.6.0: `scripts/bench gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
-# `--only step,kernels` (504x378, no limit). tests/app/test_budget.py has what was measured.
+# `--only step,kernels,sizes` (no limit). tests/app/test_budget.py has what was measured.
 
 # Constants of the memory.
 CONTEXT_BYTES = 800 * 10**6
@@ -39,10 +40,6 @@ one counts: a prediction must not be too low), and 2.5 where nothing had to be g
 ATTENTION_EFFICIENCY = 0.65
 """Share of the device's matrix rate that a full wave of attention reaches: in the step at 504x378, 14.34 ms for 24
 layers, 71,000 keys and 256 of 264 places."""
-QUERY_BLOCK, KEY_BLOCK = 64, 128
-"""Rows that a block of attention works on, and keys that it reads at once: as `cache.span_attention` has them."""
-BLOCKS_A_MULTIPROCESSOR = 2
-"""Of attention, side by side. All steps that were measured are a single wave of them."""
 FP8_PAGE_BLOCKS = 4
 """Blocks of keys whose time each page of a cache in e4m3 takes on top of its own: the pipeline of reads begins anew in
 each, and values have to become bf16. By the steps at 504x378, 518x294 and 448x252."""
@@ -184,9 +181,10 @@ def step_seconds(
 
 
 def _attention_seconds(network: NetworkConfig, queries: int, keys: int, rates: DeviceRates) -> float:
-    """Of one layer: every wave of blocks takes the time of a full one, which follows from the keys alone."""
-    places = BLOCKS_A_MULTIPROCESSOR * rates.multiprocessors
-    waves = ceil(network.heads * ceil(queries / QUERY_BLOCK) / places)
-    # Two products for each pair of tokens.
-    flops = 4 * waves * places * QUERY_BLOCK * keys * network.head_dim
-    return flops / (rates.matrix_flops * ATTENTION_EFFICIENCY)
+    """Of one layer, in the waves that `plan_waves` makes of it."""
+    places = PROGRAMS_A_MULTIPROCESSOR * rates.multiprocessors
+    blocks = ceil(keys / KEY_BLOCK)
+    waves = plan_waves(network.heads * ceil(queries / QUERY_BLOCK), blocks, places)
+    # Two products for each pair of tokens, in all places at once.
+    block_flops = 4 * places * QUERY_BLOCK * KEY_BLOCK * network.head_dim
+    return waves.cost(blocks, places) * block_flops / (rates.matrix_flops * ATTENTION_EFFICIENCY)

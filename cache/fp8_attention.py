@@ -7,22 +7,14 @@ are between 0 and 1 with most of them small, and three binary digits would be to
 into the weights' exponents, and out of their sum.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import LARGEST, LEAST, Fp8Pages
-from stream_recon.cache.span_attention import (
-    BLOCK_M,
-    BLOCK_N,
-    HEADROOM,
-    LOG2_E,
-    STAGES,
-    WARPS,
-    SpanAttention,
-    _over_span,
-)
+from stream_recon.cache.span_attention import HEADROOM, LOG2_E, SpanAttention, _over_span
+from stream_recon.cache.split_kernels import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
+from stream_recon.cache.waves import KEY_BLOCK, QUERY_BLOCK
 
 WEIGHTS = tl.bfloat16
 """Of the second product. It has fp32's range, and weights need it; values in e4m3 are exact in it."""
@@ -98,12 +90,14 @@ def _slots(start, stop, base, PATCHES: tl.constexpr):
 
 @triton.jit
 def _attend(queries, special_keys, special_values, special_key_descriptor, special_value_descriptor, keys, values,
-            key_descriptor, value_descriptor, key_scales, value_scales, out, spans, base, key_norms, tokens, scale,
-            headroom, PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-            BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr, WEIGHTS: tl.constexpr,
-            LARGEST: tl.constexpr, LEAST: tl.constexpr, ROUNDED: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+            key_descriptor, value_descriptor, key_scales, value_scales, out, sums, totals, spans, base, key_norms,
+            tokens, whole, rest, row_blocks, scale, headroom, PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+            PARTS: tl.constexpr, WEIGHTS: tl.constexpr, LARGEST: tl.constexpr, LEAST: tl.constexpr,
+            ROUNDED: tl.constexpr):  # fmt: skip
+    tile, part, parts = tile_and_part(whole, rest, PARTS)
+    head = tile // row_blocks
+    rows = tile % row_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     columns, channels = tl.arange(0, BLOCK_N), tl.arange(0, D)
     place = rows[:, None] * (H * D) + head * D + channels[None, :]
     q = tl.load(queries + place, mask=rows[:, None] < tokens, other=0.0)
@@ -114,15 +108,21 @@ def _attend(queries, special_keys, special_values, special_key_descriptor, speci
     total = tl.zeros([BLOCK_M], tl.float32)
     # The special tokens end where the pages begin, and nothing of them is ever hidden: they are in the first span.
     start, stop = tl.load(spans), tl.load(spans + 1)
+    special_stop = tl.minimum(stop, base)
+    first_slot, count = _slots(start, stop, base, PATCHES)
+    other_slot, others = _slots(tl.load(spans + 2), tl.load(spans + 3), base, PATCHES)
+    # Shared out are pages, after as many special tokens at a time as a page has patches.
+    heaps = tl.cdiv(tl.maximum(special_stop - start, 0), PATCHES)
+    shares = heaps + count + others
+    begin, end = shares * part // parts, shares * (part + 1) // parts
     acc, total = _over_span(acc, total, q, bound, special_keys, special_values, special_key_descriptor,
-                            special_value_descriptor, start, tl.minimum(stop, base), scale, head, columns, channels,
+                            special_value_descriptor, start + begin * PATCHES,
+                            tl.minimum(special_stop, start + end * PATCHES), scale, head, columns, channels,
                             H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
     largest = tl.maximum(tl.max(tl.abs(q32), 1), LEAST)
     q8 = (q32 * (LARGEST / largest)[:, None]).to(tl.float8e4nv)
     row_scale = largest * (scale / LARGEST)
-    first_slot, count = _slots(start, stop, base, PATCHES)
-    other_slot, others = _slots(tl.load(spans + 2), tl.load(spans + 3), base, PATCHES)
-    for index in tl.range(0, count + others):
+    for index in tl.range(tl.maximum(begin - heaps, 0), tl.maximum(end - heaps, 0)):
         page = tl.where(index < count, first_slot + index, other_slot + index - count)
         score_scale = tl.load(key_scales + page * H + head) * row_scale
         value_scale = tl.load(value_scales + page * H + head)
@@ -135,7 +135,8 @@ def _attend(queries, special_keys, special_values, special_key_descriptor, speci
             acc, total = _over_block(acc, total, q8, page_bound, keys, values, key_descriptor, value_descriptor, page,
                                      PATCHES // BLOCK_N * BLOCK_N, score_scale, inverse, head, columns, channels,
                                      PATCHES, H, D, BLOCK_N, TMA, WEIGHTS, False)  # fmt: skip
-    tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), mask=rows[:, None] < tokens)
+    store_tile(acc, total, out, place, rows[:, None] < tokens, sums, totals, tile, part, whole, rest, channels,
+               BLOCK_M, D, PARTS)  # fmt: skip
 
 
 class Fp8Attention(SpanAttention):
@@ -145,8 +146,11 @@ class Fp8Attention(SpanAttention):
         special_keys, special_values = self._pool(keys), self._pool(values)
         page_keys, page_values = self._pool(pages.keys), self._pool(pages.values)
         tokens, heads, channels = q.shape
-        q, out = q.contiguous(), torch.empty_like(q, memory_format=torch.contiguous_format)
-        _attend[(triton.cdiv(tokens, BLOCK_M), heads)](
+        q = q.contiguous()
+        slots, patches = pages.keys.shape[:2]
+        output = SplitOutput.of(q, triton.cdiv(len(keys), KEY_BLOCK) + slots * triton.cdiv(patches, KEY_BLOCK))
+        waves = output.waves
+        _attend[(waves.programs,)](
             q,
             special_keys.tensor,
             special_values.tensor,
@@ -158,24 +162,30 @@ class Fp8Attention(SpanAttention):
             page_values.descriptor,
             pages.key_scales,
             pages.value_scales,
-            out,
+            output.out,
+            output.sums,
+            output.totals,
             self._inputs.spans,
             len(keys),
             key_norms,
             tokens,
+            waves.whole,
+            waves.rest,
+            output.row_blocks,
             channels**-0.5 * LOG2_E,
             HEADROOM,
-            PATCHES=pages.keys.shape[1],
+            PATCHES=patches,
             H=heads,
             D=channels,
-            BLOCK_M=BLOCK_M,
-            BLOCK_N=BLOCK_N,
+            BLOCK_M=QUERY_BLOCK,
+            BLOCK_N=KEY_BLOCK,
             STAGES=STAGES,
             TMA=special_keys.by_tma,
+            PARTS=waves.parts,
             WEIGHTS=WEIGHTS,
             LARGEST=LARGEST,
             LEAST=LEAST,
             ROUNDED=ROUNDED,
             num_warps=WARPS,
         )
-        return out
+        return output.merged()

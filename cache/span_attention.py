@@ -17,10 +17,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stream_recon.cache.attention import Span, merge_spans
+from stream_recon.cache.split_kernels import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
 from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.waves import KEY_BLOCK, QUERY_BLOCK
 
-BLOCK_M, BLOCK_N, WARPS, STAGES = 64, 128, 4, 3
-"""The fastest of some seventy combinations on an H200, at 978 queries, 16 heads of 64 and 70,000 keys."""
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small ones need the room."""
 LOG2_E = math.log2(math.e)
@@ -60,11 +60,12 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, out, spans, key_norms, tokens, scale, headroom,
-            H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-            TMA: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, key_norms, tokens,
+            whole, rest, row_blocks, scale, headroom, H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+            BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    tile, part, parts = tile_and_part(whole, rest, PARTS)
+    head = tile // row_blocks
+    rows = tile % row_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     columns, channels = tl.arange(0, BLOCK_N), tl.arange(0, D)
     place = rows[:, None] * (H * D) + head * D + channels[None, :]
     q = tl.load(queries + place, mask=rows[:, None] < tokens, other=0.0)
@@ -73,11 +74,19 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, spans,
     bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale) - headroom
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    # Blocks of both spans are counted through, and those from first to last are this part's.
+    blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
+    blocks_in_all = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
+    first, last = blocks_in_all * part // parts, blocks_in_all * (part + 1) // parts
     for span in tl.static_range(2):
-        start, stop = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+        begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+        before = blocks * span
+        start = begin + tl.maximum(first - before, 0) * BLOCK_N
+        stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
         acc, total = _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop,
                                 scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
-    tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), mask=rows[:, None] < tokens)
+    store_tile(acc, total, out, place, rows[:, None] < tokens, sums, totals, tile, part, whole, rest, channels,
+               BLOCK_M, D, PARTS)  # fmt: skip
 
 
 def attend_spans(q: Tensor, keys: "Pool", values: "Pool", spans: Tensor, key_norms: Tensor) -> Tensor:
@@ -86,28 +95,36 @@ def attend_spans(q: Tensor, keys: "Pool", values: "Pool", spans: Tensor, key_nor
     ``key_norms``: float32 [H], at least the norm of every visible key.
     """
     tokens, heads, channels = q.shape
-    q, out = q.contiguous(), torch.empty_like(q, memory_format=torch.contiguous_format)
-    _attend[(triton.cdiv(tokens, BLOCK_M), heads)](
+    q = q.contiguous()
+    output = SplitOutput.of(q, triton.cdiv(len(keys.tensor), KEY_BLOCK))
+    waves = output.waves
+    _attend[(waves.programs,)](
         q,
         keys.tensor,
         values.tensor,
         keys.descriptor,
         values.descriptor,
-        out,
+        output.out,
+        output.sums,
+        output.totals,
         spans,
         key_norms,
         tokens,
+        waves.whole,
+        waves.rest,
+        output.row_blocks,
         channels**-0.5 * LOG2_E,
         HEADROOM,
         H=heads,
         D=channels,
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
+        BLOCK_M=QUERY_BLOCK,
+        BLOCK_N=KEY_BLOCK,
         STAGES=STAGES,
         TMA=keys.by_tma,
+        PARTS=waves.parts,
         num_warps=WARPS,
     )
-    return out
+    return output.merged()
 
 
 class Pool:
@@ -122,7 +139,7 @@ class Pool:
         self.descriptor: Any = tensor
         if self.by_tma:
             strides = [*(tokens * width for _ in pages), width, 1]
-            block = [*(1 for _ in pages), BLOCK_N, channels]
+            block = [*(1 for _ in pages), KEY_BLOCK, channels]
             self.descriptor = TensorDescriptor(tensor, [*pages, tokens, width], strides, block)
 
 

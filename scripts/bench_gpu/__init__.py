@@ -9,10 +9,10 @@ from bench_gpu.measure import begin_table, machine_rates, random_network, releas
 from bench_gpu.original import bench_original, compare
 from bench_gpu.parts import bench_attention
 from bench_gpu.program import bench_embedded, bench_program
-from bench_gpu.steps import bench_eight_bits, bench_kernels, bench_long, bench_step
+from bench_gpu.steps import bench_eight_bits, bench_kernels, bench_long, bench_sizes, bench_step
 from stream_recon.configs.schema import load_preset
 
-TABLES = ("attention", "step", "kernels", "fp8", "program", "embedded", "budgets", "long")
+TABLES = ("attention", "step", "kernels", "sizes", "fp8", "program", "embedded", "budgets", "long")
 STEP_FRAMES = 100
 KERNEL_FRAMES = 60
 PROGRAM_FRAMES = 600
@@ -37,7 +37,7 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
         bench_attention(preset)
     if "budgets" in wanted:
         bench_budgets()
-    if not set(wanted) & {"step", "kernels", "fp8", "program", "long"}:
+    if not set(wanted) & {"step", "kernels", "sizes", "fp8", "program", "long"}:
         return
     release_memory()
     network = random_network(preset)
@@ -47,6 +47,8 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
             compare(theirs, ours)
     if "kernels" in wanted:
         bench_kernels(network, preset, KERNEL_FRAMES)
+    if "sizes" in wanted:
+        bench_sizes(network, preset, KERNEL_FRAMES)
     if "fp8" in wanted:
         bench_eight_bits(network, preset, KERNEL_FRAMES)
     if "program" in wanted:

@@ -1,12 +1,14 @@
 """Tables of the full-size network's step: as the program runs it, by other kernels, and over a long stream."""
 
 import time
+from unittest import mock
 
 import torch
 
 from bench_gpu.measure import GRID, Rates, Variant, begin_table, image_of, measure_step, row
 from bench_gpu.parts import print_parts
 from stream_recon.app.stream import Stream
+from stream_recon.cache import waves
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
@@ -21,6 +23,8 @@ VARIANTS = (
     EIGHT_BITS,
 )
 """Those whose options `Stream` does not have are left out."""
+SIZES = ((28, 37), (27, 36), (21, 37), (18, 32))
+"""Patches high and wide: 518x392 and 504x378 for 4:3, 518x294 and 448x252 for 16:9."""
 
 
 def place_of(preset: Preset) -> str:
@@ -55,6 +59,24 @@ def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> 
     begin_table(f"cache in 8 bits at {place_of(preset)}")
     figures = measure_step(network, preset, GRID, frames, EIGHT_BITS)[1]
     row(f"{EIGHT_BITS.name}, attention {figures.attention}", figures.shown)
+
+
+def bench_sizes(network: StreamingNetwork, preset: Preset, frames: int) -> None:
+    """What splitting attention into parts gives, both ways in turn; see `waves`."""
+    begin_table(
+        f"step with window {preset.stream.window} full, all keyframes: attention in whole tiles, in parts, twice"
+    )
+    for rows, columns in SIZES:
+        for cache in ("full", "fp8"):
+            variant = Variant(cache, "triton", {"cache": cache})
+            took = []
+            for most_parts in (1, waves.MOST_PARTS) * 2:
+                with mock.patch.object(waves, "MOST_PARTS", most_parts):
+                    waves.plan_waves.cache_clear()
+                    took.append(measure_step(network, preset, (rows, columns), frames, variant)[1].p50)
+            waves.plan_waves.cache_clear()
+            shown = ", ".join(f"{milliseconds:.2f}" for milliseconds in took)
+            row(f"{14 * columns}x{14 * rows}, cache {cache}", f"{shown} ms")
 
 
 def bench_long(network: StreamingNetwork, preset: Preset, frames: int) -> None:

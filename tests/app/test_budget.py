@@ -36,12 +36,14 @@ class Measured:
 
 
 MEASURED = [
-    Measured(FULL, 64, (27, 36), BF16, 22.38, 12.31, 14.71),
-    Measured(FULL, 64, (27, 36), E4M3, 30.53, 0, 0),
-    Measured(FULL, 64, (21, 37), BF16, 1e3 / 57.0, 10.50, 12.58),
-    Measured(FULL, 64, (18, 32), BF16, 1e3 / 70.1, 8.64, 10.40),
-    Measured(FULL, 48, (21, 37), E4M3, 1e3 / 45.0, 6.99, 7.99, is_tight=True),
-    Measured(FULL, 64, (18, 32), E4M3, 1e3 / 45.7, 6.62, 7.92, is_tight=True),
+    Measured(FULL, 64, (28, 37), BF16, 24.76, 12.95, 0),
+    Measured(FULL, 64, (28, 37), E4M3, 34.01, 9.24, 0),
+    Measured(FULL, 64, (27, 36), BF16, 22.33, 12.31, 14.71),
+    Measured(FULL, 64, (27, 36), E4M3, 30.40, 0, 0),
+    Measured(FULL, 64, (21, 37), BF16, 1e3 / 59.8, 10.50, 12.58),
+    Measured(FULL, 64, (18, 32), BF16, 1e3 / 80.8, 8.64, 10.40),
+    Measured(FULL, 32, (21, 37), E4M3, 1e3 / 59.4, 6.23, 7.69, is_tight=True),
+    Measured(FULL, 64, (18, 32), E4M3, 1e3 / 58.7, 6.62, 7.92, is_tight=True),
     Measured(SMALL, 8, (12, 16), BF16, 3.55, 0.269, 0),
 ]
 
@@ -98,17 +100,10 @@ def test_more_frames_and_patches_take_more_memory_and_time() -> None:
         assert values[0] < min(values[1:3]) and max(values[1:3]) < values[3]
 
 
-def test_attention_takes_whole_waves() -> None:
+def test_a_few_tokens_more_than_a_wave_cost_a_few_percent() -> None:
     """The full-size network has 16 heads: 16 times 64 queries in each fill 256 of an H200's 264 places."""
     times = [step_seconds(FULL, (1, patches), H200) for patches in (64 * 16 - 6, 64 * 16 - 5)]
-    assert times[1] > 1.5 * times[0]
-
-
-def test_attention_has_the_kernels_blocks() -> None:
-    pytest.importorskip("triton")
-    from stream_recon.cache import span_attention
-
-    assert (budget.QUERY_BLOCK, budget.KEY_BLOCK) == (span_attention.BLOCK_M, span_attention.BLOCK_N)
+    assert 1 < times[1] / times[0] < 1.1
 
 
 def test_a_page_in_e4m3_is_read_in_whole_blocks() -> None:

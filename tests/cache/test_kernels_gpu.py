@@ -21,8 +21,9 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("spans", SPANS)
-@pytest.mark.parametrize("queries", [5, 198, 792])
+@pytest.mark.parametrize("queries", [5, 198, 792, 2900])
 def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int) -> None:
+    """In one part and in several; 2,900 queries of 6 heads are a wave and some more on an H200."""
     from stream_recon.cache.span_attention import Pool, attend_spans
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (queries, POOL, POOL + 1))
