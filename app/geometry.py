@@ -1,6 +1,5 @@
 """Depth maps to points, and the few rigid-body formulas that writers, viewer and evaluation share."""
 
-import math
 from dataclasses import dataclass
 
 import cv2
@@ -114,29 +113,6 @@ def invert_pose(T: NDArray[np.floating]) -> NDArray[np.float64]:
     inverse[..., :3, 3] = -np.einsum("...ij,...j->...i", R_inverse, pose[..., :3, 3])
     inverse[..., 3, 3] = 1.0
     return inverse
-
-
-def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
-    """Ascending indices of the first point in each cell of a grid with edge ``voxel`` through the origin."""
-    assert voxel > 0, voxel
-    if not len(xyz):
-        return np.empty(0, np.intp)
-    # Axis by axis: numpy's reductions over rows of three take many times as long.
-    cells = [np.floor(np.divide(xyz[:, axis], voxel, dtype=np.float64)) for axis in range(3)]
-    lowest = [float(c.min()) for c in cells]
-    assert np.isfinite(lowest).all(), "points must be finite"
-    spans = [float(c.max()) - low + 1 for c, low in zip(cells, lowest, strict=True)]
-    if math.prod(spans) < 2.0**62:
-        keys = np.zeros(len(xyz), np.int64)
-        for c, low, span in zip(cells, lowest, spans, strict=True):
-            keys *= int(span)
-            keys += (c - low).astype(np.int64)
-        first = np.unique(keys, return_index=True)[1]
-    else:
-        # Too many cells for one integer each: a stray point far away, or a tiny voxel.
-        first = np.unique(np.stack(cells, axis=1), axis=0, return_index=True)[1]
-    first.sort()
-    return first
 
 
 def rotation_angle_deg(R: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -19,10 +19,11 @@ from stream_recon.app.camera_files import CAMERAS_NAME, TRAJECTORY_NAME, Camera,
 from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.geometry import frame_points, transform_points
 from stream_recon.app.output_files import PART_SUFFIX, output_errors, replace_json
-from stream_recon.app.ply import PlyFile, VoxelTable
+from stream_recon.app.ply import PlyFile
 from stream_recon.app.result_folder import result_of
 from stream_recon.app.results import FrameResult, PoseRevision
 from stream_recon.app.run_record import PROGRAM, RUN_NAME, RunInfo, Summary, run_record
+from stream_recon.app.voxels import VoxelTable
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 

@@ -1,4 +1,4 @@
-"""Invariants of unprojection, voxels and rotations."""
+"""Invariants of unprojection and rotations."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from stream_recon.app.geometry import (
     rotation_angle_deg,
     rotation_matrix,
     transform_points,
-    voxel_first,
 )
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
 from stream_recon.configs.schema import PointsConfig
@@ -122,20 +121,6 @@ def test_edge_pixels_give_no_points() -> None:
     # The 3x4 block keeps its 1x2 inside; the ring of its 14 neighbours goes too.
     assert np.count_nonzero(points.xyz[:, 2] == 2.0) == 2
     assert np.count_nonzero(points.xyz[:, 2] == 1.0) == 120 - 12 - 14
-
-
-def test_one_point_a_voxel_and_it_is_the_first() -> None:
-    xyz = np.random.default_rng(2).uniform(-1, 1, (5000, 3)).astype(np.float32)
-    kept = voxel_first(xyz, 0.1)
-    cells = [tuple(c) for c in np.floor(xyz.astype(np.float64) / 0.1).astype(int)]
-    first_seen = {cell: i for i, cell in reversed(list(enumerate(cells)))}
-    assert sorted(first_seen.values()) == kept.tolist()
-
-
-def test_voxels_survive_huge_extents() -> None:
-    xyz = np.array([[0, 0, 0], [1e9, -1e9, 1e9], [0.001, 0.001, 0.001], [1e9, 1e9, 0]], np.float64)
-    assert voxel_first(xyz, 0.01).tolist() == [0, 1, 3]
-    assert voxel_first(np.empty((0, 3), np.float32), 0.01).shape == (0,)
 
 
 def test_poses_invert_and_move_points() -> None:
