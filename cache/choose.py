@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 FP8_CAPABILITY = (8, 9)
 """From here on (Ada, Hopper) tensor cores multiply e4m3."""
+WAIT = (
+    "timing attention kernels, once on this machine; if FlashInfer has to be compiled, that takes some minutes "
+    "(--attention triton does without it)"
+)
 TIE = 1.02
 """FlashInfer stays where another kernel is faster by less than this."""
 
@@ -127,6 +131,8 @@ def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inpu
     path = timings_file()
     known = read_timings(path)
     if key not in known:
+        if any(name in KERNELS for name in names):
+            logger.warning(WAIT)
         times = {}
         for name in names:
             try:

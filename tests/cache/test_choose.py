@@ -55,7 +55,11 @@ def test_fa3_is_refused_where_the_gpu_is_no_hopper(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_the_fastest_is_timed_once_and_flashinfer_wins_a_tie(
-    times: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    times: dict[str, float],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: object,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[str] = []
 
@@ -71,8 +75,10 @@ def test_the_fastest_is_timed_once_and_flashinfer_wins_a_tie(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
     assert asked == [*times, expected]
+    assert choose.WAIT in caplog.messages
+    caplog.clear()
     assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
-    assert asked == [*times, expected, expected]
+    assert asked == [*times, expected, expected] and not caplog.messages
     choose.timings_file().write_text("no JSON")
     assert choose_attention("auto", sizes(), CUDA, INPUTS) == expected
 
