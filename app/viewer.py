@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -74,13 +75,17 @@ class Viewer:
         self._dress_page()
         self.scene = ViewerScene(self._server)
         self.panel = ViewerPanel(
-            self._server, round(100 * points.confidence_quantile), self._touch, self._queue_download
+            self._server,
+            round(100 * points.confidence_quantile),
+            self._touch,
+            lambda client: self._queue(self._send_ply, client),
+            lambda client: self._queue(self._show_all, client),
         )
         self._status = ""
         self._wake = threading.Condition()
         self._inbox: deque[_Arrival | PoseRevision] = deque()
         self._heavy: deque[_Arrival] = deque()
-        self._downloads: deque[Any] = deque()
+        self._requests: deque[Callable[[], None]] = deque()
         self._busy = False
         self._touched = False
         self._next_update = 0.0
@@ -194,9 +199,9 @@ class Viewer:
             self._next_update = min(self._next_update, time.monotonic() + 0.05)
             self._wake.notify()
 
-    def _queue_download(self, client: Any) -> None:
+    def _queue(self, serve: Callable[[Any], None], client: Any) -> None:
         with self._wake:
-            self._downloads.append(client)
+            self._requests.append(partial(serve, client))
             self._wake.notify()
 
     def _work(self) -> None:
@@ -204,20 +209,20 @@ class Viewer:
         while not self._closed.is_set():
             with self._wake:
                 wait_s = self._next_update - time.monotonic()
-                if not self._inbox and not self._downloads and (not self._touched or wait_s > 0):
+                if not self._inbox and not self._requests and (not self._touched or wait_s > 0):
                     self._wake.wait(wait_s if self._touched else None)
                 item = self._inbox.popleft() if self._inbox else None
                 result = item.result if isinstance(item, _Arrival) else None
                 if result is not None:
                     self._heavy.remove(item)  # type: ignore[arg-type]
-                client = self._downloads.popleft() if self._downloads else None
+                request = self._requests.popleft() if self._requests else None
                 self._busy = True
             if isinstance(item, _Arrival):
                 self._take_in(item, result)
             elif item is not None:
                 self._take_revisions(item)
-            if client is not None:
-                self._send_ply(client)
+            if request is not None:
+                request()
             self._touched = self._touched or item is not None
             if self._touched and time.monotonic() >= self._next_update:
                 self._update()
@@ -292,6 +297,10 @@ class Viewer:
             client.add_notification("No PLY", str(error), color="red")
             return
         client.send_file_download("points.ply", content, save_immediately=True)
+
+    def _show_all(self, client: Any) -> None:
+        self.panel.let_go()
+        self.scene.show_all(client, self.store, self.timeline)
 
     def ply_bytes(self) -> bytes:
         """The points on the page, in world axes, as a binary PLY."""

@@ -171,6 +171,12 @@ class ChunkStore:
         """The chunk that holds frame ``ordinal``."""
         return next(c for c in reversed(self.chunks) if c.first <= ordinal <= c.last)
 
+    def sample(self, count: int) -> NDArray[np.float32]:
+        """About ``count`` of the settled points, in world axes [n, 3]."""
+        stride = max(1, self.total // count)
+        parts = [transform_points(c.T_world_anchor, c.points.xyz[::stride]) for c in self.chunks]
+        return np.concatenate(parts) if parts else np.empty((0, 3), np.float32)
+
     def count_in_cone(self, apex: NDArray[np.float64], end: NDArray[np.float64], slope: float) -> int:
         """Settled points between ``apex`` and ``end`` (world, [3]), no further from that line than ``slope`` times
         their distance along it."""

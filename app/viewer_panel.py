@@ -13,11 +13,16 @@ class ViewerPanel:
     """Buttons, sliders and the status text.
 
     ``changed`` is called, from a thread of the server, whenever a user moved something that the page depends on;
-    ``download`` with the client that asked for the PLY.
+    ``download`` with the client that asked for the PLY, ``show_all`` with one that wants to see everything.
     """
 
     def __init__(
-        self, server: Any, min_rank: int, changed: Callable[[], None], download: Callable[[Any], None]
+        self,
+        server: Any,
+        min_rank: int,
+        changed: Callable[[], None],
+        download: Callable[[Any], None],
+        show_all: Callable[[Any], None],
     ) -> None:
         gui = server.gui
         self.paused = False
@@ -29,6 +34,9 @@ class ViewerPanel:
             lambda event: download(event.client)
         )
         with gui.add_folder("View"):
+            gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
+                lambda event: show_all(event.client)
+            )
             self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
             self._min_rank = gui.add_slider(
                 "Confidence", 0, 95, 1, min_rank, hint="Hide this share (%) of each frame's pixels, least sure first"
@@ -78,6 +86,10 @@ class ViewerPanel:
             cameras=bool(self._cameras.value and not self._from_here.value),
             path=bool(self._path.value),
         )
+
+    def let_go(self) -> None:
+        """Bind the view to no camera any more."""
+        self._follow.value = self._from_here.value = False
 
     def show_status(self, text: str) -> None:
         self._status.content = text

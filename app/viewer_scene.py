@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.geometry import quaternion_xyzw, rotation_angle_deg
 from stream_recon.app.viewer_chunks import Chunk, ChunkPoints, ChunkStore
+from stream_recon.app.viewer_overview import Frame, overview
 from stream_recon.app.viewer_timeline import Timeline, View
 
 CAMERA = (122, 132, 150)
@@ -28,6 +29,9 @@ IN_THE_WAY = 10
 GROWN = 1.2
 """Points by now over those at the last look for a clear view, from which on it is worth another."""
 MAX_PATH_VERTICES = 2000
+OVERVIEW_POINTS = 20_000
+PANEL_PIXELS = 335
+"""Of the page's width, under viser's panel."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,17 @@ class ViewerScene:
         with client.atomic():
             client.camera.position = position
             client.camera.look_at = target
+
+    def show_all(self, client: Any, store: ChunkStore, timeline: Timeline) -> None:
+        """Put a browser's view where it has nearly all points and cameras in it."""
+        if self._first is None:
+            return
+        camera = client.camera
+        frame = Frame.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        points, path = store.sample(OVERVIEW_POINTS), timeline.path(OVERVIEW_POINTS)
+        position, target = overview(points, path, self._first[:3, 2], -self._first[:3, 1], frame)
+        with client.atomic():
+            camera.position, camera.look_at = position, target
 
     def viewpoint(
         self, T_world_camera: NDArray[np.float64], back: float, lift: float

@@ -207,14 +207,14 @@ class FakeBrowser:
 def test_the_download_button_sends_what_the_provider_gives_or_says_why_not(viewer: Viewer) -> None:
     browser = FakeBrowser()
     viewer.ply_provider = lambda: b"ply of the result folder"
-    viewer._queue_download(browser)
+    viewer._queue(viewer._send_ply, browser)
     assert viewer.flush()
 
     def fails() -> bytes:
         raise FileNotFoundError("points.ply is not written yet")
 
     viewer.ply_provider = fails
-    viewer._queue_download(browser)
+    viewer._queue(viewer._send_ply, browser)
     assert viewer.flush()
     assert browser.files == [("points.ply", b"ply of the result folder")]
     assert browser.notes == ["No PLY: points.ply is not written yet"]

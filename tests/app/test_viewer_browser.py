@@ -14,8 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.viewer import Viewer
+from stream_recon.app.viewer_overview import Frame
+from stream_recon.app.viewer_scene import PANEL_PIXELS
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
+from tests.app.test_viewer_overview import places
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -191,6 +194,27 @@ def test_a_late_browser_sees_everything(browser: Any, fed: tuple[Viewer, Feeder]
     assert wait_for(lambda: points_on_page(browser)) == viewer.points_shown
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.05)
     assert not browser.find_elements("xpath", "//button[contains(., 'Pause')]")
+
+
+def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 30 and points_on_page(browser))
+    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    viewer.panel._follow.value = True
+    feeder.stop()
+    assert viewer.flush()
+
+    def in_view() -> float:
+        camera = client.camera
+        frame = Frame.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        points = viewer.store.sample(2000).astype(np.float64)
+        return float((places(points, camera.position, camera.look_at, frame) < 1).all(axis=1).mean())
+
+    assert in_view() < 0.9
+    press(browser, "Show all")
+    wait_for(lambda: in_view() > 0.93)
+    assert not viewer.panel.follow
 
 
 def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
