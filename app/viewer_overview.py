@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TILT_DEG = 35.0
+TILT_DEG = 25.0
 """How far the view looks down."""
 LEFT_OUT = 0.01
 """Share of the points, the furthest out on each side, that need not be in view."""
