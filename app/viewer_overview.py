@@ -15,7 +15,7 @@ LEAST_RIGHT = 0.3
 
 
 @dataclass(frozen=True)
-class Frame:
+class FreeView:
     """What of a page is free: tangents of the angles from the view's axis to its borders."""
 
     left: float
@@ -23,7 +23,7 @@ class Frame:
     upright: float
 
     @classmethod
-    def of_page(cls, fov: float, width: float, height: float, panel: float) -> "Frame":
+    def of_page(cls, fov: float, width: float, height: float, panel: float) -> "FreeView":
         """``fov``: from top to bottom, in radians; sizes in pixels, ``panel`` at the right."""
         upright = float(np.tan(fov / 2))
         aside = upright * width / height
@@ -35,10 +35,10 @@ def overview(
     path: NDArray[np.floating],
     forward: NDArray[np.floating],
     up: NDArray[np.floating],
-    frame: Frame,
+    free: FreeView,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Position and target [3] of a view from behind and above that has nearly all ``points`` [N, 3], and the whole of
-    ``path`` [M, 3], within its ``frame``.
+    ``path`` [M, 3], within the ``free`` part of the page.
 
     ``forward``: where the view looks, seen from above; ``up``: [3], of length one.
     """
@@ -60,8 +60,8 @@ def overview(
     x, y, z = (seen - centre).T
     # Left of the middle there may be more room than right of it: the axis then lies right of the centre, by `shift` for
     # each unit of distance, and both borders are `half` from the centre.
-    half, shift = (frame.left + frame.right) / 2, (frame.left - frame.right) / 2
-    needed = [(-x - frame.left * z) / half, (x - frame.right * z) / half, np.abs(y) / frame.upright - z]
+    half, shift = (free.left + free.right) / 2, (free.left - free.right) / 2
+    needed = [(-x - free.left * z) / half, (x - free.right * z) / half, np.abs(y) / free.upright - z]
     distance = MARGIN * max(float(np.max(need)) for need in needed)
     target = (centre + np.array([shift * distance, 0, 0])) @ axes
     return target - distance * ahead, target

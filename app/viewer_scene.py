@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.geometry import quaternion_xyzw, rotation_angle_deg
 from stream_recon.app.viewer_chunks import Chunk, ChunkPoints, ChunkStore
-from stream_recon.app.viewer_overview import Frame, overview
+from stream_recon.app.viewer_overview import FreeView, overview
 from stream_recon.app.viewer_timeline import Timeline, View
 
 CAMERA = (122, 132, 150)
@@ -253,9 +253,9 @@ class ViewerScene:
         if self._first is None:
             return
         camera = client.camera
-        frame = Frame.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
         points, path = store.sample(OVERVIEW_POINTS), timeline.path(OVERVIEW_POINTS)
-        position, target = overview(points, path, self._first[:3, 2], -self._first[:3, 1], frame)
+        position, target = overview(points, path, self._first[:3, 2], -self._first[:3, 1], free)
         with client.atomic():
             camera.position, camera.look_at = position, target
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.viewer import Viewer
-from stream_recon.app.viewer_overview import Frame
+from stream_recon.app.viewer_overview import FreeView
 from stream_recon.app.viewer_scene import PANEL_PIXELS
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
@@ -207,9 +207,9 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
 
     def in_view() -> float:
         camera = client.camera
-        frame = Frame.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
         points = viewer.store.sample(2000).astype(np.float64)
-        return float((places(points, camera.position, camera.look_at, frame) < 1).all(axis=1).mean())
+        return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
 
     assert in_view() < 0.9
     press(browser, "Show all")
