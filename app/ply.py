@@ -31,8 +31,8 @@ class PlyFile:
         self.append_vertices(vertices)
 
     def append_vertices(self, vertices: NDArray[np.void]) -> None:
-        """Add points [N], laid out as `VERTEX`; see `append`."""
-        self._file.append(np.ascontiguousarray(vertices).view(np.uint8).data)
+        """Add points [N], laid out as `VERTEX` without gaps between them; see `append`."""
+        self._file.append(vertices.view(np.uint8).data)
         self.count += len(vertices)
         self._file.patch(0, _header(self.count))
 

@@ -243,10 +243,7 @@ class ViewerScene:
 
     def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Put a browser's view behind (``back``) and above (``lift``) a camera, in units of the typical depth."""
-        position, target = self.viewpoint(T_world_camera, back, lift)
-        with client.atomic():
-            client.camera.position = position
-            client.camera.look_at = target
+        _place(client, *self.viewpoint(T_world_camera, back, lift))
 
     def show_all(self, client: Any, store: ChunkStore, timeline: Timeline) -> None:
         """Put a browser's view where it has nearly all points and cameras in it."""
@@ -255,9 +252,7 @@ class ViewerScene:
         camera = client.camera
         free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
         points, path = store.sample(OVERVIEW_POINTS), timeline.path(OVERVIEW_POINTS)
-        position, target = overview(points, path, self._first[:3, 2], -self._first[:3, 1], free)
-        with client.atomic():
-            camera.position, camera.look_at = position, target
+        _place(client, *overview(points, path, self._first[:3, 2], -self._first[:3, 1], free))
 
     def viewpoint(
         self, T_world_camera: NDArray[np.float64], back: float, lift: float
@@ -299,3 +294,8 @@ class ViewerScene:
         position, target = self.viewpoint(self._first, back, back / 2)
         camera = self._server.initial_camera
         camera.position, camera.look_at = position, target
+
+
+def _place(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+    with client.atomic():
+        client.camera.position, client.camera.look_at = position, target

@@ -38,7 +38,7 @@ class VoxelTable:
         # The top bit tells a key from an empty place.
         keys = np.ones(len(xyz), np.uint64)
         for axis in range(3):
-            cells = np.floor(np.divide(xyz[:, axis], self._voxel, dtype=np.float64)).astype(np.int64)
+            cells = _cells(xyz[:, axis], self._voxel).astype(np.int64)
             keys <<= np.uint64(21)
             keys |= cells.view(np.uint64) & np.uint64((1 << 21) - 1)
         return keys
@@ -86,7 +86,7 @@ def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
     if not len(xyz):
         return np.empty(0, np.intp)
     # Axis by axis: numpy's reductions over rows of three take many times as long.
-    cells = [np.floor(np.divide(xyz[:, axis], voxel, dtype=np.float64)) for axis in range(3)]
+    cells = [_cells(xyz[:, axis], voxel) for axis in range(3)]
     lowest = [float(c.min()) for c in cells]
     assert np.isfinite(lowest).all(), "points must be finite"
     spans = [float(c.max()) - low + 1 for c, low in zip(cells, lowest, strict=True)]
@@ -100,3 +100,8 @@ def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
     first = np.unique(np.stack(cells, axis=1), axis=0, return_index=True)[1]
     first.sort()
     return first
+
+
+def _cells(coordinates: NDArray[np.floating], voxel: float) -> NDArray[np.float64]:
+    cells: NDArray[np.float64] = np.floor(np.divide(coordinates, voxel, dtype=np.float64))
+    return cells

@@ -131,7 +131,7 @@ def _article(store: Store, row: Row, number: int) -> str:
     counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
     counts += f", {result['damaged']} damaged" if result["damaged"] else ""
     notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
-    notes += "".join(f'<p class="note">{escape(_seam(seam))}</p>' for seam in result.get("seams", []))
+    notes += "".join(f'<p class="note">{escape(describe_seam(seam))}</p>' for seam in result.get("seams", []))
     if result.get("metric") is False and row.figures:
         notes += '<p class="note">Lengths are in the unit of the truth, which is not metric.</p>'
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
@@ -139,7 +139,8 @@ def _article(store: Store, row: Row, number: int) -> str:
     return f'<article id="scene-{number}">{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
 
 
-def _seam(seam: Mapping[str, Any]) -> str:
+def describe_seam(seam: Mapping[str, Any]) -> str:
+    """A seam of a split scene's record, in a line of text."""
     share = seam["position_error_of_path"]
     of_path = f" ({100 * share:.1f} % of the path)" if share is not None else ""
     return (
