@@ -1,0 +1,147 @@
+"""Which keyframes are matched with which, and how: neighbours and those that should see the same, where the poses
+say so; and those that look alike, wherever the poses put them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.geometry import invert_pose
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.views import View, carried
+
+NEIGHBOURS = 4
+COVISIBLE = 6
+MIN_OVERLAP = 0.25
+SPACING = 3
+"""Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""
+FAR = 60
+"""Frames; the poses of keyframes further apart are not trusted to guide."""
+ALIKE = 3
+"""Candidates of each keyframe by looks alone."""
+MIN_LIKENESS = 0.12
+RADIUS = 0.12
+"""Of the longer side: how far from its predicted place a match may be."""
+
+Kind = Literal["near", "covisible", "loop"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Two keyframes, by their positions among the keyframes, the earlier one first."""
+
+    first: int
+    second: int
+    kind: Kind
+    guided: bool
+
+
+@dataclass
+class PairMatches:
+    """What matching gave."""
+
+    matches: dict[tuple[int, int], Matches] = field(default_factory=dict)
+    """Of the accepted pairs."""
+    loops: set[tuple[int, int]] = field(default_factory=set)
+    tried: int = 0
+    tried_far: int = 0
+
+
+def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
+    """Pairs worth matching, each once.
+
+    Args:
+        views: the keyframes.
+        alike: [N, N], see `likeness`.
+    """
+    found: dict[tuple[int, int], Candidate] = {}
+    shared = overlaps(views, lens)
+    for second in range(len(views)):
+        for first in range(max(0, second - NEIGHBOURS), second):
+            found[first, second] = Candidate(first, second, "near", guided=True)
+        earlier = np.arange(max(0, second - NEIGHBOURS))
+        for first in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
+            guided = views[second].index - views[first].index <= FAR
+            found[first, second] = Candidate(first, second, "covisible", guided)
+        remote = np.array([i for i in earlier if (i, second) not in found and second - i > 2 * NEIGHBOURS], np.intp)
+        for first in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
+            found[first, second] = Candidate(first, second, "loop", guided=False)
+    return sorted(found.values(), key=lambda c: (c.first, c.second))
+
+
+def _best(positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int) -> list[int]:
+    """The positions of the best scores, at most ``count``, none within `SPACING` of a better one."""
+    chosen: list[int] = []
+    for at in np.argsort(-score, kind="stable"):
+        if score[at] < least or len(chosen) == count:
+            break
+        if all(abs(int(positions[at]) - other) >= SPACING for other in chosen):
+            chosen.append(int(positions[at]))
+    return chosen
+
+
+def overlaps(views: Sequence[View], lens: Lens) -> NDArray[np.float32]:
+    """[N, N] (row: whose points; only columns before it are filled) share of a view's points that the other sees."""
+    shared = np.zeros((len(views), len(views)), np.float32)
+    forward = np.array([view.T_world_camera[:3, 2] for view in views])
+    inverse = invert_pose(np.array([view.T_world_camera for view in views]))
+    for i, view in enumerate(views):
+        uv, z = view.grid.pixels()
+        uv, z = uv[::2], z[::2]
+        if not len(uv):
+            continue
+        # Cameras that look apart by more than 75 degrees share nothing that could be matched.
+        for j in np.flatnonzero(forward[:i] @ forward[i] > 0.25):
+            there, depth = carried(lens, uv, z, inverse[j] @ view.T_world_camera)
+            seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
+            shared[i, j] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen))
+    return shared
+
+
+def match_pairs(
+    views: Sequence[View],
+    features: Sequence[Features],
+    lens: Lens,
+    wanted: Sequence[Candidate],
+    workers: int = 2,
+    advance: Callable[[], None] | None = None,
+) -> PairMatches:
+    """Match and verify every candidate, several at a time.
+
+    Args:
+        advance: called after each pair.
+    """
+    radius = RADIUS * 2 * max(lens.cx, lens.cy)
+
+    def one(pair: Candidate) -> Matches:
+        a, b = features[pair.first], features[pair.second]
+        if pair.guided:
+            T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
+            predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
+            found = verify(a, b, match(a, b, predicted, radius), MIN_GUIDED)
+            if len(found) >= MIN_UNGUIDED or pair.kind == "covisible":
+                return found
+            # The network may be wrong there.
+            anywhere = verify(a, b, match(a, b), MIN_UNGUIDED)
+            return anywhere if len(anywhere) > len(found) else found
+        return verify(a, b, match(a, b), MIN_UNGUIDED)
+
+    result = PairMatches()
+    with ThreadPoolExecutor(workers) as pool:
+        for pair, found in zip(wanted, pool.map(one, wanted), strict=True):
+            result.tried += 1
+            result.tried_far += not pair.guided
+            if len(found):
+                result.matches[pair.first, pair.second] = found
+                if not pair.guided:
+                    result.loops.add((pair.first, pair.second))
+            if advance:
+                advance()
+    return result
+
+
