@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.metrics import FloatArray, Similarity
+from stream_recon.app.evaluation.metrics import FloatArray, Similarity
 from stream_recon.app.results import FrameResult
 
 UNSURE = 0.1

@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from stream_recon.app.camera_files import Camera
+from stream_recon.app.evaluation.metrics import Similarity
 from stream_recon.app.geometry import rotation_angle_deg
-from stream_recon.app.metrics import Similarity
-from stream_recon.app.result_folder import ResultFolder, result_of
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.folder import ResultFolder, result_of
 from stream_recon.app.results import FrameResult
 from stream_recon.app.worlds import IDENTITY, composed, depth_ratio, moved, similarity_between
 from stream_recon.configs.errors import InputError

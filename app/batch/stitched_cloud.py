@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.batch.seams import Joined
+from stream_recon.app.evaluation.metrics import Similarity
 from stream_recon.app.geometry import transform_points
-from stream_recon.app.metrics import Similarity
-from stream_recon.app.output_files import output_errors
-from stream_recon.app.ply import VERTEX, PlyFile
+from stream_recon.app.output.files import output_errors
+from stream_recon.app.output.ply import VERTEX, PlyFile
+from stream_recon.app.output.writer import POINTS_NAME
 from stream_recon.app.voxels import VoxelTable, first_of_each
-from stream_recon.app.writers import POINTS_NAME
 
 CHUNK = 250_000
 """Points moved at a time."""

@@ -14,14 +14,14 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from stream_recon.app.batch.depth_scaling import DepthScale
 from stream_recon.app.batch.manifest import Mark, mark_of, recorded_files
 from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.seams import Joined
 from stream_recon.app.batch.stitched_cloud import write_cloud
-from stream_recon.app.camera_files import Camera, CameraFiles
-from stream_recon.app.depth_files import DEPTH_FOLDER, depth_path
-from stream_recon.app.depth_scaling import DepthScale
-from stream_recon.app.output_files import output_errors
+from stream_recon.app.output.cameras import Camera, CameraFiles
+from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
+from stream_recon.app.output.files import output_errors
 from stream_recon.app.worlds import moved_pose
 from stream_recon.configs.errors import OutputError
 
