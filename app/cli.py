@@ -104,7 +104,7 @@ def reconstruct_command(
 
     Works with SOURCE alone. The viewer's address is printed first; results are written as they come.
     """
-    from stream_recon.app.commands import FrameChoice, ModelChoice, ViewerChoice, reconstruct_source
+    from stream_recon.app.commands.reconstruct import FrameChoice, ModelChoice, ViewerChoice, reconstruct_source
 
     return reconstruct_source(
         source,
@@ -123,7 +123,7 @@ def view_command(
     port: Port = 8080,
 ) -> int:
     """Show a finished (or interrupted) result in the browser until Ctrl-C."""
-    from stream_recon.app.commands import ViewerChoice, view_folder
+    from stream_recon.app.commands.reconstruct import ViewerChoice, view_folder
 
     return view_folder(folder, ViewerChoice(host, port, keep_open=True))
 
@@ -142,8 +142,8 @@ def eval_command(
     keyframes: Keyframes = None,
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
-    from stream_recon.app.evaluate import run
-    from stream_recon.app.memory import memory_errors
+    from stream_recon.app.commands.evaluate import run
+    from stream_recon.app.run.process_memory import memory_errors
 
     with memory_errors():
         return run(
@@ -250,7 +250,7 @@ def plan_command(
 
     Nothing is reconstructed, and no GPU is needed.
     """
-    from stream_recon.app.plan import run
+    from stream_recon.app.commands.plan import run
 
     return run(source, memory=memory, preset=preset, write=write, overwrite=overwrite)
 

@@ -45,7 +45,7 @@ class Fp8FrameCache(FrameCache):
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
         pages = self._pages[layer]
         if self._inputs is not None and len(self._written[0].written) == 1:
-            from stream_recon.cache.fp8_store import store_frame  # needs Triton
+            from stream_recon.cache.kernels.fp8_store import store_frame  # needs Triton
 
             store_frame(k, v, keys, values, pages, key_norms, self._inputs)
         else:

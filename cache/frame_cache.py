@@ -110,7 +110,9 @@ class FrameCache:
         assert self._written is not None, "attend outside a step"
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
         if self._inputs is not None and len(self._written[0].written) == 1:
-            from stream_recon.cache.store import store_frame  # needs Triton, which only GPU builds of torch bring
+            from stream_recon.cache.kernels.store import (
+                store_frame,  # needs Triton, which only GPU builds of torch bring
+            )
 
             store_frame(k, v, keys, values, key_norms, self.schema.special, self._inputs)
         else:

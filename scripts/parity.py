@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from stream_recon.app.stream import Stream
+from stream_recon.app.engine.stream import Stream
 from stream_recon.configs.errors import StreamReconError
 from stream_recon.configs.schema import Preset, preset_from_tables
 from stream_recon.models.network import StreamingNetwork

@@ -12,8 +12,8 @@ from typing import Any
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
-from stream_recon.app.interrupts import StopRequest
-from stream_recon.app.memory import memory_errors
+from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

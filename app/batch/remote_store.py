@@ -24,8 +24,8 @@ from stream_recon.app.batch.remote_lock import remote_lock
 from stream_recon.app.batch.scene_run import guarded, reconstruct_unit
 from stream_recon.app.batch.stitch import stitch
 from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Outcome, SceneEngine, Unit
-from stream_recon.app.depth_files import DEPTH_FOLDER
-from stream_recon.app.run_record import RUN_NAME
+from stream_recon.app.output.depth import DEPTH_FOLDER
+from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 

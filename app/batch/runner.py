@@ -13,7 +13,7 @@ from stream_recon.app.batch.summary import Row, Totals, summary_record, write_su
 from stream_recon.app.batch.units import Event, Model, ModelLoader, Outcome, Unit, UnitProgress, longest_first
 from stream_recon.app.batch.windows import window_units
 from stream_recon.app.batch.workers import Pool
-from stream_recon.app.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
 
 logger = logging.getLogger(__name__)

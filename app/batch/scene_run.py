@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import check_target, publish, remove_result
 from stream_recon.app.batch.seams import MisplacedError
 from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
-from stream_recon.app.output_files import output_errors
-from stream_recon.app.pipeline import reconstruct
-from stream_recon.app.run_record import RunInfo, Summary
-from stream_recon.app.writers import ResultWriter
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.output.files import output_errors
+from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.gather import Gatherer
 from stream_recon.app.batch.manifest import MANIFEST_NAME, publish, remove_result
 from stream_recon.app.batch.scene_run import WorkFolder, record_of
 from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.stitched_files import write_files
 from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Unit
-from stream_recon.app.camera_files import Camera
-from stream_recon.app.memory import peak_host_memory_mb
-from stream_recon.app.output_files import output_errors, replace_json
-from stream_recon.app.result_folder import ResultFolder, read_result
-from stream_recon.app.run_record import RUN_NAME, RunInfo, Summary, run_record
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.files import output_errors, replace_json
+from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary, run_record
+from stream_recon.app.run.process_memory import peak_host_memory_mb
 from stream_recon.configs.errors import InputError
 
 

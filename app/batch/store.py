@@ -11,8 +11,8 @@ from stream_recon.app.batch.manifest import Check, check_manifest
 from stream_recon.app.batch.scene_run import clear_work, guarded, reconstruct_unit
 from stream_recon.app.batch.stitch import clear_windows, stitch
 from stream_recon.app.batch.units import Model, Outcome, SceneEngine, Unit
-from stream_recon.app.depth_files import DEPTH_FOLDER
-from stream_recon.app.output_files import replace_file
+from stream_recon.app.output.depth import DEPTH_FOLDER
+from stream_recon.app.output.files import replace_file
 
 
 class Store(Protocol):

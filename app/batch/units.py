@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from stream_recon.app.commands.evaluate import keyframe_overrides
 from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.evaluate import keyframe_overrides
-from stream_recon.app.pipeline import FrameEngine
-from stream_recon.app.sources import Source
+from stream_recon.app.run.pipeline import FrameEngine
+from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import ConfigError, WeightsError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
@@ -113,7 +113,7 @@ class EngineLoader:
         import torch  # noqa: F401  # most of the seconds until the first frame; looks for no GPU
 
     def load(self, weights_sha256: str | None = None) -> SceneEngine:
-        from stream_recon.app.engine import load_engine
+        from stream_recon.app.engine.engine import load_engine
 
         overrides = keyframe_overrides(self.keyframes)
         return load_engine(

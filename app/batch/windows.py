@@ -3,7 +3,7 @@
 import dataclasses
 
 from stream_recon.app.batch.units import WINDOWS_FOLDER, Unit, Window
-from stream_recon.app.sources import Source
+from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
 
 MIN_OVERLAP = 12

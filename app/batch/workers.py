@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
-from stream_recon.app.interrupts import StopRequest
-from stream_recon.app.memory import memory_errors
+from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from stream_recon.app.datasets.frames import has_images, images_in
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
-from stream_recon.app.readers import capture_frame_count, list_images, open_capture
-from stream_recon.app.sequences import read_sequence
+from stream_recon.app.datasets.sequence import read_sequence
+from stream_recon.app.video.readers import capture_frame_count, list_images, open_capture
 from stream_recon.configs.errors import InputError
 
 VIDEO_SUFFIXES = frozenset(
@@ -47,7 +47,7 @@ def count_video(path: Path) -> int | None:
 
 
 def load_sequence(path: Path) -> Recording:
-    """See `stream_recon.app.sequences`."""
+    """See `stream_recon.app.datasets.sequence`."""
     sequence = read_sequence(path)
     sparse = (path / "sparse").is_dir()
     return Recording(

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
+from stream_recon.app.datasets.sequence import DepthMap, DepthPoints
 from stream_recon.app.results import Intrinsics
-from stream_recon.app.sequences import DepthMap, DepthPoints
-from stream_recon.app.sources import Source
+from stream_recon.app.video.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
+from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
 
 DepthTruth = DepthMap | DepthPoints

@@ -14,8 +14,8 @@ from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import number_rows, read_text
-from stream_recon.app.readers import natural_key
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.video.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 MILLIMETRES = 1000.0

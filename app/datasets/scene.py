@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stream_recon.app.datasets.catalogue import reader_named
 from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.sources import Source, open_source
+from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from bench_gpu.measure import Variant, begin_table, measure_step, random_network, release_memory, row
-from stream_recon.app.budget import CONTEXT_BYTES, measure_rates
-from stream_recon.app.choices import Choice, choices, parse_memory
+from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
+from stream_recon.app.planning.search import Choice, choices, parse_memory
 from stream_recon.configs.preset_file import preset_to_toml
 from stream_recon.configs.schema import Preset, load_preset, preset_names
 

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bench_gpu.measure import begin_table, release_memory, row
-from stream_recon.app.engine import Engine, prepare_network
-from stream_recon.app.pipeline import reconstruct
-from stream_recon.app.progress import progress_bar
-from stream_recon.app.readers import Reader, VideoReader, open_capture
+from stream_recon.app.commands.progress import progress_bar
+from stream_recon.app.engine.engine import Engine, prepare_network
+from stream_recon.app.engine.stream import Stream
+from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
-from stream_recon.app.run_record import RunInfo, Summary
-from stream_recon.app.sources import Source
-from stream_recon.app.stream import Stream
-from stream_recon.app.writers import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.video.readers import Reader, VideoReader, open_capture
+from stream_recon.app.video.sources import Source
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from stream_recon.app import commands
-from stream_recon.app.commands import default_output
-from stream_recon.app.result_folder import read_result
+from stream_recon.app.commands import reconstruct as commands
+from stream_recon.app.commands.reconstruct import default_output
+from stream_recon.app.output.folder import read_result
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
@@ -111,7 +111,7 @@ def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[
 
 def test_fps_and_preset_options(run: Run, tmp_path: Path, loaded: list[tuple[Any, ...]]) -> None:
     write_video(tmp_path / "a.mp4", 30)
-    shutil.copy(Path(commands.__file__).parents[1] / "configs" / "small.toml", tmp_path / "own.toml")
+    shutil.copy(Path(commands.__file__).parents[2] / "configs" / "small.toml", tmp_path / "own.toml")
     assert run("a.mp4", "-o", "out", "--no-viewer", "--fps", "2", "--preset", "own.toml", "--keyframes", "every") == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [0, 5, 10, 15, 20, 25]
     assert (loaded[0][0], loaded[0][4]) == ("own.toml", {"stream.keyframes": "every"})
@@ -239,7 +239,7 @@ def test_a_path_is_never_mistaken_for_a_command(
 
 
 def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream_recon.app import evaluate
+    from stream_recon.app.commands import evaluate
 
     seen: list[Any] = []
 

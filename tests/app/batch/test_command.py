@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app.batch import units
-from stream_recon.app.result_folder import read_result
+from stream_recon.app.output.folder import read_result
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, RoomLoader
 from tests.app.boxroom import room_result, walk_pose

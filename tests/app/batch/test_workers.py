@@ -9,7 +9,7 @@ import pytest
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.units import Event, UnitProgress, longest_first
 from stream_recon.app.batch.workers import ProcessPool
-from stream_recon.app.interrupts import StopRequest
+from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import RoomLoader, RoomScene, batch_of, result_files, room_scene, run, states, unit_of
 

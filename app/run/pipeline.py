@@ -1,0 +1,274 @@
+"""Source, engine, writer and viewer at work side by side.
+
+A thread decodes and resizes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded
+queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
+wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from stream_recon.app.output.run_record import Summary
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
+from stream_recon.app.run.channel import Channel
+from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import OutputError, StreamReconError
+
+FILE_FRAMES_AHEAD = 8
+"""Small images wait; enough of them to bridge a frame that is slow to decode."""
+LIVE_FRAMES_AHEAD = 1
+"""A frame that waits is an old one by the time it is looked at."""
+RESULTS_BEHIND = 16
+CHECKPOINT_SECONDS = 5.0
+POLL_SECONDS = 0.1
+PROGRESS_SECONDS = 0.1
+"""Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
+
+
+class FrameEngine(Protocol):
+    """What the pipeline needs of an engine."""
+
+    @property
+    def attention(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def streams(self) -> int:
+        """How many the run has been so far."""
+
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        """Called by another thread than all else, some frames ahead of ``push``."""
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
+
+    def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
+
+
+class ResultViewer(Protocol):
+    """What the pipeline needs of a viewer. ``add`` and ``revise`` return at once."""
+
+    @property
+    def paused(self) -> bool: ...
+
+    def add(self, result: FrameResult) -> None: ...
+
+    def revise(self, revision: PoseRevision) -> None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: told after some frames, and after the last one."""
+
+    frames: int
+    frame_hint: int | None
+    keyframes: int
+    dropped: int
+    fps: float
+    """Over the last frames."""
+    memory_mb: float
+    """Of the device where it is a GPU, else of this process; the peak."""
+
+
+def reconstruct(
+    source: Source,
+    engine: FrameEngine,
+    writer: ResultWriter,
+    viewer: ResultViewer | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Run a whole source through an engine into a result folder.
+
+    Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
+    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once.
+
+    Raises:
+        StreamReconError: from source, engine or writer. What was finished before is in the folder, and
+            ``run.json`` says that the run was interrupted.
+    """
+    run = _Run(source, engine, writer, viewer, on_progress)
+    try:
+        with stop_on_signals() as stop, ThreadPoolExecutor(2, "pipeline") as pool:
+            decoding = pool.submit(run.decode)
+            writing = pool.submit(run.write)
+            try:
+                run.step_through(stop)
+            finally:
+                run.stop_threads()
+            # First the writer: where both failed, the disk is what the user has to look at.
+            writing.result()
+            decoding.result()
+            interrupted = stop.requested and not source.live
+    except StreamReconError:
+        if run.writer_failed:
+            # The counts may still fit where a whole frame did not.
+            with suppress(OutputError):
+                writer.checkpoint(run.summary(interrupted=True))
+        else:
+            writer.finish(run.summary(interrupted=True))
+        raise
+    finally:
+        writer.close()
+    summary = run.summary(interrupted=interrupted)
+    writer.finish(summary)
+    return summary
+
+
+class _Run:
+    def __init__(
+        self,
+        source: Source,
+        engine: FrameEngine,
+        writer: ResultWriter,
+        viewer: ResultViewer | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.writer_failed = False
+        self._source = source
+        self._engine = engine
+        self._writer = writer
+        self._viewer = viewer
+        self._on_progress = on_progress
+        self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
+        self._results: Channel[FrameResult | PoseRevision] = Channel(RESULTS_BEHIND)
+        self._begun = time.monotonic()
+        self._read = 0
+        self._reconstructed = 0
+        self._keyframes = 0
+        self._pushed_at: dict[int, float] = {}
+        self._latencies_ms = array("f")
+        self._recent: deque[float] = deque(maxlen=20)
+        self._next_report = 0.0
+
+    def decode(self) -> None:
+        """Body of the first thread."""
+        try:
+            for frame in self._source:
+                if not self._frames.send(self._engine.prepare(frame)):
+                    return
+        finally:
+            self._frames.close()
+
+    def step_through(self, stop: StopRequest) -> None:
+        """Body of the main thread."""
+        while not stop.requested and not self._frames.exhausted:
+            frame = self._frames.receive(POLL_SECONDS)
+            if frame is None:
+                continue
+            self._wait_while_paused(stop)
+            self._read += 1
+            self._pushed_at[frame.index] = time.monotonic()
+            with memory_errors():
+                results = self._engine.push(frame)
+            if not self._hand_on(results):
+                return
+        with memory_errors():
+            results = self._engine.finish()
+        self._hand_on(results)
+        self._report()
+
+    def write(self) -> None:
+        """Body of the third thread."""
+        checked = time.monotonic()
+        try:
+            for item in self._results:
+                if isinstance(item, PoseRevision):
+                    self._writer.revise(item)
+                else:
+                    self._writer.add(item)
+                self._show(item)
+                if time.monotonic() - checked > CHECKPOINT_SECONDS:
+                    self._writer.checkpoint(self.summary(interrupted=True))
+                    checked = time.monotonic()
+        except StreamReconError:
+            self.writer_failed = True
+            raise
+        finally:
+            self._results.close(discard=True)
+
+    def stop_threads(self) -> None:
+        """Let both threads come to their end: the decoder at once, the writer when it has written what it got."""
+        self._frames.close(discard=True)
+        self._source.interrupt()
+        self._results.close()
+
+    def summary(self, *, interrupted: bool) -> Summary:
+        """The run so far."""
+        p50, p95 = (
+            (round(float(v), 2) for v in np.percentile(np.array(self._latencies_ms), (50, 95)))
+            if self._latencies_ms
+            else (None, None)
+        )
+        return Summary(
+            interrupted=interrupted,
+            frames_read=self._read,
+            frames_reconstructed=self._reconstructed,
+            keyframes=self._keyframes,
+            frames_dropped=self._source.dropped,
+            frames_damaged=self._source.damaged,
+            seconds=time.monotonic() - self._begun,
+            latency_p50_ms=p50,
+            latency_p95_ms=p95,
+            peak_host_memory_mb=peak_host_memory_mb(),
+            peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
+            attention=self._engine.attention,
+            streams=self._engine.streams,
+            warnings=tuple(self._source.warnings),
+        )
+
+    def _hand_on(self, results: Sequence[FrameResult | PoseRevision]) -> bool:
+        """To the writer; False if it has failed."""
+        now = time.monotonic()
+        for result in results:
+            if isinstance(result, FrameResult):
+                self._reconstructed += 1
+                self._keyframes += result.is_keyframe
+                self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
+                self._recent.append(now)
+            if not self._results.send(result):
+                return False
+        if now >= self._next_report:
+            self._report()
+        return True
+
+    def _report(self) -> None:
+        if self._on_progress is not None and self._recent:
+            self._on_progress(self._progress())
+            self._next_report = time.monotonic() + PROGRESS_SECONDS
+
+    def _show(self, item: FrameResult | PoseRevision) -> None:
+        if self._viewer is None:
+            return
+        if isinstance(item, PoseRevision):
+            self._viewer.revise(item)
+        else:
+            self._viewer.add(item)
+
+    def _wait_while_paused(self, stop: StopRequest) -> None:
+        """Hold the engine while a user looks around. A live source drops and counts what comes meanwhile."""
+        while self._viewer is not None and self._viewer.paused and not stop.requested:
+            time.sleep(POLL_SECONDS / 2)
+
+    def _progress(self) -> Progress:
+        spent = self._recent[-1] - self._recent[0]
+        device_memory = peak_device_memory_mb(self._engine.device)
+        return Progress(
+            frames=self._reconstructed,
+            frame_hint=self._source.frame_hint,
+            keyframes=self._keyframes,
+            dropped=self._source.dropped,
+            fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
+            memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
+        )

@@ -1,0 +1,296 @@
+"""One way in for every kind of input: video file, folder of images, camera, stream address.
+
+>>> with open_source("walk.mp4", stride=2) as source:
+...     for frame in source:
+...         frame.index, frame.timestamp, frame.rgb.shape
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from stream_recon.app.results import Frame
+from stream_recon.app.video.live import LiveReader
+from stream_recon.app.video.readers import (
+    IMAGE_SUFFIXES,
+    ImageReader,
+    Reader,
+    VideoReader,
+    capture_frame_count,
+    list_images,
+    open_capture,
+)
+from stream_recon.configs.errors import ConfigError, InputError
+
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ADDRESS_TIMEOUT_SECONDS = 10.0
+
+
+class Source:
+    """Frames of one input, in order, after the choice of which ones. Iterate once; a context manager."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        stride: int = 1,
+        fps: float | None = None,
+        start: float | None = None,
+        end: float | None = None,
+        max_frames: int | None = None,
+    ) -> None:
+        """See `open_source` for the options.
+
+        Raises:
+            ConfigError: an option that chooses nothing.
+        """
+        _check_choice(stride, fps, start, end, max_frames)
+        self._reader = reader
+        self._stride = stride
+        self._fps = fps
+        self._start = start or 0.0
+        self._end = math.inf if end is None else end
+        self._max_frames = max_frames
+        self._to_skip = 0
+        self._frames = self._choose()
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    @property
+    def live(self) -> bool:
+        """Frames come by the clock; those that nobody takes in time are dropped. Files never drop."""
+        return self._reader.live
+
+    @property
+    def damaged(self) -> int:
+        """Frames so far that should be there and could not be decoded."""
+        return self._reader.damaged
+
+    @property
+    def dropped(self) -> int:
+        """Frames so far that a live source sent while the one before was still waiting."""
+        return self._reader.dropped
+
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong so far without ending the run, one line each."""
+        return list(self._reader.warnings)
+
+    @property
+    def frame_hint(self) -> int | None:
+        """About how many frames will come; containers err, so it is for progress bars alone."""
+        total = self._reader.frame_hint
+        if total is None:
+            return self._max_frames
+        rate = self._reader.rate
+        seconds = max(0.0, min(total / rate, self._end) - self._start)
+        chosen = seconds * min(rate, self._fps) if self._fps else seconds * rate / self._stride
+        hint = max(1, math.ceil(chosen - 1e-6))
+        return hint if self._max_frames is None else min(hint, self._max_frames)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return self
+
+    def __next__(self) -> Frame:
+        """
+        Raises:
+            InputError: images of different sizes; no frame at all was readable or within the chosen range.
+        """
+        return next(self._frames)
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
+        self._reader.close()
+
+    def skip(self, frames: int, *, read_through: bool = False) -> None:
+        """Pass over so many of the frames that would come first; images are not decoded, videos not converted.
+
+        Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
+        have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
+        """
+        assert self._fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
+        self._to_skip = frames
+        if frames and not read_through and self._reader.seek(frames * self._stride):
+            self._to_skip = 0
+
+    def interrupt(self) -> None:
+        """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
+        if self._reader.live:
+            self._reader.close()
+
+    def _choose(self) -> Iterator[Frame]:
+        count = 0
+        frames = self._every_stride() if self._fps is None else self._nearest_to_grid(self._fps)
+        for frame in frames:
+            yield frame
+            count += 1
+            if count == self._max_frames:
+                return
+        if not count and not self._reader.live:
+            raise InputError(self._why_nothing())
+
+    def _within(self) -> Iterator[tuple[int, float]]:
+        while (step := self._reader.grab()) is not None:
+            if step[1] >= self._end:
+                return
+            if step[1] >= self._start:
+                yield step
+
+    def _every_stride(self) -> Iterator[Frame]:
+        due = -1
+        for index, timestamp in self._within():
+            if index >= due and self._to_skip:
+                due = index + self._stride
+                self._to_skip -= 1
+                continue
+            # Not a remainder: a live source may have dropped the very frame that was due.
+            if index >= due and (rgb := self._reader.retrieve()) is not None:
+                due = index + self._stride
+                yield Frame(index, timestamp, rgb)
+
+    def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
+        """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
+
+        A live source takes the first of these frames instead, since waiting for the others would delay it.
+        """
+        cell, best, error = -1, None, math.inf
+        origin: float | None = None
+        covered = 0.0
+        for index, timestamp in self._within():
+            origin = timestamp if origin is None else origin
+            position = (timestamp - origin) * fps
+            here = math.floor(position + 0.5)
+            covered = position + fps / self._reader.rate
+            if here != cell:
+                if best is not None:
+                    yield best
+                cell, best, error = here, None, math.inf
+            if abs(position - here) < error and not (self.live and error < math.inf):
+                rgb = self._reader.retrieve()
+                if rgb is not None:
+                    best, error = Frame(index, timestamp, rgb), abs(position - here)
+                    if self.live:
+                        yield best
+                        best = None
+        # A last point after the end of the last frame is none of this source's.
+        if best is not None and cell < covered - 1e-6:
+            yield best
+
+    def _why_nothing(self) -> str:
+        if self._reader.damaged:
+            return f"not one frame of {self.name} is readable"
+        return f"{self.name} has no frame between --start {self._start:g} s and --end {self._end:g} s"
+
+
+def open_source(
+    spec: str,
+    *,
+    stride: int = 1,
+    fps: float | None = None,
+    start: float | None = None,
+    end: float | None = None,
+    max_frames: int | None = None,
+) -> Source:
+    """Open a video file, an image file, a folder of images, a camera number or a stream address.
+
+    Args:
+        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
+            A path that exists wins over a camera number.
+        stride: take every n-th frame.
+        fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
+        start, end: seconds in the source's own time; ``end`` is left out.
+        max_frames: stop after so many frames taken.
+
+    Raises:
+        InputError: nothing there, or nothing that can be decoded.
+        ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
+    """
+    _check_choice(stride, fps, start, end, max_frames)
+    reader = _open_reader(spec, fps)
+    resample = None if isinstance(reader, ImageReader) else fps
+    if resample is not None and stride != 1:
+        reader.close()
+        raise ConfigError("use --fps or --stride, not both")
+    return Source(reader, stride=stride, fps=resample, start=start, end=end, max_frames=max_frames)
+
+
+def _open_reader(spec: str, fps: float | None) -> Reader:
+    if ADDRESS.match(spec):
+        return _open_address(spec)
+    path = Path(spec).expanduser()
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if not exists:
+        if spec.isascii() and spec.isdecimal():
+            return LiveReader(open_capture(int(spec), f"camera {spec}"), f"camera {spec}")
+        raise InputError(f"no such file or folder: {spec}")
+    if path.is_dir():
+        return _open_folder(path, fps)
+    if path.is_char_device():
+        return LiveReader(open_capture(str(path), str(path)), str(path))
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return ImageReader([path], path.name, fps)
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if empty:
+        raise InputError(f"{spec} is an empty file")
+    return VideoReader(open_capture(str(path), path.name), path.name, path)
+
+
+def without_password(address: str) -> str:
+    """An address fit for messages and result files: without ``user:password@``."""
+    return re.sub(r"(?<=://)[^/]*@", "", address)
+
+
+def _open_address(spec: str) -> Reader:
+    name = without_password(spec)
+    capture = open_capture(spec, name, ADDRESS_TIMEOUT_SECONDS)
+    # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
+    if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
+        return VideoReader(capture, name)
+    return LiveReader(capture, name)
+
+
+def _open_folder(path: Path, fps: float | None) -> Reader:
+    try:
+        images = list_images(path)
+        inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not images:
+        looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
+        where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
+        raise InputError(f"no images in {path} ({where})")
+    return ImageReader(images, path.resolve().name, fps)
+
+
+def _check_choice(
+    stride: int, fps: float | None, start: float | None, end: float | None, max_frames: int | None
+) -> None:
+    if stride < 1:
+        raise ConfigError(f"--stride must be at least 1, not {stride}")
+    if fps is not None and not 0 < fps < math.inf:
+        raise ConfigError(f"--fps must be above 0, not {fps:g}")
+    if start is not None and not 0 <= start < math.inf:
+        raise ConfigError(f"--start must be 0 or more seconds, not {start:g}")
+    if end is not None and not end > (start or 0.0):
+        raise ConfigError(f"--end ({end:g} s) must lie after --start ({start or 0.0:g} s)")
+    if max_frames is not None and max_frames < 1:
+        raise ConfigError(f"--max-frames must be at least 1, not {max_frames}")
