@@ -5,21 +5,21 @@ Synthesis, 2000). The loss is Cauchy's; where the start is far off call it again
 time from the last solution and without the observations that are now far off.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import StopTest, minimise
-from stream_recon.app.mapping.problem import Observations, Problem, Scene
+from stream_recon.app.mapping.problem import Problem, Scene
 from stream_recon.app.mapping.relative import Links
 from stream_recon.app.mapping.residuals import (
     Losses,
-    Sightings,
     linearise_sightings,
+    order_sightings,
     pixel_errors,
     sightings_cost,
+    squared_errors,
 )
 from stream_recon.app.mapping.schur import Elimination, Normal, damped_square
 from stream_recon.app.mapping.variables import Variables
@@ -27,8 +27,6 @@ from stream_recon.app.mapping.variables import Variables
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-_NEAR = 1e-3
-"""Of the usual depth: nearer points count as behind the camera."""
 _UNDAMPED = 1e-9
 """Damping for what is said of a solution: what nothing holds stays solvable."""
 
@@ -101,8 +99,7 @@ def adjust(
 
     ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations (pixels where they have
     none). ``tolerance``: the share of the cost that a step has to lower it by for another one to be taken.
-    ``should_stop``: asked before each iteration; the best scene so far is returned. Raises ValueError where arrays
-    do not fit one another.
+    ``should_stop``: asked before each iteration; the best scene so far is returned.
     """
     model = _Adjustment(problem, loss_scale)
     found = minimise(model, model.start, iterations, tolerance, should_stop)
@@ -120,8 +117,7 @@ def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformati
     reduced = model.elimination.reduced(normal, _UNDAMPED)
     information, _, _ = model.elimination.lens_system(reduced)
     errors, _ = pixel_errors(model.start, model.sightings)
-    square = (errors**2).sum(axis=0) * model.sightings.inverse_sigma**2
-    square = square[np.isfinite(square)]
+    square = squared_errors(errors, model.sightings)
     # The median of the sum of two squared normal variables is 2 log 2.
     variance = float(np.median(square) / (2 * np.log(2))) if len(square) else 1.0
     return LensInformation(information, variance)
@@ -131,9 +127,8 @@ class _Adjustment:
     """`levenberg.Model` over `Variables`. Cameras that may move come first, observations in their order."""
 
     def __init__(self, problem: Problem, loss_scale: float) -> None:
-        scene, seen, priors = problem.scene, problem.observations, problem.priors
+        scene, priors = problem.scene, problem.priors
         count = len(scene.T_world_camera)
-        _check(problem)
         fixed = np.zeros(count, bool) if problem.fixed is None else np.asarray(problem.fixed, bool).copy()
         if count and not fixed.any():
             fixed[0] = True
@@ -141,9 +136,10 @@ class _Adjustment:
         self.free = int(count - fixed.sum())
         rank = np.empty(count, np.intp)
         rank[self.order] = np.arange(count)
-        self.sorted = np.lexsort((seen.point, rank[seen.camera]))
         self.start = Variables.of(scene, self.order)
-        self.sightings, depth = _sightings(problem, rank, self.sorted, self.start)
+        self.sightings, self.sorted, depth = order_sightings(
+            problem.observations, rank, self.start, scene.lens, problem.priors.depth_sigma
+        )
         self.size = 7 if self.sightings.log_depth is not None else 6
         self.elimination = Elimination(self.sightings, self.free, len(scene.points))
         self.losses = Losses(loss_scale, priors.depth_loss_scale)
@@ -207,48 +203,3 @@ def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> N
     normal.camera[:, 6], normal.camera[:, :, 6], normal.camera[:, 6, 6] = 0, 0, 1
     normal.camera_gradient[:, 6] = 0
     normal.camera_lens[:, 6] = 0
-
-
-def _sightings(problem: Problem, rank: IntArray, order: IntArray, start: Variables) -> tuple[Sightings, float]:
-    """Observations in ``order``, and the usual depth of the points at the start (NaN where none is seen)."""
-    seen, scene = problem.observations, problem.scene
-    taken: Observations = seen.take(order)
-    camera = rank[taken.camera]
-    sigma = np.ones(len(taken)) if taken.sigma is None else np.asarray(taken.sigma, np.float64)
-    log_depth = inverse = None
-    if taken.depth is not None:
-        depth = np.asarray(taken.depth, np.float64)
-        known = np.isfinite(depth) & (depth > 0)
-        log_depth = np.log(np.where(known, depth, 1.0))
-        inverse = known / problem.priors.depth_sigma
-    pixel = np.ascontiguousarray((np.asarray(taken.pixel, np.float64) - (scene.lens.cx, scene.lens.cy)).T)
-    per_camera = np.bincount(camera, minlength=len(rank))
-    sightings = Sightings(camera, per_camera, taken.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
-    _, z = pixel_errors(start, sightings)
-    ahead = z[z > 0]
-    usual = float(np.median(ahead)) if len(ahead) else float("nan")
-    return replace(sightings, near=_NEAR * usual if len(ahead) else 0.0), usual
-
-
-def _check(problem: Problem) -> None:
-    scene, seen = problem.scene, problem.observations
-    count = len(seen)
-    shapes: Sequence[tuple[str, object, tuple[int, ...]]] = (
-        ("camera", seen.camera, (count,)),
-        ("point", seen.point, (count,)),
-        ("pixel", seen.pixel, (count, 2)),
-        ("sigma", seen.sigma, (count,)),
-        ("depth", seen.depth, (count,)),
-        ("T_world_camera", scene.T_world_camera, (len(scene.T_world_camera), 4, 4)),
-        ("log_depth_scale", scene.log_depth_scale, (len(scene.T_world_camera),)),
-        ("fixed", problem.fixed, (len(scene.T_world_camera),)),
-    )
-    for name, array, shape in shapes:
-        if array is not None and np.shape(array) != shape:  # type: ignore[arg-type]
-            raise ValueError(f"{name} is {np.shape(array)}, not {shape}")  # type: ignore[arg-type]
-    for name, index, limit in (
-        ("camera", seen.camera, len(scene.T_world_camera)),
-        ("point", seen.point, len(scene.points)),
-    ):
-        if count and not (0 <= index.min() and index.max() < limit):
-            raise ValueError(f"an observation's {name} is not below {limit}")

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
 
 StateT = TypeVar("StateT")
 LinearT = TypeVar("LinearT")
@@ -78,3 +81,45 @@ def minimise(
                 converged = True
                 break
     return Minimum(state, before, cost, done, converged)
+
+
+class Many(Protocol):
+    """Many small sums of squares at once, K of them in d unknowns each, which share nothing."""
+
+    def costs(self, state: FloatArray) -> FloatArray:
+        """[K], of a state [K, ...]."""
+        ...
+
+    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """H [K, d, d] and g [K, d]."""
+        ...
+
+    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
+        """After ``steps`` [K, d]."""
+        ...
+
+
+def minimise_each(
+    model: Many, state: FloatArray, iterations: int, tolerance: float, damping: float = _FIRST_DAMPING
+) -> tuple[FloatArray, FloatArray]:
+    """The states [K, ...] reached from ``state``, and their costs [K]; each with a damping of its own."""
+    costs = model.costs(state)
+    dampings = np.full(len(state), damping)
+    for _ in range(iterations):
+        H, g = model.normals(state)
+        d = H.shape[1]
+        diagonal = H[:, range(d), range(d)]
+        # Where nothing is known of an unknown it stays.
+        floor = np.maximum(_NOISE * diagonal.max(axis=1, initial=0.0, keepdims=True), np.finfo(float).tiny)
+        added = dampings[:, None] * np.maximum(diagonal, floor) + floor
+        steps = -np.linalg.solve(H + added[:, :, None] * np.eye(d), g[..., None])[..., 0]
+        candidate = model.stepped(state, steps)
+        reached = model.costs(candidate)
+        better = reached < costs
+        settled = costs - reached <= tolerance * costs
+        state = np.where(better.reshape(-1, *[1] * (state.ndim - 1)), candidate, state)
+        costs = np.where(better, reached, costs)
+        dampings = np.where(better, np.maximum(dampings / 10, _LEAST_DAMPING), dampings * 10)
+        if bool(np.all((better & settled) | (dampings > _MOST_DAMPING) | (np.abs(steps).max(axis=1) == 0))):
+            break
+    return state, costs

@@ -6,6 +6,7 @@ SIMPLE_RADIAL). Lengths are in any one unit.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +103,7 @@ class Problem:
     """Where no camera is fixed the first one is: the scene can be moved and turned as a whole.
 
     Its scale is held by measured depths, by relative poses or by two fixed cameras; with none of these it stays
-    about where it was, since every step is damped.
+    about where it was, since every step is damped. Raises ValueError where arrays do not fit one another.
     """
 
     scene: Scene
@@ -115,3 +116,22 @@ class Problem:
     free_depth_scales: bool = True
     """Only where depths were measured."""
     priors: Priors = field(default_factory=Priors)
+
+    def __post_init__(self) -> None:
+        seen, cameras, count = self.observations, len(self.scene.T_world_camera), len(self.observations)
+        shapes: dict[str, tuple[NDArray[Any] | None, tuple[int, ...]]] = {
+            "point": (seen.point, (count,)),
+            "pixel": (seen.pixel, (count, 2)),
+            "sigma": (seen.sigma, (count,)),
+            "depth": (seen.depth, (count,)),
+            "T_world_camera": (self.scene.T_world_camera, (cameras, 4, 4)),
+            "points": (self.scene.points, (len(self.scene.points), 3)),
+            "log_depth_scale": (self.scene.log_depth_scale, (cameras,)),
+            "fixed": (self.fixed, (cameras,)),
+        }
+        for name, (array, shape) in shapes.items():
+            if array is not None and array.shape != shape:
+                raise ValueError(f"{name} is {array.shape}, not {shape}")
+        for name, index, limit in (("camera", seen.camera, cameras), ("point", seen.point, len(self.scene.points))):
+            if count and not (index.min() >= 0 and index.max() < limit):
+                raise ValueError(f"an observation's {name} is not below {limit}")

@@ -3,12 +3,12 @@
 Arrays are laid out by component, observations last: each operation runs over contiguous memory.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.problem import Lens, Observations
 from stream_recon.app.mapping.variables import Variables
 
 FloatArray = NDArray[np.float64]
@@ -16,6 +16,10 @@ IntArray = NDArray[np.intp]
 
 BEHIND_PX = 1e3
 """The error that a point counts with where it lies behind a camera; it pulls at nothing."""
+
+
+NEAR = 1e-3
+"""Of the usual depth: nearer points count as behind the camera."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,31 @@ class Rows:
         return self.joint[:, -1]
 
 
+def order_sightings(
+    observations: Observations, rank: IntArray, start: Variables, lens: Lens, depth_sigma: float = 1.0
+) -> tuple[Sightings, IntArray, float]:
+    """Observations by camera, cameras by ``rank`` [N]; their order; and the usual depth of the points in ``start``.
+
+    That depth is NaN where no camera sees a point ahead. ``start`` has its cameras by rank.
+    """
+    order = np.lexsort((observations.point, rank[observations.camera]))
+    seen = observations.take(order)
+    camera = rank[seen.camera]
+    sigma = np.ones(len(seen)) if seen.sigma is None else np.asarray(seen.sigma, np.float64)
+    log_depth = inverse = None
+    if seen.depth is not None:
+        depth = np.asarray(seen.depth, np.float64)
+        known = np.isfinite(depth) & (depth > 0)
+        log_depth, inverse = np.log(np.where(known, depth, 1.0)), known / depth_sigma
+    pixel = np.ascontiguousarray((np.asarray(seen.pixel, np.float64) - (lens.cx, lens.cy)).T)
+    per_camera = np.bincount(camera, minlength=len(rank))
+    sightings = Sightings(camera, per_camera, seen.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
+    z = in_camera(start, sightings)[0][2]
+    ahead = z[z > 0]
+    usual = float(np.median(ahead)) if len(ahead) else float("nan")
+    return replace(sightings, near=NEAR * usual if len(ahead) else 0.0), order, usual
+
+
 def in_camera(variables: Variables, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
     """Points [3, O] in their cameras' axes, and the rotations [3, 3, O] from the world to there."""
     counts = sightings.per_camera
@@ -81,12 +110,16 @@ def pixel_errors(variables: Variables, sightings: Sightings) -> tuple[FloatArray
     return factor * plane - sightings.pixel, xyz[2]
 
 
+def squared_errors(error: FloatArray, sightings: Sightings) -> FloatArray:
+    """[O], in sigmas, of errors [2, O] in pixels."""
+    square = error[0] ** 2 + error[1] ** 2
+    return np.asarray(np.where(np.isnan(square), BEHIND_PX**2, square) * sightings.inverse_sigma**2)
+
+
 def sightings_cost(variables: Variables, sightings: Sightings, losses: Losses) -> float:
     """Half the sum of the losses."""
     error, z = pixel_errors(variables, sightings)
-    square = (error[0] ** 2 + error[1] ** 2) * sightings.inverse_sigma**2
-    square = np.where(np.isnan(square), (BEHIND_PX * sightings.inverse_sigma) ** 2, square)
-    cost = cauchy(square, losses.pixel)
+    cost = cauchy(squared_errors(error, sightings), losses.pixel)
     if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
         scale = np.repeat(variables.log_scale, sightings.per_camera)
         log_z = np.log(np.maximum(z, sightings.near))

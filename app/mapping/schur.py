@@ -72,18 +72,9 @@ class Elimination:
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""
         size = rows.camera.shape[1]
-        joint = np.zeros((self.free, size + 3, size + 3))
-        lens = np.zeros((3, 3))
-        for camera, (begin, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
-            if begin == end:
-                continue
-            if camera < self.free:
-                for row in rows.joint[:, :, begin:end]:
-                    joint[camera] += row @ row.T
-            else:
-                for row in rows.joint[:, size:, begin:end]:
-                    lens += row @ row.T
-        lens += joint[:, size:, size:].sum(axis=0)
+        joint = camera_products(rows.joint, self._starts)
+        lens = joint[:, size:, size:].sum(axis=0)
+        joint = joint[: self.free]
         J, r = rows.point, rows.residual
         point = [self._summed((J[:, i] * J[:, j]).sum(axis=0)) for i in range(3) for j in range(i + 1)]
         gradient = [self._summed((J[:, i] * r).sum(axis=0)) for i in range(3)]
@@ -171,7 +162,17 @@ class Elimination:
 
     def _summed(self, values: FloatArray) -> FloatArray:
         """Over the sightings of each point."""
-        return np.bincount(self._point, values, self.points)
+        return np.bincount(self._point, values, self.points).astype(np.float64, copy=False)
+
+
+def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
+    """J^T J [N, k, k] of each camera by ``joint`` [rows, k, O], a camera's sightings from one of ``starts`` on."""
+    out = np.zeros((len(starts) - 1, joint.shape[1], joint.shape[1]))
+    for product, begin, end in zip(out, starts, starts[1:], strict=False):
+        if begin < end:
+            for row in joint[:, :, begin:end]:
+                product += row @ row.T
+    return out
 
 
 def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> float:
@@ -197,7 +198,7 @@ def _point_damping(point: FloatArray) -> FloatArray:
     """[M]; by the trace, for the same reason."""
     trace = (point[0] + point[2] + point[5]) / 3
     floor = _FLOOR * trace.mean() if len(trace) else 0.0
-    return np.maximum(trace, floor if floor > 0 else 1.0)
+    return np.asarray(np.maximum(trace, floor if floor > 0 else 1.0))
 
 
 def _inverse_root(V: FloatArray, damping: float) -> FloatArray:
