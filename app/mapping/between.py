@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from stream_recon.app.geometry import invert_pose
+from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import seen_at
 

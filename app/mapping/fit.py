@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose
+from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.adjustment import adjust
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose
+from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
 

@@ -13,6 +13,7 @@ MIN_COSINE = 0.6
 EPIPOLAR_PX = 1.5
 MIN_GUIDED = 15
 MIN_UNGUIDED = 30
+CELL_PX = 48
 _ITERATIONS = 1000
 
 Matches = NDArray[np.int32]
@@ -53,7 +54,21 @@ def match(
 
 
 def verify(first: Features, second: Features, matches: Matches, least: int = MIN_GUIDED) -> Matches:
-    """The matches that one fundamental matrix explains (MAGSAC++, Barath et al., CVPR 2020); none if below ``least``."""
+    """The matches that one fundamental matrix explains (MAGSAC++, Barath et al., CVPR 2020); none if below ``least``.
+
+    Something that moves by itself may have more texture than all else. Where the first answer covers the smaller part
+    of the image, what it left is asked, too, and the answer that covers more is taken.
+    """
+    kept = _explained(first, second, matches, least)
+    rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
+    if len(kept) and len(rest) >= max(least, len(kept) // 3):
+        other = _explained(first, second, rest, least)
+        if _cells(first, other) > _cells(first, kept):
+            return other
+    return kept
+
+
+def _explained(first: Features, second: Features, matches: Matches, least: int) -> Matches:
     if len(matches) < max(least, 8):
         return NONE
     a, b = first.uv[matches[:, 0]], second.uv[matches[:, 1]]
@@ -62,3 +77,8 @@ def verify(first: Features, second: Features, matches: Matches, least: int = MIN
         return NONE
     kept = matches[inliers[:, 0] > 0]
     return kept if len(kept) >= least else NONE
+
+
+def _cells(features: Features, matches: Matches) -> int:
+    """How many parts of the image the matches lie in."""
+    return len(np.unique(features.uv[matches[:, 0]] // CELL_PX, axis=0))

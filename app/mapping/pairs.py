@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose
+from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.problem import Lens
@@ -25,6 +25,8 @@ FAR = 60
 ALIKE = 3
 """Candidates of each keyframe by looks alone."""
 MIN_LIKENESS = 0.12
+HELD_OUT = 8
+"""One feature in so many is in no track of the first pass."""
 RADIUS = 0.12
 """Of the longer side: how far from its predicted place a match may be."""
 
@@ -47,9 +49,16 @@ class PairMatches:
 
     matches: dict[tuple[int, int], Matches] = field(default_factory=dict)
     """Of the accepted pairs."""
+    held_out: dict[tuple[int, int], Matches] = field(default_factory=dict)
+    """Of features that are in no track: not verified by anything."""
     loops: set[tuple[int, int]] = field(default_factory=set)
     tried: int = 0
     tried_far: int = 0
+
+
+def held_out(features: Features) -> NDArray[np.bool_]:
+    """[N] the features that are kept for the judgement."""
+    return np.arange(len(features)) % HELD_OUT == HELD_OUT - 1
 
 
 def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
@@ -118,30 +127,36 @@ def match_pairs(
     """
     radius = RADIUS * 2 * max(lens.cx, lens.cy)
 
-    def one(pair: Candidate) -> Matches:
+    def one(pair: Candidate) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
-        if pair.guided:
-            T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
-            predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-            found = verify(a, b, match(a, b, predicted, radius), MIN_GUIDED)
-            if len(found) >= MIN_UNGUIDED or pair.kind == "covisible":
-                return found
-            # The network may be wrong there.
-            anywhere = verify(a, b, match(a, b), MIN_UNGUIDED)
-            return anywhere if len(anywhere) > len(found) else found
-        return verify(a, b, match(a, b), MIN_UNGUIDED)
+        if not pair.guided:
+            return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
+        T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
+        predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
+        found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
+        if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
+            return found
+        # The network may be wrong there.
+        anywhere = _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
+        return anywhere if len(anywhere[0]) > len(found[0]) else found
 
     result = PairMatches()
     with ThreadPoolExecutor(workers) as pool:
-        for pair, found in zip(wanted, pool.map(one, wanted), strict=True):
+        for pair, (found, held) in zip(wanted, pool.map(one, wanted), strict=True):
             result.tried += 1
             result.tried_far += not pair.guided
             if len(found):
                 result.matches[pair.first, pair.second] = found
                 if not pair.guided:
                     result.loops.add((pair.first, pair.second))
+            if pair.kind == "near":
+                result.held_out[pair.first, pair.second] = held
             if advance:
                 advance()
     return result
 
 
+def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
+    """The verified matches, and those held out, which nothing has verified."""
+    held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
+    return verify(a, b, matches[~held], least), matches[held]
