@@ -24,6 +24,7 @@ TRANSLATION_SIGMA = 0.3
 MIN_VIEWS = 3
 """Of a track, before it says anything of depth."""
 MIN_SCALE_POINTS = 20
+K1_SIGMA = 0.001
 
 
 @dataclass(frozen=True)
