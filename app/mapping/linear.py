@@ -25,6 +25,10 @@ _BAND_WORK = 3e10
 """Multiplications of a banded factor (about two seconds) beyond which a general sparse one is tried."""
 
 
+FLOOR = 1e-9
+"""Damping of an unknown that nothing is known of, as a share of its kind's mean."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How to factorise all matrices of one block pattern."""
@@ -95,3 +99,35 @@ def _banded(matrix: Any, plan: Plan) -> Solve:
         return out
 
     return solve
+
+
+def kinds_diagonal(blocks: FloatArray) -> FloatArray:
+    """What damping adds to ``blocks`` [C, D, D]: on their diagonals the means of turn (3), move (3) and scale (1 or 0).
+
+    Means, so that it is the same however the world lies.
+    """
+    out = np.zeros_like(blocks)
+    for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
+        entries = np.arange(blocks.shape[1])[kind]
+        if len(entries):
+            mean = np.einsum("cii->c", blocks[:, kind, kind]) / len(entries)
+            mean = np.maximum(mean, FLOOR * mean.mean() if len(mean) else 0.0)
+            out[:, entries, entries] = mean[:, None]
+    return out
+
+
+def block_diagonal(blocks: FloatArray) -> Any:
+    count, size = blocks.shape[:2]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
+
+
+def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
+    """A symmetric BSR matrix of ``count`` blocks a side from ``blocks`` [E, D, D] at (first, second), summed."""
+    size = blocks.shape[1]
+    rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.argsort(rows, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+    data = np.concatenate([blocks, blocks.transpose(0, 2, 1)])[order]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((data, columns[order], starts), shape=shape, blocksize=(size, size))
