@@ -19,10 +19,10 @@ IntArray = NDArray[np.intp]
 Solve = Callable[[FloatArray], FloatArray]
 """Right-hand sides [n, k] to solutions [n, k]."""
 
-_DENSE_MOST = 2100
-"""Unknowns up to which a dense factor is at hand at once: 300 cameras of 7."""
-_BAND_WORK = 3e10
-"""Multiplications of a banded factor (about two seconds) beyond which a general sparse one is tried."""
+_SMALL = 500
+"""Unknowns up to which nothing is gained over a dense factor."""
+_WORK = 4e10
+"""Multiplications, about a second, beyond which a factor by LAPACK gives way to a general sparse one."""
 
 
 FLOOR = 1e-9
@@ -43,7 +43,8 @@ class Plan:
         """``matrix``: of the pattern, BSR with square blocks."""
         size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
         order = np.arange(blocks)
-        if matrix.shape[0] <= _DENSE_MOST // 4:
+        unknowns = matrix.shape[0]
+        if unknowns <= _SMALL:
             return cls("dense", order, blocks)
         pattern = sparse.csr_matrix((np.ones(len(matrix.indices), np.int8), matrix.indices, matrix.indptr))
         order = np.asarray(reverse_cuthill_mckee(pattern, symmetric_mode=True), np.intp)
@@ -51,10 +52,10 @@ class Plan:
         rank[order] = np.arange(blocks)
         rows = np.repeat(np.arange(blocks), np.diff(matrix.indptr))
         band = int(np.abs(rank[rows] - rank[matrix.indices]).max())
-        work = matrix.shape[0] * float((band + 1) * size) ** 2
-        if matrix.shape[0] <= _DENSE_MOST and 3 * (band + 1) ** 2 > blocks**2:
-            return cls("dense", order, blocks)
-        return cls("band" if work <= _BAND_WORK else "sparse", order, band)
+        banded, whole = unknowns * float((band + 1) * size) ** 2, unknowns**3 / 3
+        if min(banded, whole) > _WORK:
+            return cls("sparse", order, band)
+        return cls("band" if banded < whole else "dense", order, band)
 
 
 def factorised(matrix: Any, plan: Plan) -> Solve:
