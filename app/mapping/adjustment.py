@@ -43,6 +43,8 @@ class Solution:
     """Not stopped before by their number or from outside."""
     errors: FloatArray  # [O, 2]
     """Projection less observation in pixels, in the order of the observations; NaN where behind the camera."""
+    depth: FloatArray  # [O]
+    """Of the points along the z axes of their cameras."""
 
     @property
     def distances(self) -> FloatArray:
@@ -103,11 +105,10 @@ def adjust(
     """
     model = _Adjustment(problem, loss_scale)
     found = minimise(model, model.start, iterations, tolerance, should_stop)
-    errors, _ = pixel_errors(found.state, model.sightings)
-    in_order = np.empty((len(problem.observations), 2))
-    in_order[model.sorted] = errors.T
+    seen = np.empty((3, len(problem.observations)))
+    seen[:2, model.sorted], seen[2, model.sorted] = pixel_errors(found.state, model.sightings)
     scene = found.state.scene(problem.scene, model.order)
-    return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, in_order)
+    return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, seen[:2].T, seen[2])
 
 
 def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformation:

@@ -19,10 +19,14 @@ IntArray = NDArray[np.intp]
 Solve = Callable[[FloatArray], FloatArray]
 """Right-hand sides [n, k] to solutions [n, k]."""
 
-_DENSE_MOST = 2100
-"""Unknowns up to which a dense factor is at hand at once: 300 cameras of 7."""
-_BAND_WORK = 3e10
-"""Multiplications of a banded factor (about two seconds) beyond which a general sparse one is tried."""
+_SMALL = 500
+"""Unknowns up to which nothing is gained over a dense factor."""
+_WORK = 4e10
+"""Multiplications, about a second, beyond which a factor by LAPACK gives way to a general sparse one."""
+
+
+FLOOR = 1e-9
+"""Damping of an unknown that nothing is known of, as a share of its kind's mean."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Plan:
         """``matrix``: of the pattern, BSR with square blocks."""
         size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
         order = np.arange(blocks)
-        if matrix.shape[0] <= _DENSE_MOST // 4:
+        unknowns = matrix.shape[0]
+        if unknowns <= _SMALL:
             return cls("dense", order, blocks)
         pattern = sparse.csr_matrix((np.ones(len(matrix.indices), np.int8), matrix.indices, matrix.indptr))
         order = np.asarray(reverse_cuthill_mckee(pattern, symmetric_mode=True), np.intp)
@@ -47,10 +52,10 @@ class Plan:
         rank[order] = np.arange(blocks)
         rows = np.repeat(np.arange(blocks), np.diff(matrix.indptr))
         band = int(np.abs(rank[rows] - rank[matrix.indices]).max())
-        work = matrix.shape[0] * float((band + 1) * size) ** 2
-        if matrix.shape[0] <= _DENSE_MOST and 3 * (band + 1) ** 2 > blocks**2:
-            return cls("dense", order, blocks)
-        return cls("band" if work <= _BAND_WORK else "sparse", order, band)
+        banded, whole = unknowns * float((band + 1) * size) ** 2, unknowns**3 / 3
+        if min(banded, whole) > _WORK:
+            return cls("sparse", order, band)
+        return cls("band" if banded < whole else "dense", order, band)
 
 
 def factorised(matrix: Any, plan: Plan) -> Solve:
@@ -95,3 +100,35 @@ def _banded(matrix: Any, plan: Plan) -> Solve:
         return out
 
     return solve
+
+
+def kinds_diagonal(blocks: FloatArray) -> FloatArray:
+    """What damping adds to ``blocks`` [C, D, D]: on their diagonals the means of turn (3), move (3) and scale (1 or 0).
+
+    Means, so that it is the same however the world lies.
+    """
+    out = np.zeros_like(blocks)
+    for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
+        entries = np.arange(blocks.shape[1])[kind]
+        if len(entries):
+            mean = np.einsum("cii->c", blocks[:, kind, kind]) / len(entries)
+            mean = np.maximum(mean, FLOOR * mean.mean() if len(mean) else 0.0)
+            out[:, entries, entries] = mean[:, None]
+    return out
+
+
+def block_diagonal(blocks: FloatArray) -> Any:
+    count, size = blocks.shape[:2]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
+
+
+def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
+    """A symmetric BSR matrix of ``count`` blocks a side from ``blocks`` [E, D, D] at (first, second), summed."""
+    size = blocks.shape[1]
+    rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.argsort(rows, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+    data = np.concatenate([blocks, blocks.transpose(0, 2, 1)])[order]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((data, columns[order], starts), shape=shape, blocksize=(size, size))

@@ -1,12 +1,12 @@
 """Residuals of relative poses between cameras: how far they turn and move otherwise than another source says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping import so3
+from stream_recon.app.mapping.linear import links
 from stream_recon.app.mapping.problem import RelativePoses
 from stream_recon.app.mapping.residuals import cauchy
 from stream_recon.app.mapping.schur import Normal
@@ -58,12 +58,7 @@ class Links:
         both = (self.first < free) & (self.second < free)
         i, j = self.first[both], self.second[both]
         blocks = np.einsum("eki,ekj->eij", J_first[both], J_second[both])
-        rows, columns = np.concatenate([i, j]), np.concatenate([j, i])
-        order = np.argsort(rows, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=free))])
-        data = np.concatenate([blocks, blocks.transpose(0, 2, 1)])[order]
-        links = sparse.bsr_matrix((data, columns[order], starts), shape=(free * size,) * 2, blocksize=(size, size))
-        return Normal(**{**vars(normal), "links": links})
+        return replace(normal, links=links(i, j, blocks, free))
 
     def linearised(self, variables: Variables, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Weighted residuals [E, 6] and their derivatives [E, 6, size] by the first and the second camera."""

@@ -12,14 +12,11 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.linear import Plan, factorised
+from stream_recon.app.mapping.linear import FLOOR, Plan, block_diagonal, factorised, kinds_diagonal
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
-
-_FLOOR = 1e-9
-"""Damping of an unknown that nothing is known of, as a share of its kind's mean."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,8 @@ class Elimination:
         points_first = sparse.bsr_matrix(
             (transposed, self._camera_of, self._point_starts), shape=shape[::-1], blocksize=(3, size)
         )
-        blocks = normal.camera + damping * _kinds_diagonal(normal.camera)
-        cameras = _block_diagonal(blocks) - cameras_first @ points_first
+        blocks = normal.camera + damping * kinds_diagonal(normal.camera)
+        cameras = block_diagonal(blocks) - cameras_first @ points_first
         if normal.links is not None:
             cameras = cameras + normal.links
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
@@ -177,27 +174,15 @@ def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
 
 def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> float:
     """The step's squared length as damping weighs it."""
-    square = float(np.einsum("cij,ci,cj->", _kinds_diagonal(normal.camera), cameras, cameras))
+    square = float(np.einsum("cij,ci,cj->", kinds_diagonal(normal.camera), cameras, cameras))
     square += float((_point_damping(normal.point) * points**2).sum())
     return square + float(np.diag(normal.lens) @ lens**2)
-
-
-def _kinds_diagonal(blocks: FloatArray) -> FloatArray:
-    """Diagonal blocks [C, D, D] with the means of turn, centre and depth scale: the same however the world lies."""
-    out = np.zeros_like(blocks)
-    for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
-        entries = np.arange(blocks.shape[1])[kind]
-        if len(entries):
-            mean = np.einsum("cii->c", blocks[:, kind, kind]) / len(entries)
-            mean = np.maximum(mean, _FLOOR * mean.mean() if len(mean) else 0.0)
-            out[:, entries, entries] = mean[:, None]
-    return out
 
 
 def _point_damping(point: FloatArray) -> FloatArray:
     """[M]; by the trace, for the same reason."""
     trace = (point[0] + point[2] + point[5]) / 3
-    floor = _FLOOR * trace.mean() if len(trace) else 0.0
+    floor = FLOOR * trace.mean() if len(trace) else 0.0
     return np.asarray(np.maximum(trace, floor if floor > 0 else 1.0))
 
 
@@ -226,9 +211,3 @@ def _transposed_times(lower: FloatArray, x: FloatArray) -> FloatArray:
     return np.stack(
         [lower[0] * x[0] + lower[1] * x[1] + lower[3] * x[2], lower[2] * x[1] + lower[4] * x[2], lower[5] * x[2]]
     )
-
-
-def _block_diagonal(blocks: FloatArray) -> Any:
-    count, size = blocks.shape[:2]
-    shape = (count * size, count * size)
-    return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
