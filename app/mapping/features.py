@@ -29,6 +29,10 @@ class Features:
     def __len__(self) -> int:
         return len(self.uv)
 
+    def scaled(self, scale: float) -> "Features":
+        """With all depths multiplied; the depths are a copy."""
+        return Features(self.uv, self.descriptors, self.z * np.float32(scale))
+
 
 def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
     """At most ``count`` features of an image, spread over it."""

@@ -14,6 +14,7 @@ from stream_recon.app.mapping.adjustment import adjust
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
 from stream_recon.app.mapping.tracks import Tracks
+from stream_recon.app.mapping.triangulate import triangulate
 from stream_recon.app.mapping.views import rays, seen_at
 
 FloatArray = NDArray[np.float64]
@@ -24,6 +25,8 @@ TRANSLATION_SIGMA = 0.3
 MIN_VIEWS = 3
 """Of a track, before it says anything of depth."""
 MIN_SCALE_POINTS = 20
+MIN_ANGLE_DEG = 1.0
+WRONG_TRACK_PX = 10.0
 K1_SIGMA = 0.001
 
 
@@ -86,6 +89,15 @@ def start(
     points = np.stack([np.bincount(tracks.track, weight * xyz[:, k]) / total for k in range(3)], axis=1)
     observations = Observations(tracks.keyframe, tracks.track, uv, depth=np.where(known, depth, 0.0))
     return measured(Scene(T_world_camera, points, lens, scale), observations, tracks.feature)
+
+
+def triangulated(fit: Fit) -> Fit:
+    """With the points where the rays meet, where these meet at an angle that says so."""
+    found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
+    with np.errstate(invalid="ignore"):
+        sure = found.in_front & (found.angle_deg > MIN_ANGLE_DEG) & (found.rms_px < WRONG_TRACK_PX)
+    points = np.where(sure[:, None], found.points, fit.scene.points)
+    return measured(replace(fit.scene, points=points), fit.observations, fit.feature)
 
 
 def measured(scene: Scene, observations: Observations, feature: NDArray[np.int64]) -> Fit:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
@@ -25,6 +26,7 @@ FAR = 60
 ALIKE = 3
 """Candidates of each keyframe by looks alone."""
 MIN_LIKENESS = 0.12
+RADIUS_AGAIN = 0.02
 HELD_OUT = 8
 """One feature in so many is in no track of the first pass."""
 RADIUS = 0.12
@@ -61,12 +63,15 @@ def held_out(features: Features) -> NDArray[np.bool_]:
     return np.arange(len(features)) % HELD_OUT == HELD_OUT - 1
 
 
-def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
+def candidates(
+    views: Sequence[View], lens: Lens, alike: NDArray[np.float32] | None, *, guided_far: bool = False
+) -> list[Candidate]:
     """Pairs worth matching, each once.
 
     Args:
         views: the keyframes.
-        alike: [N, N], see `likeness`.
+        alike: [N, N], see `likeness`; None: looks alone make no pair.
+        guided_far: the poses may guide over any time.
     """
     found: dict[tuple[int, int], Candidate] = {}
     shared = overlaps(views, lens)
@@ -75,8 +80,10 @@ def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) ->
             found[first, second] = Candidate(first, second, "near", guided=True)
         earlier = np.arange(max(0, second - NEIGHBOURS))
         for first in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
-            guided = views[second].index - views[first].index <= FAR
+            guided = guided_far or views[second].index - views[first].index <= FAR
             found[first, second] = Candidate(first, second, "covisible", guided)
+        if alike is None:
+            continue
         remote = np.array([i for i in earlier if (i, second) not in found and second - i > 2 * NEIGHBOURS], np.intp)
         for first in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
             found[first, second] = Candidate(first, second, "loop", guided=False)
@@ -119,13 +126,16 @@ def match_pairs(
     wanted: Sequence[Candidate],
     workers: int = 2,
     advance: Callable[[], None] | None = None,
+    *,
+    again: bool = False,
 ) -> PairMatches:
     """Match and verify every candidate, several at a time.
 
     Args:
+        again: poses and depths are those of a first pass: look near where they say, and hold nothing out.
         advance: called after each pair.
     """
-    radius = RADIUS * 2 * max(lens.cx, lens.cy)
+    radius = (RADIUS_AGAIN if again else RADIUS) * 2 * max(lens.cx, lens.cy)
 
     def one(pair: Candidate) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
@@ -133,7 +143,10 @@ def match_pairs(
             return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-        found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
+        near = match(a, b, predicted, radius)
+        if again:
+            return verify(a, b, near, MIN_GUIDED), near[:0]
+        found = _sorted_out(a, b, near, MIN_GUIDED)
         if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
             return found
         # The network may be wrong there.
@@ -147,7 +160,7 @@ def match_pairs(
             result.tried_far += not pair.guided
             if len(found):
                 result.matches[pair.first, pair.second] = found
-                if not pair.guided:
+                if views[pair.second].index - views[pair.first].index > FAR:
                     result.loops.add((pair.first, pair.second))
             if pair.kind == "near":
                 result.held_out[pair.first, pair.second] = held
@@ -160,3 +173,19 @@ def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple
     """The verified matches, and those held out, which nothing has verified."""
     held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
     return verify(a, b, matches[~held], least), matches[held]
+
+
+def surviving(found: PairMatches, fitted: Fit) -> PairMatches:
+    """What is left of the matches after an adjustment dropped those it could not explain."""
+    seen = fitted.observations
+    points: list[dict[int, int]] = [{} for _ in fitted.scene.T_world_camera]
+    for camera, feature, point in zip(seen.camera.tolist(), fitted.feature.tolist(), seen.point.tolist(), strict=True):
+        points[camera][feature] = point
+    left = PairMatches(held_out=found.held_out, tried=found.tried, tried_far=found.tried_far)
+    for (i, j), matches in found.matches.items():
+        same = [points[i].get(a, -1) == points[j].get(b, -2) for a, b in matches.tolist()]
+        if sum(same) >= MIN_GUIDED:
+            left.matches[i, j] = matches[np.array(same)]
+            if (i, j) in found.loops:
+                left.loops.add((i, j))
+    return left

@@ -179,17 +179,20 @@ class _Refiner:
 
     def _matched(self, views: Sequence[View], features: Sequence[Features], lens: Lens) -> pairs.PairMatches:
         wanted = pairs.candidates(views, lens, likeness(features))
+        found = pairs.match_pairs(views, features, lens, wanted, self._workers, self._counter("matches", len(wanted)))
+        self._report.pairs_tried, self._report.pairs_accepted = found.tried, len(found.matches)
+        self._report.loops = len(found.loops)
+        return found
+
+    def _counter(self, stage: str, total: int) -> Callable[[], None]:
         done = 0
 
         def advance() -> None:
             nonlocal done
             done += 1
-            self._progress(_between("matches", done / max(len(wanted), 1)), "matches")
+            self._progress(_between(stage, done / max(total, 1)), stage)
 
-        found = pairs.match_pairs(views, features, lens, wanted, self._workers, advance)
-        self._report.pairs_tried, self._report.pairs_accepted = found.tried, len(found.matches)
-        self._report.loops = len(found.loops)
-        return found
+        return advance
 
     def _first_pass(self, found: pairs.PairMatches) -> Fit | None:
         tracks = build_tracks([len(f) for f in self._features], found.matches)
@@ -237,10 +240,37 @@ class _Refiner:
         return between.interpolated(positions, scales, len(self._keyframes))
 
     def _matched_again(self, fitted: Fit, first: pairs.PairMatches) -> pairs.PairMatches:
-        return first
+        """Matches guided by the first pass, and those of the first that are more; with the features held out before."""
+        scales = self._scales(fitted)
+        poses, lens = fitted.scene.T_world_camera, fitted.scene.lens
+        views = [
+            replace(view, T_world_camera=T, grid=view.grid.scaled(s))
+            for view, T, s in zip(self._kept, poses, scales, strict=True)
+        ]
+        features = [f.scaled(s) for f, s in zip(self._features, scales, strict=True)]
+        seen = fitted.observations
+        for k, known in enumerate(features):
+            mine = seen.camera == k
+            known.z[fitted.feature[mine]] = fitted.depth[mine]
+        wanted = pairs.candidates(views, lens, None, guided_far=True)
+        found = pairs.match_pairs(
+            views, features, lens, wanted, self._workers, self._counter("matches again", len(wanted)), again=True
+        )
+        kept = pairs.surviving(first, fitted)
+        found.loops |= kept.loops
+        for pair, matches in kept.matches.items():
+            if len(matches) > len(found.matches.get(pair, ())):
+                found.matches[pair] = matches
+        return found
 
     def _second_pass(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Fit:
-        return fitted
+        usable = {pair: m for pair, m in found.matches.items() if not left[list(pair)].any()}
+        tracks = build_tracks([len(f) for f in self._features], usable)
+        scene = fitted.scene
+        start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
+        start = fit.triangulated(start)
+        steps = None if self._report.start == "matches" else fit.network_steps(self._T_keyframes)
+        return fit.narrow(start, steps, fit.FINE, self._priors)
 
     def _completed(self, fitted: Fit, found: pairs.PairMatches) -> Refinement:
         """Frames between keyframes, and every frame's depth scale."""

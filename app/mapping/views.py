@@ -115,6 +115,10 @@ class DepthGrid:
         z = self.z[np.clip(row, 0, len(self.v) - 1), np.clip(column, 0, len(self.u) - 1)]
         return np.where(inside, z, np.float32(0))
 
+    def scaled(self, scale: float) -> "DepthGrid":
+        """With all depths multiplied."""
+        return DepthGrid(self.u, self.v, self.z * np.float32(scale))
+
     def pixels(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Working pixels [K, 2] and depths [K] of the cells that have one."""
         rows, columns = np.nonzero(self.z)
