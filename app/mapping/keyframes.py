@@ -9,7 +9,7 @@ from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
 
-STEP = 0.05
+STEP = 0.02
 """Displacement of the image from one keyframe to the next, as a share of its longer side."""
 LONGEST_GAP = 15
 """So many frames on there is a keyframe even where the network sees no motion: it may be wrong."""

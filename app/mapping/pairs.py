@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
@@ -26,9 +25,8 @@ FAR = 60
 ALIKE = 3
 """Candidates of each keyframe by looks alone."""
 MIN_LIKENESS = 0.12
-RADIUS_AGAIN = 0.02
 HELD_OUT = 8
-"""One feature in so many is in no track of the first pass."""
+"""One feature in so many is in no track of the first pass, and judges it."""
 RADIUS = 0.12
 """Of the longer side: how far from its predicted place a match may be."""
 
@@ -52,7 +50,7 @@ class PairMatches:
     matches: dict[tuple[int, int], Matches] = field(default_factory=dict)
     """Of the accepted pairs."""
     held_out: dict[tuple[int, int], Matches] = field(default_factory=dict)
-    """Of features that are in no track: not verified by anything."""
+    """Of features that the first pass does not see, near in time: not verified by anything."""
     loops: set[tuple[int, int]] = field(default_factory=set)
     tried: int = 0
     tried_far: int = 0
@@ -70,8 +68,7 @@ def candidates(
 
     Args:
         views: the keyframes.
-        alike: [N, N], see `likeness`; None: looks alone make no pair.
-        guided_far: the poses may guide over any time.
+        alike: [N, N], see `likeness`.
     """
     found: dict[tuple[int, int], Candidate] = {}
     shared = overlaps(views, lens)
@@ -80,10 +77,8 @@ def candidates(
             found[first, second] = Candidate(first, second, "near", guided=True)
         earlier = np.arange(max(0, second - NEIGHBOURS))
         for first in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
-            guided = guided_far or views[second].index - views[first].index <= FAR
+            guided = views[second].index - views[first].index <= FAR
             found[first, second] = Candidate(first, second, "covisible", guided)
-        if alike is None:
-            continue
         remote = np.array([i for i in earlier if (i, second) not in found and second - i > 2 * NEIGHBOURS], np.intp)
         for first in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
             found[first, second] = Candidate(first, second, "loop", guided=False)
@@ -126,16 +121,13 @@ def match_pairs(
     wanted: Sequence[Candidate],
     workers: int = 2,
     advance: Callable[[], None] | None = None,
-    *,
-    again: bool = False,
 ) -> PairMatches:
     """Match and verify every candidate, several at a time.
 
     Args:
-        again: poses and depths are those of a first pass: look near where they say, and hold nothing out.
         advance: called after each pair.
     """
-    radius = (RADIUS_AGAIN if again else RADIUS) * 2 * max(lens.cx, lens.cy)
+    radius = RADIUS * 2 * max(lens.cx, lens.cy)
 
     def one(pair: Candidate) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
@@ -143,10 +135,7 @@ def match_pairs(
             return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-        near = match(a, b, predicted, radius)
-        if again:
-            return verify(a, b, near, MIN_GUIDED), near[:0]
-        found = _sorted_out(a, b, near, MIN_GUIDED)
+        found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
         if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
             return found
         # The network may be wrong there.
@@ -170,22 +159,7 @@ def match_pairs(
 
 
 def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
-    """The verified matches, and those held out, which nothing has verified."""
+    """The verified matches, and of all those that are held out of the first pass."""
     held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
-    return verify(a, b, matches[~held], least), matches[held]
+    return verify(a, b, matches, least), matches[held]
 
-
-def surviving(found: PairMatches, fitted: Fit) -> PairMatches:
-    """What is left of the matches after an adjustment dropped those it could not explain."""
-    seen = fitted.observations
-    points: list[dict[int, int]] = [{} for _ in fitted.scene.T_world_camera]
-    for camera, feature, point in zip(seen.camera.tolist(), fitted.feature.tolist(), seen.point.tolist(), strict=True):
-        points[camera][feature] = point
-    left = PairMatches(held_out=found.held_out, tried=found.tried, tried_far=found.tried_far)
-    for (i, j), matches in found.matches.items():
-        same = [points[i].get(a, -1) == points[j].get(b, -2) for a, b in matches.tolist()]
-        if sum(same) >= MIN_GUIDED:
-            left.matches[i, j] = matches[np.array(same)]
-            if (i, j) in found.loops:
-                left.loops.add((i, j))
-    return left

@@ -19,6 +19,7 @@ from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.matching import Matches
 from stream_recon.app.mapping.motion import motion_only
+from stream_recon.app.mapping.pairs import held_out
 from stream_recon.app.mapping.problem import Lens, Observations, Priors
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.tracks import build_tracks
@@ -144,12 +145,10 @@ class _Refiner:
             left = self._judged(fitted, first)
         if left.all():
             return self._unchanged("held-out matches agree better with the network")
-        with self._stage("matches again"):
-            second = self._matched_again(fitted, first)
         with self._stage("adjustment again"):
-            fitted = self._second_pass(fitted, second, left)
+            fitted = self._second_pass(fitted, first, left)
         with self._stage("frames between"):
-            return self._completed(fitted, second)
+            return self._completed(fitted, first)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -195,7 +194,11 @@ class _Refiner:
         return advance
 
     def _first_pass(self, found: pairs.PairMatches) -> Fit | None:
-        tracks = build_tracks([len(f) for f in self._features], found.matches)
+        fitted_to = {
+            (i, j): m[~(held_out(self._features[i])[m[:, 0]] | held_out(self._features[j])[m[:, 1]])]
+            for (i, j), m in found.matches.items()
+        }
+        tracks = build_tracks([len(f) for f in self._features], fitted_to)
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
         start = fit.start(self._T_keyframes, self._lens, self._features, tracks)
@@ -239,31 +242,8 @@ class _Refiner:
             scales = np.where(np.isfinite(scales), scales, np.exp(fallback))
         return between.interpolated(positions, scales, len(self._keyframes))
 
-    def _matched_again(self, fitted: Fit, first: pairs.PairMatches) -> pairs.PairMatches:
-        """Matches guided by the first pass, and those of the first that are more; with the features held out before."""
-        scales = self._scales(fitted)
-        poses, lens = fitted.scene.T_world_camera, fitted.scene.lens
-        views = [
-            replace(view, T_world_camera=T, grid=view.grid.scaled(s))
-            for view, T, s in zip(self._kept, poses, scales, strict=True)
-        ]
-        features = [f.scaled(s) for f, s in zip(self._features, scales, strict=True)]
-        seen = fitted.observations
-        for k, known in enumerate(features):
-            mine = seen.camera == k
-            known.z[fitted.feature[mine]] = fitted.depth[mine]
-        wanted = pairs.candidates(views, lens, None, guided_far=True)
-        found = pairs.match_pairs(
-            views, features, lens, wanted, self._workers, self._counter("matches again", len(wanted)), again=True
-        )
-        kept = pairs.surviving(first, fitted)
-        found.loops |= kept.loops
-        for pair, matches in kept.matches.items():
-            if len(matches) > len(found.matches.get(pair, ())):
-                found.matches[pair] = matches
-        return found
-
     def _second_pass(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Fit:
+        """With the features that were held out, without keyframes that are left to the network."""
         usable = {pair: m for pair, m in found.matches.items() if not left[list(pair)].any()}
         tracks = build_tracks([len(f) for f in self._features], usable)
         scene = fitted.scene
@@ -322,9 +302,8 @@ STAGES = {
     "features": 0.02,
     "matches": 0.3,
     "adjustment": 0.5,
-    "judgement": 0.62,
-    "matches again": 0.65,
-    "adjustment again": 0.75,
+    "judgement": 0.68,
+    "adjustment again": 0.7,
     "frames between": 0.85,
 }
 """Which share of the time is usually over when a stage begins."""
