@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.views import DepthReader
 
-COUNT = 1500
+COUNT = 1000
 CONTRAST = 0.01
 """Below Lowe's .04: walls and night scenes have little else, and `spread` picks the strong ones where there are."""
 CELLS = 8

@@ -16,7 +16,7 @@ from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
 
 NEIGHBOURS = 4
-COVISIBLE = 6
+COVISIBLE = 4
 MIN_OVERLAP = 0.25
 SPACING = 3
 """Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""
