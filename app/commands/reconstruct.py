@@ -95,7 +95,9 @@ def reconstruct_source(
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
-            summary = reconstruct(source, engine, writer, listeners, on_progress, paused=paused)
+            summary = reconstruct(
+                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+            )
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()
