@@ -5,11 +5,15 @@ way; where one of them has lost its core to another program, all others wait for
 its work. So a program on a busy machine is several times as fast with as many threads as there are cores to spare.
 """
 
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 STATISTICS = Path("/proc/stat")
 SETTLED_SECONDS = 0.5
@@ -38,6 +42,37 @@ def beginning_with(threads: int) -> Iterator[None]:
         yield
     finally:
         del os.environ["OMP_NUM_THREADS"]
+
+
+class Threaded(Protocol):
+    """What has threads to spare."""
+
+    threads: int
+    """Threads of a CPU that it works with; 0 where it does not work on the CPU. May be set between two steps."""
+
+
+@contextmanager
+def leaving_cores(engine: Threaded) -> Iterator[Callable[[], None]]:
+    """Gives what to call before each step: the engine then works with as many threads as others leave cores.
+
+    In the end it has as many as before. Nothing is changed where the user chose (`threads_are_chosen`).
+    """
+    most = engine.threads
+    if most <= 1 or threads_are_chosen():
+        yield lambda: None
+        return
+    spare = SpareCores(most)
+
+    def look() -> None:
+        threads = spare.look()
+        if threads != engine.threads:
+            logger.info("%d of %d threads: others use the rest of the cores", threads, most)
+            engine.threads = threads
+
+    try:
+        yield look
+    finally:
+        engine.threads = most
 
 
 class SpareCores:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.run import spare_cores
-from stream_recon.app.run.spare_cores import SpareCores, beginning_with, threads_are_chosen
+from stream_recon.app.run.spare_cores import SpareCores, beginning_with, leaving_cores, threads_are_chosen
 
 
 class Machine:
@@ -95,3 +95,27 @@ def test_what_users_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     with beginning_with(3):
         assert os.environ["OMP_NUM_THREADS"] == "5"
     assert threads_are_chosen()
+
+
+class Worker:
+    threads = 2
+
+
+def test_a_run_gives_way_and_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in spare_cores.OWN_CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
+    with leaving_cores(worker) as look:
+        machine.pass_by(1.0, 1.0, 1.0)
+        look()
+        assert worker.threads == 1
+    assert worker.threads == 2
+
+
+def test_a_run_with_chosen_threads_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
+    with leaving_cores(worker) as look:
+        machine.pass_by(1.0, 1.0, 1.0)
+        look()
+        assert worker.threads == 2
