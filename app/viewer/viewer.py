@@ -61,8 +61,8 @@ class Viewer:
         self._failed = False
         self._next_update = 0.0
         self._closed = threading.Event()
-        show_all = partial(self._ask, lambda client: self.page.show_all(client))
-        self.page = Page(self._server, points, point_budget, PanelEvents(self._touch, self._download, show_all))
+        events = PanelEvents(self._touch, self._download, partial(self._ask, self._show_all))
+        self.page = Page(self._server, points, point_budget, events)
         self._thread = threading.Thread(target=self._work, name="viewer", daemon=True)
         self._thread.start()
 
@@ -187,7 +187,13 @@ class Viewer:
         elif self._failed:
             client.add_notification("No PLY", "This page stands still; the cloud is in the result folder.", color="red")
         else:
-            self._ask(lambda browser: send_bytes(browser, ply_bytes(self.page.points())), client)
+            self._ask(self._send_points, client)
+
+    def _send_points(self, client: Any) -> None:
+        send_bytes(client, ply_bytes(self.page.points()))
+
+    def _show_all(self, client: Any) -> None:
+        self.page.show_all(client)
 
     def _work(self) -> None:
         """Body of the viewer's thread."""
