@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.batch.seams import Joined
 from stream_recon.app.output.files import output_errors
-from stream_recon.app.output.ply import VERTEX, PlyFile
+from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.writer import POINTS_NAME
+from stream_recon.app.ply import VERTEX
 from stream_recon.app.transforms import Similarity, transform_points
 from stream_recon.app.voxels import VoxelTable, first_of_each
 

@@ -28,13 +28,3 @@ def send_file(client: Any, path: Path) -> None:
             client.send_file_download(FILE_NAME, content, save_immediately=True)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         client.add_notification("No PLY", f"{path} cannot be read: {error}", color="red")
-
-
-def readable_size(count: int) -> str:
-    """Bytes for a user: "35 MB"."""
-    size, unit = float(count), "bytes"
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 999.5 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if size >= 9.95 or unit == "bytes" else f"{size:.1f} {unit}"

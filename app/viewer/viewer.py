@@ -11,8 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rich.filesize import decimal
+
 from stream_recon.app.results import FrameResult, Revision
-from stream_recon.app.viewer.downloads import ply_bytes, readable_size, send_bytes, send_file
+from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.inbox import Arrival, Inbox
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
@@ -126,7 +128,7 @@ class Viewer:
     def offer_cloud(self, path: Path) -> None:
         """Let the download button give the result's own PLY, now that it is complete; no file, no change."""
         with suppress(OSError):
-            self.page.panel.offer_cloud(readable_size(path.stat().st_size))
+            self.page.panel.offer_cloud(decimal(path.stat().st_size))
             self._cloud = path
 
     def has_room(self) -> bool:
