@@ -23,6 +23,7 @@ from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.run.spare_cores import leaving_cores
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -39,6 +40,9 @@ PROGRESS_SECONDS = 0.1
 
 class FrameEngine(Protocol):
     """What the pipeline needs of an engine."""
+
+    threads: int
+    """See `Threaded`."""
 
     @property
     def attention(self) -> str: ...
@@ -158,17 +162,19 @@ class _Run:
 
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
-        while not stop.requested and not self._frames.exhausted:
-            frame = self._frames.receive(POLL_SECONDS)
-            if frame is None:
-                continue
-            self._wait_while_paused(stop)
-            self._read += 1
-            self._pushed_at[frame.index] = time.monotonic()
-            with memory_errors():
-                results = self._engine.push(frame)
-            if not self._hand_on(results):
-                return
+        with leaving_cores(self._engine) as leave_cores:
+            while not stop.requested and not self._frames.exhausted:
+                frame = self._frames.receive(POLL_SECONDS)
+                if frame is None:
+                    continue
+                self._wait_while_paused(stop)
+                self._read += 1
+                self._pushed_at[frame.index] = time.monotonic()
+                leave_cores()
+                with memory_errors():
+                    results = self._engine.push(frame)
+                if not self._hand_on(results):
+                    return
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)
