@@ -15,7 +15,7 @@ from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import ResultWriter, check_output
+from stream_recon.app.output.writer import POINTS_NAME, ResultWriter, check_output
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
@@ -101,6 +101,7 @@ def reconstruct_source(
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()
+            viewer.offer_cloud(folder / POINTS_NAME)
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
@@ -115,6 +116,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         out.print(f"viewer: {viewer.url}")
         state = ", interrupted" if result.run["interrupted"] else ""
         viewer.status(f"{result.run['source']}{state}")
+        viewer.offer_cloud(folder / POINTS_NAME)
         count = view_results(viewer, result)
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer", markup=False)
         viewer.wait()
