@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import frame_points, transform_points
+from stream_recon.app.geometry import frame_points
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
@@ -23,6 +23,7 @@ from stream_recon.app.output.folder import result_of
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, RunInfo, Summary, run_record
 from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.transforms import transform_points
 from stream_recon.app.voxels import VoxelTable
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig

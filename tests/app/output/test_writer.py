@@ -10,7 +10,7 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.geometry import frame_points, invert_pose, rotation_matrix, transform_points
+from stream_recon.app.geometry import frame_points
 from stream_recon.app.output import depth as depth_files
 from stream_recon.app.output import files as output_files
 from stream_recon.app.output.depth import read_depth, write_depth
@@ -19,6 +19,7 @@ from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.results import PoseRevision
+from stream_recon.app.transforms import invert_pose, rotation_matrix, transform_points
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 

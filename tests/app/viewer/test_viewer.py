@@ -9,8 +9,8 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.geometry import rotation_matrix
 from stream_recon.app.results import PoseRevision
+from stream_recon.app.transforms import rotation_matrix
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.app.viewer.viewer import WAITING_RESULTS, Viewer, view_results
 from stream_recon.configs.errors import ResourceError
