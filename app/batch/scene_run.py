@@ -74,7 +74,7 @@ def _reconstruct(engine: SceneEngine, unit: Unit, store: Store, on_frames: Calla
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo.of(engine, source.name, options)
         try:
-            summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer])
         except InputError:
             if unit.window is None or has_frames(unit):
                 raise
