@@ -60,8 +60,11 @@ class ModelLoader(Protocol):
     def uses_gpu(self) -> bool:
         """Whether it takes a GPU where there is one."""
 
+    def check(self) -> None:
+        """See at once whether there is such a model. Raises StreamReconError."""
+
     def describe(self) -> Model:
-        """Without loading it. Raises StreamReconError where it could not be loaded."""
+        """Without loading it, but by reading all of it. Raises StreamReconError where it could not be loaded."""
 
     def gpus(self) -> list[str]:
         """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
@@ -84,15 +87,23 @@ class EngineLoader:
     keyframes: str | None
     cache: CacheChoice = "full"
 
+    def check(self) -> None:
+        """Raises ConfigError, WeightsError."""
+        self._chosen()
+
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
+        preset, weights = self._chosen()
+        return Model(preset, file_sha256(weights), self.cache)
+
+    def _chosen(self) -> tuple[Preset, Path]:
         weights = self.weights or EMBEDDED_WEIGHTS
         preset = load_preset(self.preset, keyframe_overrides(self.keyframes))
         if self.weights is None and preset.network != load_preset(EMBEDDED_PRESET).network:
             raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
         if not weights.is_file():
             raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
-        return Model(preset, file_sha256(weights), self.cache)
+        return preset, weights
 
     @property
     def uses_gpu(self) -> bool:
