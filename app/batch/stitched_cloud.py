@@ -15,7 +15,8 @@ from stream_recon.app.batch.seams import Joined
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.files import output_errors
 from stream_recon.app.output.in_order import in_order
-from stream_recon.app.output.ply import VERTEX, PlyFile, Vertices, positions, taken
+from stream_recon.app.output.ply import PlyFile
+from stream_recon.app.ply import VERTEX, Vertices, positions, taken
 from stream_recon.app.transforms import Similarity, transform_points
 from stream_recon.app.voxels import VoxelTable, first_of_each
 

@@ -28,7 +28,8 @@ from stream_recon.app.output.files import PART_SUFFIX, output_errors
 from stream_recon.app.output.folder import result_of
 from stream_recon.app.output.in_order import in_order
 from stream_recon.app.output.placements import Placements
-from stream_recon.app.output.ply import PlyFile, Vertices, positions, taken, vertices_of
+from stream_recon.app.output.ply import PlyFile
+from stream_recon.app.ply import Vertices, positions, taken, vertices_of
 from stream_recon.app.results import FrameResult, FrameRevision
 from stream_recon.app.transforms import transform_points
 from stream_recon.app.voxels import VoxelTable, first_of_each
