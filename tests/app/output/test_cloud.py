@@ -12,9 +12,9 @@ from stream_recon.app.output import cloud as clouds
 from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.cloud import PointCloud
 from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.ply import VERTEX
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.ply import VERTEX
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.transforms import Similarity
 from stream_recon.configs.errors import OutputError

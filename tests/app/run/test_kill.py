@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.output.cameras import iterate_cameras
 from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.ply import VERTEX
+from stream_recon.app.ply import VERTEX
 from tests.app.fake_engine import trajectory_of
 from tests.app.media import write_video
 
