@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 VERTEX = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])
+Vertices = NDArray[np.void]
+"""Points [N], laid out as `VERTEX` without gaps between them."""
 # Room for the count: the comment in front of it shrinks as the number gets longer.
 COUNT_DIGITS = 20
 
@@ -20,11 +22,21 @@ def header(count: int) -> bytes:
     ).encode("ascii")
 
 
-def vertices(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> NDArray[np.void]:
-    """Points [N, 3] with colours [N, 3], laid out as `VERTEX`."""
-    laid_out = np.empty(len(xyz), VERTEX)
+def vertices_of(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> Vertices:
+    """Points [N, 3] with colours [N, 3] as they lie in a file."""
+    vertices = np.empty(len(xyz), VERTEX)
     for axis, name in enumerate("xyz"):
-        laid_out[name] = xyz[:, axis]
+        vertices[name] = xyz[:, axis]
     for channel, name in enumerate(("red", "green", "blue")):
-        laid_out[name] = rgb[:, channel]
-    return laid_out
+        vertices[name] = rgb[:, channel]
+    return vertices
+
+
+def positions(vertices: Vertices) -> NDArray[np.float32]:
+    """Where points are, [N, 3]."""
+    return np.stack([vertices[axis] for axis in "xyz"], axis=1)
+
+
+def taken(vertices: Vertices, indices: NDArray[np.intp]) -> Vertices:
+    """Some of the points, copied as bytes: field by field, as numpy would otherwise, takes ten times as long."""
+    return vertices.view(np.dtype((np.void, VERTEX.itemsize))).take(indices)

@@ -13,9 +13,10 @@ from rich.console import Console
 from stream_recon.app.commands.evaluate import keyframe_overrides
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.engine.engine import load_engine
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import POINTS_NAME, ResultWriter, check_output
+from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
@@ -95,7 +96,9 @@ def reconstruct_source(
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
-            summary = reconstruct(source, engine, writer, listeners, on_progress, paused=paused)
+            summary = reconstruct(
+                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+            )
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()

@@ -12,7 +12,7 @@ FILE_NAME = "points.ply"
 
 def ply_bytes(points: RankedPoints) -> bytes:
     """Points as a binary PLY file."""
-    return ply.header(len(points)) + ply.vertices(points.xyz, points.rgb).tobytes()
+    return ply.header(len(points)) + ply.vertices_of(points.xyz, points.rgb).tobytes()
 
 
 def send_bytes(client: Any, content: bytes) -> None:
