@@ -23,7 +23,8 @@ from stream_recon.app.batch.remote_files import RemoteFiles
 from stream_recon.app.batch.remote_lock import remote_lock
 from stream_recon.app.batch.scene_run import guarded, reconstruct_unit
 from stream_recon.app.batch.stitch import stitch
-from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Outcome, Unit
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
@@ -63,7 +64,7 @@ class RemoteStore:
             return Check(None, "unfinished" if sizes else "not there")
         return check_content(manifest, key, sizes, lambda file: self._files.sha256(f"{name}/{file}"))
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
+    def reconstruct(self, engine: FrameEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
         def work() -> dict[str, Any]:
             self._check_target(unit.name)
             with tempfile.TemporaryDirectory(prefix="stream-recon-") as folder:

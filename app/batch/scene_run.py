@@ -12,8 +12,9 @@ from typing import Any
 
 from stream_recon.app.batch.manifest import check_target, publish, remove_result
 from stream_recon.app.batch.seams import MisplacedError
-from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.units import WORK_FOLDER, Outcome, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output.files import output_errors
 from stream_recon.app.output.run_record import RunInfo, Summary
@@ -54,7 +55,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
+def reconstruct_unit(engine: FrameEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
     """Reconstruct a unit into its folder within ``out``; gives what its manifest records.
 
     ``on_frames`` is called with the number of frames written, from another thread.

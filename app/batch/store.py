@@ -10,7 +10,8 @@ from stream_recon.app.batch.lock import output_lock
 from stream_recon.app.batch.manifest import Check, check_manifest
 from stream_recon.app.batch.scene_run import clear_work, guarded, reconstruct_unit
 from stream_recon.app.batch.stitch import clear_windows, stitch
-from stream_recon.app.batch.units import Model, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.units import Model, Outcome, Unit
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.files import replace_file
 
@@ -31,7 +32,7 @@ class Store(Protocol):
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
         """See `check_manifest`."""
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
+    def reconstruct(self, engine: FrameEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
         """Do a unit; whatever goes wrong with it is the outcome's reason.
 
         ``on_frames`` is called with the number of frames written, from another thread.
@@ -72,7 +73,7 @@ class LocalStore:
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
         return check_manifest(self.folder / name, key)
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
+    def reconstruct(self, engine: FrameEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
         return guarded(unit.name, lambda: reconstruct_unit(engine, unit, self.folder, on_frames))
 
     def stitch(self, unit: Unit, windows: Sequence[Unit], model: Model) -> Outcome:

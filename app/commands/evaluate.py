@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress
@@ -12,8 +11,9 @@ from rich.table import Table
 
 from stream_recon.app.datasets.sequence import TruthSequence, read_sequence
 from stream_recon.app.evaluation.scores import Errors, Evaluation, StreamEngine, evaluate_sequence, summarise
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.results import Frame, FrameResult
-from stream_recon.configs.errors import ConfigError, OutputError
+from stream_recon.configs.errors import OutputError
 
 COLUMNS = {
     "ate_m": ("ATE", 4),
@@ -35,12 +35,7 @@ def run(
     stride: int,
     frames: int | None,
     json_path: Path | None,
-    preset: str = "small",
-    weights: Path | None = None,
-    device: str = "auto",
-    attention: str = "auto",
-    keyframes: str | None = None,
-    cache: Literal["full", "fp8"] = "full",
+    model: ModelChoice,
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -48,30 +43,17 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
-        preset, weights, device, attention, cache: see `load_engine`.
-        keyframes: ``flow``, ``every`` or a number N for every N-th frame; None leaves it to the preset.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
     """
-    overrides = keyframe_overrides(keyframes)
+    model.load_preset()  # a bad choice is told before anything is read
     opened = _unique_names([read_sequence(folder) for folder in sequences])
     for sequence in opened:
         sequence.used(stride, frames)
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
-
-    from stream_recon.app.engine.engine import load_engine
-
-    engine = load_engine(
-        preset=preset,
-        weights=weights,
-        device=device,
-        attention=attention,  # type: ignore[arg-type]  # checked by the engine
-        overrides=overrides,
-        cache=cache,
-    )
-    evaluate_all(engine, opened, stride, frames, json_path)
+    evaluate_all(model.load(), opened, stride, frames, json_path)
     return 0
 
 
@@ -112,21 +94,6 @@ class _Watched:
         for result in self._engine.stream(frames):
             self._progress.advance(self._task)
             yield result
-
-
-def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
-    """Preset overrides for ``flow``, ``every`` or a number.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    if keyframes is None:
-        return {}
-    if keyframes in ("flow", "every"):
-        return {"stream.keyframes": keyframes}
-    if not keyframes.isdecimal() or int(keyframes) < 1:
-        raise ConfigError(f"keyframes must be flow, every or a number from 1, not {keyframes!r}")
-    return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
 
 
 def _unique_names(sequences: list[TruthSequence]) -> list[TruthSequence]:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.datasets.sequence import DepthMap
 from stream_recon.app.evaluation.metrics import DepthErrors, depth_errors, field_of_view_error_deg, pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 from stream_recon.app.evaluation.point_errors import point_errors
 from stream_recon.app.evaluation.pose_auc import pose_auc
 from stream_recon.app.results import FrameResult, PoseRevision
 from stream_recon.app.transforms import FloatArray, align
+from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {

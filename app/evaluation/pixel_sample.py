@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.sequence import MatchedPixels
 from stream_recon.app.results import FrameResult, Intrinsics
 from stream_recon.app.transforms import FloatArray
+from stream_recon.app.truth import MatchedPixels
 
 MAX_PIXELS = 4_000_000
 

@@ -16,9 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
+from stream_recon.app.results import FrameResult, PoseRevision, PreparedFrame
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
@@ -34,27 +35,6 @@ CHECKPOINT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
-
-
-class FrameEngine(Protocol):
-    """What the pipeline needs of an engine."""
-
-    @property
-    def attention(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def streams(self) -> int:
-        """How many the run has been so far."""
-
-    def prepare(self, frame: Frame) -> PreparedFrame:
-        """Called by another thread than all else, some frames ahead of ``push``."""
-
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
-
-    def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
 
 
 class ResultViewer(Protocol):
