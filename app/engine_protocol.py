@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.configs.schema import Preset
 
 
 class FrameEngine(Protocol):
     """Frames in, results out, one stream at a time; `Engine` is the one that ships."""
+
+    threads: int
+    """Threads of a CPU that the network works with; 0 where it does not work on one. May be set between two frames."""
 
     @property
     def preset(self) -> Preset: ...
@@ -39,6 +42,6 @@ class FrameEngine(Protocol):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Called by another thread than all else, some frames ahead of ``push``."""
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]: ...
 
-    def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
+    def finish(self) -> Sequence[FrameResult | Revision]: ...

@@ -11,7 +11,7 @@ from stream_recon.app.evaluation.metrics import DepthErrors, depth_errors, field
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 from stream_recon.app.evaluation.point_errors import point_errors
 from stream_recon.app.evaluation.pose_auc import pose_auc
-from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.results import FrameResult, Revision
 from stream_recon.app.transforms import FloatArray, align
 from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.configs.errors import StreamReconError
@@ -68,9 +68,7 @@ class Plot:
 
 
 class Gatherer:
-    """Listens to a run as a viewer does (see `pipeline.ResultViewer`), in the writer's thread."""
-
-    paused = False
+    """Listens to a run; see `pipeline.ResultListener`."""
 
     def __init__(self, truth: Truth | None, on_frames: Callable[[int], None] | None = None) -> None:
         """``on_frames`` is called with the number of frames so far."""
@@ -97,8 +95,9 @@ class Gatherer:
         """All there is to gather of a frame where nothing is known of the truth."""
         self._poses[index] = np.asarray(T_world_camera, np.float64)
 
-    def revise(self, revision: PoseRevision) -> None:
-        self._poses[revision.index] = np.asarray(revision.T_world_camera, np.float64)
+    def revise(self, revision: Revision) -> None:
+        for frame in revision.frames:
+            self._poses[frame.index] = np.asarray(frame.T_world_camera, np.float64)
 
     def _compare_depth(self, truth: Truth, result: FrameResult) -> None:
         if self.truth_error is not None:

@@ -82,6 +82,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = WEIGHTS
     scale_frames = 4
 
