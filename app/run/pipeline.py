@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.run.spare_cores import leaving_cores
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -35,27 +36,6 @@ CHECKPOINT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
-
-
-class FrameEngine(Protocol):
-    """What the pipeline needs of an engine."""
-
-    @property
-    def attention(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def streams(self) -> int:
-        """How many the run has been so far."""
-
-    def prepare(self, frame: Frame) -> PreparedFrame:
-        """Called by another thread than all else, some frames ahead of ``push``."""
-
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]: ...
-
-    def finish(self) -> Sequence[FrameResult | Revision]: ...
 
 
 @dataclass(frozen=True)
@@ -158,17 +138,19 @@ class _Run:
 
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
-        while not stop.requested and not self._frames.exhausted:
-            frame = self._frames.receive(POLL_SECONDS)
-            if frame is None:
-                continue
-            self._wait_while_paused(stop)
-            self._read += 1
-            self._pushed_at[frame.index] = time.monotonic()
-            with memory_errors():
-                results = self._engine.push(frame)
-            if not self._hand_on(results):
-                return
+        with leaving_cores(self._engine) as leave_cores:
+            while not stop.requested and not self._frames.exhausted:
+                frame = self._frames.receive(POLL_SECONDS)
+                if frame is None:
+                    continue
+                self._wait_while_paused(stop)
+                self._read += 1
+                self._pushed_at[frame.index] = time.monotonic()
+                leave_cores()
+                with memory_errors():
+                    results = self._engine.push(frame)
+                if not self._hand_on(results):
+                    return
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)

@@ -65,6 +65,7 @@ class FakeEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = "ab" * 32
 
     def __init__(

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from stream_recon.app.commands.error_table import error_table, summary_lines
-from stream_recon.app.commands.evaluate import evaluate_all, evaluate_scene, keyframe_overrides, run
+from stream_recon.app.commands.evaluate import evaluate_all, evaluate_scene, run
 from stream_recon.app.datasets.scene import Scene
-from stream_recon.app.datasets.sequence import DepthMap, read_sequence
+from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.evaluation.scores import TRIVIAL, Errors, Evaluation, summarise
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.results import (
     Frame,
     FrameResult,
@@ -28,7 +29,9 @@ from stream_recon.app.results import (
     Revision,
 )
 from stream_recon.app.transforms import rotation_matrix
+from stream_recon.app.truth import DepthMap
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
+from tests.app.fake_engine import fake_preset
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)
 SHA256 = hashlib.sha256(b"weights").hexdigest()
@@ -42,8 +45,12 @@ class KnowingEngine:
     """
 
     weights_sha256 = SHA256
+    preset = fake_preset()
     device = "cpu"
+    precision = "fp32"
+    cache = "full"
     attention = "sdpa"
+    threads = 0
     streams = 1
 
     def __init__(
@@ -291,25 +298,6 @@ def test_what_was_finished_is_on_disk_when_a_later_sequence_breaks(tmp_path: Pat
     assert list(json.loads(path.read_text(encoding="utf-8"))["sequences"]) == ["good"]
 
 
-@pytest.mark.parametrize(
-    ("text", "overrides"),
-    [
-        (None, {}),
-        ("flow", {"stream.keyframes": "flow"}),
-        ("every", {"stream.keyframes": "every"}),
-        ("7", {"stream.keyframes": "interval", "stream.keyframe_interval": 7}),
-    ],
-)
-def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
-    assert keyframe_overrides(text) == overrides
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "often", "2.5", ""])
-def test_other_keyframe_choices_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="flow, every or a number"):
-        keyframe_overrides(text)
-
-
 def test_run_loads_one_engine_with_its_options_for_all_sequences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,7 +314,7 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
     module.load_engine = load_engine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", module)
     weights, path = tmp_path / "w.safetensors", tmp_path / "out.json"
-    assert run(folders, 2, 3, path, "lingbot-map", weights, "cpu", "sdpa", "4", "fp8") == 0
+    assert run(folders, 2, 3, path, ModelChoice("lingbot-map", weights, "cpu", "sdpa", "4", "fp8")) == 0
     assert asked == [
         {
             "preset": "lingbot-map",
@@ -335,6 +323,7 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
             "attention": "sdpa",
             "cache": "fp8",
             "overrides": {"stream.keyframes": "interval", "stream.keyframe_interval": 4},
+            "weights_sha256": None,
         }
     ]
     assert engine.resets == 3
@@ -348,14 +337,14 @@ def test_bad_input_is_found_before_the_engine_is_loaded(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", None)  # importing it would fail
     folder = write_sequence(tmp_path / "room", 4).path
     with pytest.raises(InputError, match="looked for"):
-        run([folder, tmp_path], 1, None, None)
+        run([folder, tmp_path], 1, None, None, ModelChoice())
     with pytest.raises(ConfigError, match="stride"):
-        run([folder], 0, None, None)
+        run([folder], 0, None, None, ModelChoice())
     with pytest.raises(ConfigError, match="keyframes"):
-        run([folder], 1, None, None, keyframes="none")
+        run([folder], 1, None, None, ModelChoice(keyframes="none"))
     for path in (tmp_path / "nowhere" / "out.json", tmp_path):
         with pytest.raises(OutputError, match="no place for a file"):
-            run([folder], 1, None, path)
+            run([folder], 1, None, path, ModelChoice())
 
 
 SEQUENCES = Path(__file__).parents[3].parent / "shared" / "eval"
