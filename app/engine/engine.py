@@ -18,9 +18,9 @@ from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrins
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.cache.kernels.choose import check_fp8
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.configs.errors import InputError, ResourceError, WeightsError
+from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
+from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
 from stream_recon.models.weights import load_network
@@ -120,11 +120,6 @@ class Engine:
         height, width = frame.rgb.shape[:2]
         if self._transform is None:
             self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        expected = self._transform.source_size
-        if expected != (width, height):
-            raise InputError(
-                f"frame {frame.index} is {width}x{height}, but the first one was {expected[0]}x{expected[1]}"
-            )
         return self._transform
 
     def _begin(self, frames: list[PreparedFrame]) -> list[FrameResult]:
@@ -214,22 +209,19 @@ def load_engine(
         ConfigError, WeightsError, ResourceError: see their messages.
     """
     chosen = load_preset(preset, overrides)
-    if weights is None:
-        if chosen.network != load_preset(EMBEDDED_PRESET).network:
-            raise WeightsError(f"preset {chosen.name} has no embedded weights: give a file with --weights")
-        weights = EMBEDDED_WEIGHTS
+    file = weights_file(chosen, weights)
     target = _choose_device(device)
     if cache == "fp8":
         check_fp8(attention, target)
     precision = fast_precision(target)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
-        digest = pool.submit(lambda: weights_sha256 or file_sha256(weights))
-        network = load_network(weights, chosen.network)
+        digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
+        network = load_network(file, chosen.network)
         if precision == "bf16":
             prepare_network(network, target)
         network = network.to(target)
-    logger.info("loaded %s on %s, %s", weights, target, precision)
+    logger.info("loaded %s on %s, %s", file, target, precision)
     return Engine(network, chosen, digest.result(), attention, precision, cache)
 
 
