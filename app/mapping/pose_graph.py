@@ -32,6 +32,10 @@ class Edges:
     translation_sigma: FloatArray  # [E]
     """In the first's unit."""
     log_scale_sigma: FloatArray  # [E]
+    robust: Mask  # [E]
+    """Loops and others that may be wrong altogether. Neighbours drift but belong together: these count by their
+    squares, or all drift would be put where one of them gives way; their sigmas have to be as large as their drift.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class GraphSolution:
     cost: float
     iterations: int
     distances: FloatArray  # [E]
-    """By how many sigmas an edge is missed; those far above the loss's scale gave way."""
+    """By how many sigmas an edge is missed; robust ones far above the loss's scale gave way."""
 
 
 def solve_pose_graph(
@@ -56,8 +60,9 @@ def solve_pose_graph(
 ) -> GraphSolution:
     """Nodes [N, 4, 4] (similarities) that agree best with ``edges``, near those given.
 
-    ``fixed``: [N], nodes that stay; the first one if None. ``loss_scales``: of the Cauchy loss, in sigmas, one after
-    the other; a loop is far off at first, so the first one has to be wide. Each takes ``iterations`` at most.
+    ``fixed``: [N], nodes that stay; the first one if None. ``loss_scales``: of the Cauchy loss on robust edges, in
+    sigmas, one after the other; a loop is far off at first, so the first one has to be wide. Each takes ``iterations``
+    at most.
     """
     count = len(S_world_node)
     moves = np.ones(count, bool) if fixed is None else ~np.asarray(fixed, bool)
@@ -123,7 +128,7 @@ class _Graph:
     def __init__(
         self, edges: Edges, measured: _Nodes, inverse_sigma: FloatArray, moves: Mask, loss_scale: float
     ) -> None:
-        self._first, self._second = edges.first, edges.second
+        self._first, self._second, self._robust = edges.first, edges.second, np.asarray(edges.robust, bool)
         self._measured, self._inverse_sigma, self._loss_scale = measured, inverse_sigma, loss_scale
         self._moving = np.flatnonzero(moves)
         self._rank = np.full(len(moves), -1)
@@ -143,7 +148,8 @@ class _Graph:
         return off * self._inverse_sigma, relative, moved, np.exp(log_scale)
 
     def cost(self, state: _Nodes) -> float:
-        return cauchy((self.residual(state)[0] ** 2).sum(axis=1), self._loss_scale)
+        square = (self.residual(state)[0] ** 2).sum(axis=1)
+        return cauchy(square[self._robust], self._loss_scale) + 0.5 * float(square[~self._robust].sum())
 
     def linearise(self, state: _Nodes) -> _Normal:
         residual, relative, moved, scale = self.residual(state)
@@ -153,7 +159,8 @@ class _Graph:
         J_second[:, 3:6, 3:6], J_first[:, 3:6, 3:6] = scale[:, None, None] * relative, -np.eye(3)
         J_first[:, 3:6, :3], J_first[:, 3:6, 6] = so3.skew(moved), -moved
         J_second[:, 6, 6], J_first[:, 6, 6] = 1, -1
-        weight = 1 / np.sqrt(1 + (residual**2).sum(axis=1, keepdims=True) / self._loss_scale**2)
+        square = (residual**2).sum(axis=1, keepdims=True) * self._robust[:, None]
+        weight = 1 / np.sqrt(1 + square / self._loss_scale**2)
         residual = residual * weight
         J_first *= (weight * self._inverse_sigma)[:, :, None]
         J_second *= (weight * self._inverse_sigma)[:, :, None]
