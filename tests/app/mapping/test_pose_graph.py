@@ -60,8 +60,9 @@ def test_gradient_agrees_with_finite_differences() -> None:
     rng = np.random.default_rng(0)
     edges = replace(ring(S), robust=np.arange(6) > 2)
     sigmas = 0.01 * rng.uniform(0.5, 2, (3, 6))
-    inverse = 1 / np.repeat(sigmas.T, (3, 3, 1), axis=1)
-    model = _Graph(edges, _Nodes.of(edges.S_first_second), inverse, np.arange(6) > 0, 5.0)
+    edges = replace(edges, rotation_sigma=sigmas[0], translation_sigma=sigmas[1], log_scale_sigma=sigmas[2])
+    model = _Graph(edges, np.arange(6) > 0)
+    model.loss_scale = 5.0
     state = _Nodes.of(S).stepped(np.arange(6), 0.02 * rng.normal(size=(6, 7)))
     gradient = model.linearise(state).gradient.reshape(-1)
     h = 1e-6
@@ -84,14 +85,14 @@ def test_a_drifting_loop_closes(count: int) -> None:
     true_gap = np.linalg.norm(truth[-1, :3, 3] - truth[0, :3, 3])
     assert gap == pytest.approx(true_gap, abs=0.03)
     assert np.array_equal(found.S_world_node[0], start[0])
-    assert found.cost < found.cost_before and found.distances[-1] < 3
+    assert found.distances_before[-1] > 50 and found.distances[-1] < 3
 
 
 def test_what_agrees_stays() -> None:
     truth = circle(60)
     found = solve_pose_graph(truth, ring(truth))
     assert np.allclose(found.S_world_node, truth, atol=1e-9)
-    assert found.cost == pytest.approx(0, abs=1e-12) and found.distances.max() < 1e-6
+    assert found.distances.max() < 1e-6
 
 
 def test_a_disturbed_start_comes_back() -> None:
@@ -123,7 +124,7 @@ def test_a_graph_that_lies_elsewhere_in_another_unit_comes_out_the_same() -> Non
     move[:3, :3] = 4.0 * so3.exp(np.array([0.3, 1.0, -0.5]))
     move[:3, 3] = (10, -3, 2)
     here, there = solve_pose_graph(start, edges), solve_pose_graph(move @ start, edges)
-    assert there.cost == pytest.approx(here.cost, rel=1e-6)
+    assert np.allclose(there.distances, here.distances, atol=1e-4)
     assert np.allclose(there.S_world_node, move @ here.S_world_node, atol=1e-5)
 
 
