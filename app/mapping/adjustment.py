@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping.levenberg import StopTest, minimise
+from stream_recon.app.mapping.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.mapping.problem import Problem, Scene
 from stream_recon.app.mapping.relative import Links
 from stream_recon.app.mapping.residuals import (
@@ -112,11 +112,13 @@ def adjust(
 
 
 def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformation:
-    """At the problem's scene, best a solution; whether or not the lens is free. Raises SingularError."""
+    """At the problem's scene, best a solution; whether or not its lens is free. Zero where nothing holds the scene."""
     model = _Adjustment(problem, loss_scale)
     normal = model.without_lens_priors(model.start)
-    reduced = model.elimination.reduced(normal, _UNDAMPED)
-    information, _, _ = model.elimination.lens_system(reduced)
+    try:
+        information, _, _ = model.elimination.lens_system(model.elimination.reduced(normal, _UNDAMPED))
+    except SingularError:
+        information = np.zeros((2, 2))
     errors, _ = pixel_errors(model.start, model.sightings)
     square = squared_errors(errors, model.sightings)
     # The median of the sum of two squared normal variables is 2 log 2.

@@ -112,7 +112,8 @@ def kinds_diagonal(blocks: FloatArray) -> FloatArray:
         entries = np.arange(blocks.shape[1])[kind]
         if len(entries):
             mean = np.einsum("cii->c", blocks[:, kind, kind]) / len(entries)
-            mean = np.maximum(mean, FLOOR * mean.mean() if len(mean) else 0.0)
+            floor = FLOOR * mean.mean() if len(mean) else 0.0
+            mean = np.maximum(mean, floor if floor > 0 else 1.0)
             out[:, entries, entries] = mean[:, None]
     return out
 

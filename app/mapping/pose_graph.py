@@ -32,17 +32,20 @@ class Edges:
     translation_sigma: FloatArray  # [E]
     """In the first's unit."""
     log_scale_sigma: FloatArray  # [E]
+    robust: Mask  # [E]
+    """Loops and others that may be wrong altogether. Neighbours drift but belong together: these count by their
+    squares, or all drift would be put where one of them gives way; their sigmas have to be as large as their drift.
+    """
 
 
 @dataclass(frozen=True)
 class GraphSolution:
     S_world_node: FloatArray  # [N, 4, 4]
-    cost_before: float
-    """At the narrowest loss, as ``cost``."""
-    cost: float
-    iterations: int
+    distances_before: FloatArray  # [E]
+    """By how many sigmas the nodes miss an edge."""
     distances: FloatArray  # [E]
-    """By how many sigmas an edge is missed; those far above the loss's scale gave way."""
+    """The same now; robust ones far above the loss's scale gave way."""
+    iterations: int
 
 
 def solve_pose_graph(
@@ -56,27 +59,23 @@ def solve_pose_graph(
 ) -> GraphSolution:
     """Nodes [N, 4, 4] (similarities) that agree best with ``edges``, near those given.
 
-    ``fixed``: [N], nodes that stay; the first one if None. ``loss_scales``: of the Cauchy loss, in sigmas, one after
-    the other; a loop is far off at first, so the first one has to be wide. Each takes ``iterations`` at most.
+    ``fixed``: [N], nodes that stay; the first one if None. ``loss_scales``: of the Cauchy loss on robust edges, in
+    sigmas, one after the other; a loop is far off at first, so the first one has to be wide. Each takes ``iterations``
+    at most.
     """
     count = len(S_world_node)
     moves = np.ones(count, bool) if fixed is None else ~np.asarray(fixed, bool)
     if fixed is None and count:
         moves[0] = False
-    measured = _Nodes.of(np.asarray(edges.S_first_second, np.float64))
-    sigmas = (edges.rotation_sigma, edges.translation_sigma, edges.log_scale_sigma)
-    inverse_sigma = 1 / np.repeat(np.stack(sigmas, axis=1), (3, 3, 1), axis=1)
+    graph = _Graph(edges, moves)
     state = _Nodes.of(np.asarray(S_world_node, np.float64))
-    before, done = 0.0, 0
-    for loss_scale in loss_scales:
-        model = _Graph(edges, measured, inverse_sigma, moves, loss_scale)
-        before = model.cost(_Nodes.of(np.asarray(S_world_node, np.float64)))
+    before, done = graph.distances(state), 0
+    for graph.loss_scale in loss_scales:
         if moves.any() and len(edges.first):
-            found = minimise(model, state, iterations, tolerance, should_stop)
+            found = minimise(graph, state, iterations, tolerance, should_stop)
             state, done = found.state, done + found.iterations
-    distances = np.linalg.norm(model.residual(state)[0], axis=1)
     nodes = np.where(moves[:, None, None], state.matrices(), S_world_node)
-    return GraphSolution(nodes, before, model.cost(state), done, distances)
+    return GraphSolution(nodes, before, graph.distances(state), done)
 
 
 @dataclass(frozen=True)
@@ -120,15 +119,21 @@ class _Normal:
 class _Graph:
     """`levenberg.Model` over `_Nodes`."""
 
-    def __init__(
-        self, edges: Edges, measured: _Nodes, inverse_sigma: FloatArray, moves: Mask, loss_scale: float
-    ) -> None:
-        self._first, self._second = edges.first, edges.second
-        self._measured, self._inverse_sigma, self._loss_scale = measured, inverse_sigma, loss_scale
+    loss_scale = 1.0
+
+    def __init__(self, edges: Edges, moves: Mask) -> None:
+        self._first, self._second, self._robust = edges.first, edges.second, np.asarray(edges.robust, bool)
+        self._measured = _Nodes.of(np.asarray(edges.S_first_second, np.float64))
+        sigmas = (edges.rotation_sigma, edges.translation_sigma, edges.log_scale_sigma)
+        self._inverse_sigma = 1 / np.repeat(np.stack(sigmas, axis=1), (3, 3, 1), axis=1)
         self._moving = np.flatnonzero(moves)
         self._rank = np.full(len(moves), -1)
         self._rank[self._moving] = np.arange(len(self._moving))
         self._plan: Plan | None = None
+
+    def distances(self, state: _Nodes) -> FloatArray:
+        """[E], in sigmas."""
+        return np.asarray(np.linalg.norm(self.residual(state)[0], axis=1))
 
     def residual(self, state: _Nodes) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """In sigmas [E, 7]; the relative rotations, translations and scales."""
@@ -143,7 +148,8 @@ class _Graph:
         return off * self._inverse_sigma, relative, moved, np.exp(log_scale)
 
     def cost(self, state: _Nodes) -> float:
-        return cauchy((self.residual(state)[0] ** 2).sum(axis=1), self._loss_scale)
+        square = (self.residual(state)[0] ** 2).sum(axis=1)
+        return cauchy(square[self._robust], self.loss_scale) + 0.5 * float(square[~self._robust].sum())
 
     def linearise(self, state: _Nodes) -> _Normal:
         residual, relative, moved, scale = self.residual(state)
@@ -153,7 +159,8 @@ class _Graph:
         J_second[:, 3:6, 3:6], J_first[:, 3:6, 3:6] = scale[:, None, None] * relative, -np.eye(3)
         J_first[:, 3:6, :3], J_first[:, 3:6, 6] = so3.skew(moved), -moved
         J_second[:, 6, 6], J_first[:, 6, 6] = 1, -1
-        weight = 1 / np.sqrt(1 + (residual**2).sum(axis=1, keepdims=True) / self._loss_scale**2)
+        square = (residual**2).sum(axis=1, keepdims=True) * self._robust[:, None]
+        weight = 1 / np.sqrt(1 + square / self.loss_scale**2)
         residual = residual * weight
         J_first *= (weight * self._inverse_sigma)[:, :, None]
         J_second *= (weight * self._inverse_sigma)[:, :, None]

@@ -18,6 +18,9 @@ from stream_recon.app.mapping.residuals import Rows, Sightings
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
+_POINT_SHARE = 0.01
+"""Of the damping of cameras."""
+
 
 @dataclass(frozen=True)
 class Normal:
@@ -122,7 +125,7 @@ class Elimination:
             cameras,
             normal.camera_lens.reshape(-1, 2) - lost[:, :2],
             lost[:, 2] - normal.camera_gradient.reshape(-1),
-            normal.lens + damping * np.diag(np.diag(normal.lens)) - flat @ flat.T,
+            normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T,
             flat @ y_point.reshape(-1) - normal.lens_gradient,
             points_first,
             y_lens,
@@ -155,7 +158,7 @@ class Elimination:
         points = _transposed_times(reduced.root, -reduced.y_point - moved - np.tensordot(lens, reduced.y_lens, 1))
         if not (np.isfinite(cameras).all() and np.isfinite(points).all() and np.isfinite(lens).all()):
             raise SingularError
-        return cameras.reshape(self.free, -1), points, lens
+        return cameras.reshape(self.free, reduced.Yt.blocksize[1]), points, lens
 
     def _summed(self, values: FloatArray) -> FloatArray:
         """Over the sightings of each point."""
@@ -176,14 +179,24 @@ def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens:
     """The step's squared length as damping weighs it."""
     square = float(np.einsum("cij,ci,cj->", kinds_diagonal(normal.camera), cameras, cameras))
     square += float((_point_damping(normal.point) * points**2).sum())
-    return square + float(np.diag(normal.lens) @ lens**2)
+    return square + float(_lens_damping(normal.lens) @ lens**2)
+
+
+def _lens_damping(lens: FloatArray) -> FloatArray:
+    diagonal = np.diag(lens)
+    # Of what nothing is known any damping will do.
+    return np.where(diagonal > 0, diagonal, 1.0)
 
 
 def _point_damping(point: FloatArray) -> FloatArray:
-    """[M]; by the trace, for the same reason."""
+    """[M]; by the trace, for the same reason as `kinds_diagonal`, and little of it.
+
+    Along the rays a point seen under small angles is known far less than across them, where the trace comes from:
+    damped like cameras it would hardly move.
+    """
     trace = (point[0] + point[2] + point[5]) / 3
     floor = FLOOR * trace.mean() if len(trace) else 0.0
-    return np.asarray(np.maximum(trace, floor if floor > 0 else 1.0))
+    return np.asarray(_POINT_SHARE * np.maximum(trace, floor if floor > 0 else 1.0))
 
 
 def _inverse_root(V: FloatArray, damping: float) -> FloatArray:
