@@ -27,7 +27,8 @@ MIN_VIEWS = 3
 MIN_SCALE_POINTS = 20
 MIN_ANGLE_DEG = 1.0
 WRONG_TRACK_PX = 10.0
-K1_SIGMA = 0.001
+PRIORS = {"depth_sigma": 1.0, "k1_sigma": 0.001}
+"""Depth maps are wrong as wholes, and k1 and the focal length take one another's part: see `Priors`."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ FloatArray = NDArray[np.float64]
 MIN_INLIERS = 20
 PNP_PX = 6.0
 """Depth maps are off by some percent, so a point may land some pixels from where it belongs."""
+MOST_DRIFT = 0.3
+SLACK = 0.1
+"""Of the way between two keyframes, and of how far they are apart: so far a loop may be from where the network has it."""
 NETWORK_SIGMAS = (0.2, 1.0, 0.3)
 """Of the network's own steps beside matches: rotation in rad, translation as a share of the depth, log scale."""
 
@@ -55,6 +58,19 @@ def match_edges(
             continue
         edges[i, j] = Edge(i, j, S_ij if count >= other else np.linalg.inv(S_ji), max(count, other))
     return edges
+
+
+def implausible(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> set[tuple[int, int]]:
+    """The edges that the network cannot have drifted to: equal doors of a corridor look like one, metres apart."""
+    centres = T_network[:, :3, 3]
+    way = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(centres, axis=0), axis=1))])
+    wrong = set()
+    for (i, j), edge in edges.items():
+        relative = invert_pose(T_network[i]) @ T_network[j]
+        shift = np.linalg.norm(edge.S_first_second[:3, 3] - relative[:3, 3])
+        if shift > MOST_DRIFT * (way[j] - way[i]) + SLACK * np.linalg.norm(relative[:3, 3]):
+            wrong.add((i, j))
+    return wrong
 
 
 def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: Lens) -> tuple[FloatArray, int] | None:
