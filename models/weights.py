@@ -69,7 +69,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise WeightsError(f"no weights at {path}")
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise WeightsError(f"{path} is a pickle: convert it with scripts/convert_checkpoint {path} OUT.safetensors")
+        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:

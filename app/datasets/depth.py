@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from stream_recon.app.datasets.sequence import DepthMap
+from stream_recon.app.truth import DepthMap
 from stream_recon.configs.errors import InputError
 
 

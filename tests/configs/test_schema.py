@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import load_preset, preset_names
+from stream_recon.configs.schema import keyframe_overrides, load_preset, preset_names
 
 
 def test_every_preset_that_ships_loads() -> None:
@@ -47,3 +48,22 @@ def test_files_are_presets_too_and_have_to_be_complete(tmp_path: Path) -> None:
     path.write_text("[stream")
     with pytest.raises(ConfigError, match="not readable TOML"):
         load_preset(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (None, {}),
+        ("flow", {"stream.keyframes": "flow"}),
+        ("every", {"stream.keyframes": "every"}),
+        ("7", {"stream.keyframes": "interval", "stream.keyframe_interval": 7}),
+    ],
+)
+def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
+    assert keyframe_overrides(text) == overrides
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "often", "2.5", ""])
+def test_other_keyframe_choices_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="flow, every or a number"):
+        keyframe_overrides(text)
