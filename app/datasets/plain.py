@@ -5,7 +5,8 @@ from pathlib import Path
 from stream_recon.app.datasets.frames import has_images, images_in
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.sequence import read_sequence
-from stream_recon.app.video.readers import capture_frame_count, list_images, open_capture
+from stream_recon.app.video.captures import capture_frame_count, open_capture
+from stream_recon.app.video.readers import list_images
 from stream_recon.configs.errors import InputError
 
 VIDEO_SUFFIXES = frozenset(
@@ -37,7 +38,7 @@ def sequence_images(path: Path) -> tuple[Path, ...]:
 def count_video(path: Path) -> int | None:
     """The container's claim."""
     try:
-        capture = open_capture(str(path), path.name)
+        capture = open_capture(path, path.name)
     except InputError:
         return None
     try:

@@ -7,7 +7,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.video.readers import Reader, capture_rate
+from stream_recon.app.video.captures import capture_rate
+from stream_recon.app.video.readers import Reader
 from stream_recon.configs.errors import InputError
 
 FIRST_FRAME_SECONDS = 15.0

@@ -12,20 +12,18 @@ from pathlib import Path
 from types import TracebackType
 
 from stream_recon.app.results import Frame
+from stream_recon.app.video.captures import capture_frame_count, open_capture
 from stream_recon.app.video.live import LiveReader
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
     ImageReader,
     Reader,
     VideoReader,
-    capture_frame_count,
     list_images,
-    open_capture,
 )
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
-ADDRESS_TIMEOUT_SECONDS = 10.0
 
 
 class Source:
@@ -241,7 +239,7 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
     if path.is_dir():
         return _open_folder(path, fps)
     if path.is_char_device():
-        return LiveReader(open_capture(str(path), str(path)), str(path))
+        return LiveReader(open_capture(path, str(path)), str(path))
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
     try:
@@ -251,7 +249,7 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if empty:
         raise InputError(f"{spec} is an empty file")
-    return VideoReader(open_capture(str(path), path.name), path.name, path)
+    return VideoReader(open_capture(path, path.name), path.name, path)
 
 
 def without_password(address: str) -> str:
@@ -261,7 +259,7 @@ def without_password(address: str) -> str:
 
 def _open_address(spec: str) -> Reader:
     name = without_password(spec)
-    capture = open_capture(spec, name, ADDRESS_TIMEOUT_SECONDS)
+    capture = open_capture(spec, name)
     # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
         return VideoReader(capture, name)
