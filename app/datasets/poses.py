@@ -37,11 +37,11 @@ def rigid(pose: FloatArray, where: str) -> FloatArray:
 def from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
     """
     Raises:
-        InputError: the quaternion is zero.
+        InputError: the quaternion is zero, or one of the numbers inf or nan.
     """
     norm = float(np.linalg.norm(xyzw))
-    if norm < 1e-6:
-        raise InputError(f"{where}: the quaternion is zero")
+    if not (1e-6 <= norm < np.inf and np.isfinite(translation).all()):
+        raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")
     x, y, z, w = xyzw / norm
     pose = np.eye(4)
     pose[:3, :3] = [

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.sequence import DepthMap, DepthPoints
+from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.video.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
 from stream_recon.app.video.sources import Source
@@ -40,6 +41,8 @@ class Truth:
     """Lengths are metres; else in a unit of the scene's own (structure from motion)."""
     has_depth: bool
     read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
+    place: Path = Path()
+    """For messages."""
 
     def depth(self, index: int) -> DepthTruth | None:
         """Truth for one frame, read from its file; None where there is none.
@@ -47,15 +50,27 @@ class Truth:
         Raises:
             InputError: a depth file of the wrong form.
         """
-        return self.read_depth(index)
+        with dataset_errors(self.place):
+            return self.read_depth(index)
 
 
 @dataclass(frozen=True)
 class PinholeCamera:
-    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there."""
+    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there.
+
+    Raises:
+        ValueError: a number that no camera has, such as nan.
+    """
 
     intrinsics: Intrinsics
     size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        k = self.intrinsics
+        if not (np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0 and k.fy > 0):
+            raise ValueError(f"a camera cannot have focal lengths {k.fx:g}, {k.fy:g} and centre {k.cx:g}, {k.cy:g}")
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     def at(self, size: tuple[int, int]) -> Intrinsics | None:
         """The same camera for images resized to (width, height); None where they were turned on their side."""
@@ -120,6 +135,7 @@ class Recording:
             metric=self.metric,
             has_depth=self.read_depth is not None,
             read_depth=self.read_depth or no_depth,
+            place=self.images[0].parent,
         )
 
 

@@ -222,6 +222,16 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     return rgb
 
 
+def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
+    """A 16-bit image of one channel as it is, [H, W]; None where it is something else or unreadable."""
+    data = image_bytes(path)
+    try:
+        units = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return None
+    return units if units is not None and units.dtype == np.uint16 and units.ndim == 2 else None
+
+
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:
     """The content of an image file; None where it cannot be read, is empty, no plain file, or too long for an image."""
     try:
