@@ -23,7 +23,7 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, lo
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
-from stream_recon.models.weights import load_network
+from stream_recon.models.weights import check_weights_file, load_network
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +213,8 @@ def load_engine(
     if cache == "fp8":
         check_fp8(attention, target)
     precision = fast_precision(target)
+    # Before anything reads it: a device or pipe would never end.
+    check_weights_file(weights)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(weights))
