@@ -1,4 +1,4 @@
-"""What travels through the program: frames in, results and pose revisions out. Nothing here knows a network."""
+"""What travels through the program: frames in, results and revisions of them out. Nothing here knows a network."""
 
 from dataclasses import dataclass
 
@@ -40,6 +40,8 @@ class PreparedFrame:
     timestamp: float
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
+    grey: NDArray[np.uint8] | None = None
+    """[H', W'], the source's image in grey for tracking, see `grey_image`; None where nobody asked for it."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,24 @@ class FrameResult:
 
 
 @dataclass(frozen=True)
-class PoseRevision:
-    """A better pose for a frame whose result was given out before."""
+class FrameRevision:
+    """What is now known of a frame whose result was given out before."""
 
     index: int
-    T_world_camera: NDArray[np.float64]  # [4, 4]
+    """The frame's number in its source."""
+    T_world_camera: NDArray[np.float64]  # [4, 4], rigid
+    depth_scale: float = 1.0
+    """What the depth first given out has to be multiplied with: against that one, not against the last revision."""
+    intrinsics: Intrinsics | None = None
+    """In pixels of the source image; None: as before."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One complete change of what was given out before.
+
+    Every frame whose pose, depth or intrinsics change is named, at most once. Frames without a name do not move,
+    anywhere: not in the files, not on the page, not in the figures.
+    """
+
+    frames: tuple[FrameRevision, ...]

@@ -69,7 +69,7 @@ class Watch:
 class StandIn:
     """An engine whose step is a pause of ``seconds``."""
 
-    device, attention, streams = "cpu", "none", 1
+    device, attention, streams, threads = "cpu", "none", 1, 0
 
     def __init__(self, seconds: float, watch: Watch) -> None:
         self._seconds, self._watch = seconds, watch
@@ -155,7 +155,7 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
         writer = writers.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         with watched_parts(watch, StandIn), progress_bar(terminal) as show:
-            summary = reconstruct(source, engine, writer, viewer, show)
+            summary = reconstruct(source, engine, writer, [viewer] if viewer else [], show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms
         share = 100 * fps / bare

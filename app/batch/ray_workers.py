@@ -14,6 +14,7 @@ from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, Unit
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.spare_cores import beginning_with
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -155,8 +156,7 @@ class SceneActor:
     """Lives on some node, with the model."""
 
     def __init__(self, loader: ModelLoader, store: Store, threads: int) -> None:
-        # Read by torch when it is imported, with the model.
-        os.environ["OMP_NUM_THREADS"] = str(threads)
+        self._threads = threads
         self._loader = loader
         self._store = store
         self._progress: UnitProgress | None = None
@@ -164,7 +164,9 @@ class SceneActor:
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
         try:
-            with memory_errors():
+            # Torch is imported with the model. Ray sets a number of its own, by CPUs asked for.
+            os.environ.pop("OMP_NUM_THREADS", None)
+            with beginning_with(self._threads), memory_errors():
                 self._engine = self._loader.load()
         except StreamReconError as error:
             return error

@@ -72,7 +72,7 @@ def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Call
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo.of(engine, source.name, options)
         try:
-            summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer])
         except InputError:
             if unit.window is None or has_frames(unit):
                 raise

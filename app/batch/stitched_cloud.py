@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.batch.seams import Joined
-from stream_recon.app.evaluation.metrics import Similarity
-from stream_recon.app.geometry import transform_points
 from stream_recon.app.output.files import output_errors
 from stream_recon.app.output.ply import VERTEX, PlyFile
 from stream_recon.app.output.writer import POINTS_NAME
+from stream_recon.app.transforms import Similarity, transform_points
 from stream_recon.app.voxels import VoxelTable, first_of_each
 
 CHUNK = 250_000
@@ -81,8 +80,7 @@ def _clouds(path: Path) -> Iterator[Vertices]:
 
 def _move_points(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:
     """Move points in place; where they are now, [N, 3]."""
-    matrix = np.column_stack([transform.scale * transform.rotation, transform.translation])
-    xyz = transform_points(matrix, np.stack([vertices[axis] for axis in "xyz"], axis=1))
+    xyz = transform_points(transform.matrix, np.stack([vertices[axis] for axis in "xyz"], axis=1))
     for axis, name in enumerate("xyz"):
         vertices[name] = xyz[:, axis]
     return xyz

@@ -22,7 +22,6 @@ from stream_recon.app.batch.stitched_cloud import write_cloud
 from stream_recon.app.output.cameras import Camera, CameraFiles
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.output.files import output_errors
-from stream_recon.app.worlds import moved_pose
 from stream_recon.configs.errors import OutputError
 
 FRAMES_A_PROCESS = 500
@@ -85,8 +84,8 @@ def _write_cameras(folder: Path, joined: Joined) -> list[Camera]:
     try:
         for number, camera in joined.frames():
             transform = joined.transforms[number]
-            last = moved_pose(camera.T_world_camera, transform)
-            first = moved_pose(camera.T_world_camera_first, transform)
+            last = transform.move_pose(camera.T_world_camera)
+            first = transform.move_pose(camera.T_world_camera_first)
             cameras.append(replace(camera, T_world_camera=last, T_world_camera_first=first))
             files.append(cameras[-1])
     finally:

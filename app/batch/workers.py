@@ -17,6 +17,7 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.spare_cores import beginning_with
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -204,14 +205,13 @@ class _Worker:
 def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, weights_sha256: str) -> None:
     """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
     live_with_parent()
-    # Read by torch when it is imported, which has not happened yet in a process just spawned.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     try:
         loader.prepare()
         gpu = pipe.recv()
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        with memory_errors():
+        # Torch is imported here; in a process just spawned it has not been yet.
+        with beginning_with(threads), memory_errors():
             engine = loader.load(weights_sha256)
     except StreamReconError as error:
         pipe.send(error)

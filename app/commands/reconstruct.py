@@ -93,7 +93,9 @@ def reconstruct_source(
                 if viewer:
                     viewer.status(describe(progress))
 
-            summary = reconstruct(source, engine, writer, viewer, on_progress)
+            listeners = [viewer] if viewer else []
+            paused = (lambda: viewer.paused) if viewer else None
+            summary = reconstruct(source, engine, writer, listeners, on_progress, paused=paused)
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.poses import FloatArray, from_quaternion
+from stream_recon.app.datasets.poses import from_quaternion
 from stream_recon.app.datasets.recording import PinholeCamera
 from stream_recon.app.datasets.text import content_lines, numbers, read_text, whole_number
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.transforms import FloatArray
 from stream_recon.configs.errors import InputError
 
 MODELS = {

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.datasets.depth import DepthImages
-from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, FloatArray, rigid
+from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import read_json
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.transforms import FloatArray
 from stream_recon.app.video.readers import natural_key
 from stream_recon.configs.errors import InputError
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose, project, transform_points, unproject
+from stream_recon.app.geometry import depth_ratio, moved, project, unproject
 from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.worlds import IDENTITY, depth_ratio, moved, similarity_between
+from stream_recon.app.transforms import Similarity, align_poses, invert_pose, transform_points
 
 MIN_FRAMES = 24
 """A stream gets so many frames before it may end."""
@@ -38,7 +38,7 @@ class Anchor:
     def __init__(self, overlap: float, frames: int) -> None:
         self._overlap = overlap
         self._recent: deque[tuple[PreparedFrame, FrameResult]] = deque(maxlen=frames)
-        self._world = IDENTITY
+        self._world: Similarity | None = None
         self._begin([])
 
     def _begin(self, scale_frames: Sequence[FrameResult]) -> None:
@@ -64,7 +64,7 @@ class Anchor:
             self._begin(results)
         else:
             self._count += len(results)
-        placed = [moved(result, self._world) if self._world is not IDENTITY else result for result in results]
+        placed = list(results) if self._world is None else [moved(result, self._world) for result in results]
         for frame, result, known in zip(frames, results, placed, strict=True):
             if known.is_keyframe:
                 self._recent.append((frame, known))
@@ -78,8 +78,8 @@ class Anchor:
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
         earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
         # Without any depth lengths stay as they were.
-        scale = float(np.median(ratios)) if ratios else self._world.scale
-        self._world = similarity_between(earlier, later, scale)
+        before = self._world.scale if self._world else 1.0
+        self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else before)
         self._begin(results)
 
     def _in_view(self, result: FrameResult) -> float:

@@ -60,6 +60,15 @@ class Engine:
         """The attention backend in use; ``auto`` until the first frame has been seen."""
         return self._stream.attention if self._stream else self._choice
 
+    @property
+    def threads(self) -> int:
+        """Threads of the CPU that the network works with, of all engines of this process; 0 on a GPU."""
+        return torch.get_num_threads() if self._network.image_mean.device.type == "cpu" else 0
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []

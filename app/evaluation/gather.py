@@ -9,18 +9,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.metrics import (
-    DepthErrors,
-    FloatArray,
-    align,
-    depth_errors,
-    field_of_view_error_deg,
-    pose_errors,
-)
+from stream_recon.app.evaluation.metrics import DepthErrors, depth_errors, field_of_view_error_deg, pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 from stream_recon.app.evaluation.point_errors import point_errors
 from stream_recon.app.evaluation.pose_auc import pose_auc
-from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.transforms import FloatArray, align
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {
@@ -75,9 +69,7 @@ class Plot:
 
 
 class Gatherer:
-    """Listens to a run as a viewer does (see `pipeline.ResultViewer`), in the writer's thread."""
-
-    paused = False
+    """Listens to a run; see `pipeline.ResultListener`."""
 
     def __init__(self, truth: Truth | None, on_frames: Callable[[int], None] | None = None) -> None:
         """``on_frames`` is called with the number of frames so far."""
@@ -104,8 +96,9 @@ class Gatherer:
         """All there is to gather of a frame where nothing is known of the truth."""
         self._poses[index] = np.asarray(T_world_camera, np.float64)
 
-    def revise(self, revision: PoseRevision) -> None:
-        self._poses[revision.index] = np.asarray(revision.T_world_camera, np.float64)
+    def revise(self, revision: Revision) -> None:
+        for frame in revision.frames:
+            self._poses[frame.index] = np.asarray(frame.T_world_camera, np.float64)
 
     def _compare_depth(self, truth: Truth, result: FrameResult) -> None:
         if self.truth_error is not None:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.sequence import MatchedPixels
-from stream_recon.app.evaluation.metrics import FloatArray
 from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.transforms import FloatArray
 
 MAX_PIXELS = 4_000_000
 

@@ -12,13 +12,13 @@ from stream_recon.app.datasets.sequence import TruthSequence
 from stream_recon.app.evaluation import baselines
 from stream_recon.app.evaluation.metrics import (
     DepthErrors,
-    FloatArray,
     PoseErrors,
     depth_errors,
     field_of_view_error_deg,
     pose_errors,
 )
 from stream_recon.app.results import Frame, FrameResult
+from stream_recon.app.transforms import FloatArray
 
 TRIVIAL = ("constant_depth", "ramp", "straight_line", "constant_velocity", "static")
 """Baselines that do not look at the images."""

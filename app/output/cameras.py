@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import quaternion_xyzw
 from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.transforms import quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"

@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import frame_points, transform_points
+from stream_recon.app.geometry import frame_points
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.output.folder import result_of
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, RunInfo, Summary, run_record
-from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.transforms import transform_points
 from stream_recon.app.voxels import VoxelTable
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
@@ -59,9 +60,10 @@ class ResultWriter:
         self._cameras.append(Camera.of(result))
         _append_points(self._ply, self._voxels, result, self._points)
 
-    def revise(self, revision: PoseRevision) -> None:
-        """Note a better pose of an earlier frame; files are brought up to date by `finish`."""
-        self._revised[revision.index] = np.asarray(revision.T_world_camera, np.float64)
+    def revise(self, revision: Revision) -> None:
+        """Note better poses of earlier frames; files are brought up to date by `finish`."""
+        for frame in revision.frames:
+            self._revised[frame.index] = np.asarray(frame.T_world_camera, np.float64)
 
     def checkpoint(self, summary: Summary) -> None:
         """Renew ``run.json`` while the run goes on. Raises OutputError."""

@@ -1,6 +1,6 @@
-"""Source, engine, writer and viewer at work side by side.
+"""Source, engine and listeners at work side by side.
 
-A thread decodes and resizes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded
+A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; two bounded
 queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
 wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
 """
@@ -18,10 +18,12 @@ import numpy as np
 
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.run.spare_cores import leaving_cores
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -39,6 +41,9 @@ PROGRESS_SECONDS = 0.1
 class FrameEngine(Protocol):
     """What the pipeline needs of an engine."""
 
+    threads: int
+    """See `Threaded`."""
+
     @property
     def attention(self) -> str: ...
 
@@ -52,20 +57,9 @@ class FrameEngine(Protocol):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Called by another thread than all else, some frames ahead of ``push``."""
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]: ...
 
-    def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
-
-
-class ResultViewer(Protocol):
-    """What the pipeline needs of a viewer. ``add`` and ``revise`` return at once."""
-
-    @property
-    def paused(self) -> bool: ...
-
-    def add(self, result: FrameResult) -> None: ...
-
-    def revise(self, revision: PoseRevision) -> None: ...
+    def finish(self) -> Sequence[FrameResult | Revision]: ...
 
 
 @dataclass(frozen=True)
@@ -85,45 +79,47 @@ class Progress:
 def reconstruct(
     source: Source,
     engine: FrameEngine,
-    writer: ResultWriter,
-    viewer: ResultViewer | None = None,
+    writer: ResultWriter | None,
+    listeners: Sequence[ResultListener] = (),
     on_progress: Callable[[Progress], None] | None = None,
+    *,
+    paused: Callable[[], bool] | None = None,
 ) -> Summary:
-    """Run a whole source through an engine into a result folder.
+    """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
     other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once.
+
+    Args:
+        writer: None where nothing shall be kept.
+        listeners: hear each result and revision after the writer, in the same thread; none may hold it up for long.
+        paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
 
     Raises:
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, viewer, on_progress)
+    run = _Run(source, engine, writer, listeners, on_progress, paused)
     try:
         with stop_on_signals() as stop, ThreadPoolExecutor(2, "pipeline") as pool:
             decoding = pool.submit(run.decode)
-            writing = pool.submit(run.write)
+            listening = pool.submit(run.listen)
             try:
                 run.step_through(stop)
             finally:
                 run.stop_threads()
             # First the writer: where both failed, the disk is what the user has to look at.
-            writing.result()
+            listening.result()
             decoding.result()
             interrupted = stop.requested and not source.live
     except StreamReconError:
-        if run.writer_failed:
-            # The counts may still fit where a whole frame did not.
-            with suppress(OutputError):
-                writer.checkpoint(run.summary(interrupted=True))
-        else:
-            writer.finish(run.summary(interrupted=True))
+        run.keep(interrupted=True)
         raise
+    else:
+        return run.keep(interrupted=interrupted)
     finally:
-        writer.close()
-    summary = run.summary(interrupted=interrupted)
-    writer.finish(summary)
-    return summary
+        if writer is not None:
+            writer.close()
 
 
 class _Run:
@@ -131,18 +127,21 @@ class _Run:
         self,
         source: Source,
         engine: FrameEngine,
-        writer: ResultWriter,
-        viewer: ResultViewer | None,
+        writer: ResultWriter | None,
+        listeners: Sequence[ResultListener],
         on_progress: Callable[[Progress], None] | None,
+        paused: Callable[[], bool] | None,
     ) -> None:
-        self.writer_failed = False
         self._source = source
         self._engine = engine
         self._writer = writer
-        self._viewer = viewer
+        self._writer_failed = False
+        self._listeners: list[ResultListener] = [*([writer] if writer is not None else []), *listeners]
         self._on_progress = on_progress
+        self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
-        self._results: Channel[FrameResult | PoseRevision] = Channel(RESULTS_BEHIND)
+        self._results: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
+        self._added: set[int] = set()
         self._begun = time.monotonic()
         self._read = 0
         self._reconstructed = 0
@@ -163,37 +162,35 @@ class _Run:
 
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
-        while not stop.requested and not self._frames.exhausted:
-            frame = self._frames.receive(POLL_SECONDS)
-            if frame is None:
-                continue
-            self._wait_while_paused(stop)
-            self._read += 1
-            self._pushed_at[frame.index] = time.monotonic()
-            with memory_errors():
-                results = self._engine.push(frame)
-            if not self._hand_on(results):
-                return
+        with leaving_cores(self._engine) as leave_cores:
+            while not stop.requested and not self._frames.exhausted:
+                frame = self._frames.receive(POLL_SECONDS)
+                if frame is None:
+                    continue
+                self._wait_while_paused(stop)
+                self._read += 1
+                self._pushed_at[frame.index] = time.monotonic()
+                leave_cores()
+                with memory_errors():
+                    results = self._engine.push(frame)
+                if not self._hand_on(results):
+                    return
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)
         self._report()
 
-    def write(self) -> None:
+    def listen(self) -> None:
         """Body of the third thread."""
         checked = time.monotonic()
         try:
             for item in self._results:
-                if isinstance(item, PoseRevision):
-                    self._writer.revise(item)
-                else:
-                    self._writer.add(item)
-                self._show(item)
-                if time.monotonic() - checked > CHECKPOINT_SECONDS:
+                self._tell(item)
+                if self._writer is not None and time.monotonic() - checked > CHECKPOINT_SECONDS:
                     self._writer.checkpoint(self.summary(interrupted=True))
                     checked = time.monotonic()
         except StreamReconError:
-            self.writer_failed = True
+            self._writer_failed = True
             raise
         finally:
             self._results.close(discard=True)
@@ -203,6 +200,19 @@ class _Run:
         self._frames.close(discard=True)
         self._source.interrupt()
         self._results.close()
+
+    def keep(self, *, interrupted: bool) -> Summary:
+        """The run's end: let the writer finish, where it still can. Raises OutputError."""
+        summary = self.summary(interrupted=interrupted)
+        if self._writer is None:
+            return summary
+        if self._writer_failed:
+            # The counts may still fit where a whole frame did not.
+            with suppress(OutputError):
+                self._writer.checkpoint(summary)
+        else:
+            self._writer.finish(summary)
+        return summary
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""
@@ -228,8 +238,8 @@ class _Run:
             warnings=tuple(self._source.warnings),
         )
 
-    def _hand_on(self, results: Sequence[FrameResult | PoseRevision]) -> bool:
-        """To the writer; False if it has failed."""
+    def _hand_on(self, results: Sequence[FrameResult | Revision]) -> bool:
+        """To the listeners; False if one has failed."""
         now = time.monotonic()
         for result in results:
             if isinstance(result, FrameResult):
@@ -248,17 +258,21 @@ class _Run:
             self._on_progress(self._progress())
             self._next_report = time.monotonic() + PROGRESS_SECONDS
 
-    def _show(self, item: FrameResult | PoseRevision) -> None:
-        if self._viewer is None:
-            return
-        if isinstance(item, PoseRevision):
-            self._viewer.revise(item)
+    def _tell(self, item: FrameResult | Revision) -> None:
+        if isinstance(item, FrameResult):
+            self._added.add(item.index)
         else:
-            self._viewer.add(item)
+            unknown = {frame.index for frame in item.frames} - self._added
+            assert not unknown, f"frames {sorted(unknown)} have no result to revise"
+        for listener in self._listeners:
+            if isinstance(item, FrameResult):
+                listener.add(item)
+            else:
+                listener.revise(item)
 
     def _wait_while_paused(self, stop: StopRequest) -> None:
         """Hold the engine while a user looks around. A live source drops and counts what comes meanwhile."""
-        while self._viewer is not None and self._viewer.paused and not stop.requested:
+        while self._paused is not None and self._paused() and not stop.requested:
             time.sleep(POLL_SECONDS / 2)
 
     def _progress(self) -> Progress:

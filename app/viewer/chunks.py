@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import FramePoints, frame_points, invert_pose, transform_points
+from stream_recon.app.geometry import FramePoints, frame_points
 from stream_recon.app.results import FrameResult
+from stream_recon.app.transforms import invert_pose, transform_points
 from stream_recon.app.voxels import voxel_first
 from stream_recon.configs.schema import PointsConfig
 

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import plyfile
 
-from stream_recon.app.geometry import transform_points
+from stream_recon.app.transforms import transform_points
 from stream_recon.app.viewer.chunks import ChunkStore
 
 VERTEX = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])

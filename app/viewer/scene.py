@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import quaternion_xyzw, rotation_angle_deg
+from stream_recon.app.transforms import quaternion_xyzw, rotation_angle_deg
 from stream_recon.app.viewer.chunks import Chunk, ChunkPoints, ChunkStore
 from stream_recon.app.viewer.overview import FreeView, overview
 from stream_recon.app.viewer.timeline import Timeline, View

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.results import FrameResult, Revision
 from stream_recon.app.viewer.chunks import ChunkStore, ranked_points
 from stream_recon.app.viewer.panel import ViewerPanel
 from stream_recon.app.viewer.ply import ply_bytes
@@ -83,7 +83,7 @@ class Viewer:
         )
         self._status = ""
         self._wake = threading.Condition()
-        self._inbox: deque[_Arrival | PoseRevision] = deque()
+        self._inbox: deque[_Arrival | Revision] = deque()
         self._heavy: deque[_Arrival] = deque()
         self._requests: deque[Callable[[], None]] = deque()
         self._busy = False
@@ -140,8 +140,8 @@ class Viewer:
                 self.skipped += 1
             self._wake.notify()
 
-    def revise(self, revision: PoseRevision) -> None:
-        """Move an earlier frame to a better pose."""
+    def revise(self, revision: Revision) -> None:
+        """Move earlier frames to better poses."""
         with self._wake:
             self._inbox.append(revision)
             self._wake.notify()
@@ -243,14 +243,15 @@ class Viewer:
             self.timeline.add_view(make_view(ordinal, result))
         self.store.add_points(ordinal, pose, *ranked_points(result, self._points))
 
-    def _take_revisions(self, first: PoseRevision) -> None:
+    def _take_revisions(self, first: Revision) -> None:
         """Apply a revision and those that follow it at once, as one change."""
         revisions = [first]
         with self._wake:
-            while self._inbox and isinstance(following := self._inbox[0], PoseRevision):
+            while self._inbox and isinstance(following := self._inbox[0], Revision):
                 revisions.append(following)
                 self._inbox.popleft()
-        moved = {self.timeline.revise(r.index, r.T_world_camera): r.T_world_camera for r in revisions}
+        frames = [frame for revision in revisions for frame in revision.frames]
+        moved = {self.timeline.revise(f.index, f.T_world_camera): f.T_world_camera for f in frames}
         self.store.revise(moved)
 
     def _update(self) -> None:

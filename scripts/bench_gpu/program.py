@@ -157,7 +157,7 @@ def run_program(engine: Engine, preset: Preset, video: Path, frames: int, out: P
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         stack.enter_context(watched_parts(watch, Engine))
         show = stack.enter_context(progress_bar(terminal))
-        summary = reconstruct(source, recording, writer, None, show)
+        summary = reconstruct(source, recording, writer, on_progress=show)
     return ProgramRun(summary, writer.times, recording.images, recording.keyframes, watch)
 
 

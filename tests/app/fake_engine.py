@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PoseRevision, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -65,6 +65,7 @@ class FakeEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = "ab" * 32
 
     def __init__(
@@ -72,7 +73,7 @@ class FakeEngine:
         scale_frames: int = 4,
         seconds: float = 0.0,
         before_push: Callable[[PreparedFrame], None] | None = None,
-        revision: PoseRevision | None = None,
+        revision: Revision | None = None,
     ) -> None:
         self.preset = fake_preset()
         self._scale_frames = scale_frames
@@ -85,7 +86,7 @@ class FakeEngine:
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepared(frame)
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]:
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         if self._before_push is not None:
             self._before_push(frame)
         time.sleep(self._seconds)
@@ -94,7 +95,7 @@ class FakeEngine:
         self._waiting.append(frame)
         return self._release() if len(self._waiting) == self._scale_frames else []
 
-    def finish(self) -> Sequence[FrameResult | PoseRevision]:
+    def finish(self) -> Sequence[FrameResult | Revision]:
         return [*self._release(), *([self._revision] if self._revision else [])]
 
     def _release(self) -> list[FrameResult]:

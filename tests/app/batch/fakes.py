@@ -20,10 +20,10 @@ from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
 from stream_recon.app.batch.workers import ProcessPool, SerialPool
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.metrics import Similarity
+from stream_recon.app.geometry import moved
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
+from stream_recon.app.transforms import Similarity
 from stream_recon.app.video.sources import Source, open_source
-from stream_recon.app.worlds import moved
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared
@@ -82,6 +82,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = WEIGHTS
     scale_frames = 4
 

@@ -16,12 +16,13 @@ from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.units import Choice, Event, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.app.evaluation.metrics import Similarity, pose_errors
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.geometry import moved
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.transforms import Similarity
 from stream_recon.app.video.readers import VideoReader
-from stream_recon.app.worlds import moved
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
     SIZE,

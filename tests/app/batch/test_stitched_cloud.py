@@ -12,9 +12,9 @@ from plyfile import PlyData
 from stream_recon.app.batch import stitched_cloud
 from stream_recon.app.batch.seams import Joined
 from stream_recon.app.batch.stitched_cloud import write_cloud
-from stream_recon.app.evaluation.metrics import Similarity
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.writer import POINTS_NAME
+from stream_recon.app.transforms import Similarity
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import random_rotation
 

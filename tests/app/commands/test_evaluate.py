@@ -15,8 +15,8 @@ from stream_recon.app.commands import evaluate
 from stream_recon.app.commands.evaluate import evaluate_all, keyframe_overrides, run
 from stream_recon.app.datasets.sequence import DepthMap, TruthSequence, read_sequence
 from stream_recon.app.evaluation.scores import TRIVIAL, Errors, Evaluation, evaluate_sequence, summarise
-from stream_recon.app.geometry import rotation_matrix
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.transforms import rotation_matrix
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)

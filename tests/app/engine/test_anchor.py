@@ -6,8 +6,8 @@ import pytest
 from stream_recon.app.engine import engine as engine_module
 from stream_recon.app.engine.anchor import MIN_FRAMES, Anchor
 from stream_recon.app.engine.engine import Engine
+from stream_recon.app.geometry import moved
 from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.worlds import moved
 from tests.app.batch.fakes import world_of
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.engine.test_engine import frames as noise_frames

@@ -10,8 +10,8 @@ from stream_recon.app.datasets.sequence import DepthMap, MatchedPixels
 from stream_recon.app.evaluation.gather import Figures, Gatherer
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
-from stream_recon.app.results import FrameResult, PoseRevision
-from stream_recon.app.worlds import moved
+from stream_recon.app.geometry import moved
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
 from tests.app.boxroom import room_result, walk_pose
 
@@ -74,7 +74,7 @@ def test_a_revised_pose_is_the_one_that_counts(truth: Truth) -> None:
     results[5].T_world_camera[:3, 3] += 1
     gatherer = gathered(truth, results)
     before = gatherer.figures()
-    gatherer.revise(PoseRevision(5, right))
+    gatherer.revise(Revision((FrameRevision(5, right),)))
     after = gatherer.figures()
     assert before is not None and after is not None and before.ate_m is not None and before.ate_m > 0.05
     assert after.ate_m == pytest.approx(0, abs=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.geometry import frame_points, invert_pose, rotation_matrix, transform_points
+from stream_recon.app.geometry import frame_points
 from stream_recon.app.output import depth as depth_files
 from stream_recon.app.output import files as output_files
 from stream_recon.app.output.depth import read_depth, write_depth
@@ -18,7 +18,8 @@ from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
-from stream_recon.app.results import PoseRevision
+from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.transforms import invert_pose, rotation_matrix, transform_points
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 
@@ -168,7 +169,7 @@ def test_a_revision_moves_the_last_pose_and_the_points(tmp_path: Path) -> None:
     writer = write_run(tmp_path / "revised", finish=False)
     lifted = pose_at(2)
     lifted[1, 3] += 50
-    writer.revise(PoseRevision(2, lifted))
+    writer.revise(Revision((FrameRevision(2, lifted),)))
     writer.finish(DONE)
     write_run(tmp_path / "plain")
     assert trajectory_of(tmp_path / "revised")[2, 2] == pytest.approx(50)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import frame_points, transform_points
+from stream_recon.app.geometry import frame_points
+from stream_recon.app.transforms import transform_points
 from stream_recon.app.viewer.chunks import Chunk, ChunkStore, ranked_points
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result, walk_pose

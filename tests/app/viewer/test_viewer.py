@@ -9,8 +9,8 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.geometry import rotation_matrix
-from stream_recon.app.results import PoseRevision
+from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.transforms import rotation_matrix
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.app.viewer.viewer import WAITING_RESULTS, Viewer, view_results
 from stream_recon.configs.errors import ResourceError
@@ -82,7 +82,7 @@ def test_a_revised_anchor_moves_its_node_and_sends_no_points(viewer: Viewer) -> 
     node = viewer.scene.nodes[64]
     handle, sent = node.handle, [n.sent for n in viewer.scene.nodes.values()]
     better = walk_pose(7.7)
-    viewer.revise(PoseRevision(64, better))
+    viewer.revise(Revision((FrameRevision(64, better),)))
     assert viewer.flush()
     assert node.handle is handle
     assert [n.sent for n in viewer.scene.nodes.values()] == sent
