@@ -20,7 +20,6 @@ from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file
 MAX_NAME_BYTES = 200
 """File systems end at 255; a number may follow."""
 RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
-WORK_FOLDER = ".work"
 WINDOWS_FOLDER = ".windows"
 
 
@@ -243,6 +242,11 @@ def folder_names(scene_names: Sequence[str]) -> list[str]:
         taken.add(name.casefold())
         names.append(name)
     return names
+
+
+def windows_folder(name: str) -> str:
+    """Where the windows of the scene with that result folder are kept until they are joined."""
+    return f"{WINDOWS_FOLDER}/{name}"
 
 
 def longest_first(units: Sequence[Unit]) -> list[Unit]:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -13,7 +12,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from stream_recon.app.batch.orphans import live_with_parent
+from stream_recon.app.batch.scene_run import run_unit
 from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
@@ -22,8 +23,6 @@ from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3
-"""A scene whose worker dies so often is given up: it may be the cause."""
 POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 """Workers that have not stopped by then are killed."""
@@ -54,14 +53,12 @@ class SerialPool:
         """See `Pool`."""
         with memory_errors():
             engine = self._loader.load(units[0].weights_sha256)
-        for unit in units:
-            if stop.requested:
-                return
-            outcome = self._store.reconstruct(engine, unit, _reporter(unit, on_event))
+        todo = Todo(units, on_event)
+        while todo and not stop.requested:
+            unit = todo.take()
+            outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell))
             stop.requested |= outcome.status == "interrupted"
-            on_event(outcome)
-            if outcome.status == "disk full":
-                return
+            todo.tell(outcome)
 
 
 def _reporter(unit: Unit, on_event: Callable[[Event], None]) -> Callable[[int], None]:
@@ -88,10 +85,7 @@ class ProcessPool:
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        self._todo = deque(units)
-        self._attempts = dict.fromkeys((unit.name for unit in units), 0)
-        self._on_event = on_event
-        self._stopping = False
+        self._todo = Todo(units, on_event)
         self._weights_sha256 = units[0].weights_sha256
         workers = [self._start(number) for number in range(min(self._count, len(units)))]
         try:
@@ -99,12 +93,11 @@ class ProcessPool:
             self._gpus = self._loader.gpus()
             for worker in workers:
                 self._give_gpu(worker)
-            while any(worker.unit is not None for worker in workers) or (self._todo and not self._stopping):
+            while self._todo or any(worker.unit is not None for worker in workers):
                 if stop.requested:
                     break
                 wait([worker.pipe for worker in workers], POLL_SECONDS)
                 workers = [self._attend(worker) for worker in workers]
-            self._stopping = True
         finally:
             self._end(workers)
 
@@ -130,9 +123,8 @@ class ProcessPool:
                 self._hear(worker, worker.pipe.recv())
         except (EOFError, OSError):
             return self._replace(worker)
-        if worker.ready and worker.unit is None and self._todo and not self._stopping:
-            worker.unit = self._todo.popleft()
-            self._attempts[worker.unit.name] += 1
+        if worker.ready and worker.unit is None and self._todo:
+            worker.unit = self._todo.take()
             try:
                 worker.pipe.send(worker.unit)
             except OSError:
@@ -145,16 +137,15 @@ class ProcessPool:
         if message is None:
             worker.ready = True
         elif isinstance(message, UnitProgress):
-            self._on_event(message)
+            self._todo.tell(message)
         else:
             assert isinstance(message, Outcome) and worker.unit is not None
             unit, worker.unit = worker.unit, None
             if message.status == "interrupted":
                 # Somebody told this worker, not us, to stop.
-                self._again(unit, "was stopped")
-                return
-            self._stopping |= message.status == "disk full"
-            self._on_event(message)
+                self._lost(unit, "was stopped")
+            else:
+                self._todo.tell(message)
 
     def _replace(self, worker: "_Worker") -> "_Worker":
         worker.process.join()
@@ -165,17 +156,14 @@ class ProcessPool:
         if not worker.ready:
             raise ResourceError(f"a worker {how} while it loaded the model: is there memory for so many --workers?")
         if worker.unit is not None:
-            self._again(worker.unit, how)
+            self._lost(worker.unit, how)
         successor = self._start(worker.number)
         self._give_gpu(successor)
         return successor
 
-    def _again(self, unit: Unit, how: str) -> None:
-        if self._attempts[unit.name] < MAX_ATTEMPTS:
-            self._todo.appendleft(unit)
-            return
+    def _lost(self, unit: Unit, how: str) -> None:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
-        self._on_event(Outcome(unit.name, "failed", reason=reason))
+        self._todo.lost(unit, reason)
 
     def _end(self, workers: "list[_Worker]") -> None:
         """Idle workers end at once, without taking the model down in order; busy ones tidy up, or are made to stop."""
@@ -220,6 +208,6 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     try:
         while True:
             unit = pipe.recv()
-            pipe.send(store.reconstruct(engine, unit, _reporter(unit, pipe.send)))
+            pipe.send(run_unit(engine, unit, store, _reporter(unit, pipe.send)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return

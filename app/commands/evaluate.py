@@ -2,32 +2,35 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.progress import Progress, TaskID
 
-from stream_recon.app.datasets.sequence import TruthSequence, read_sequence
-from stream_recon.app.evaluation.scores import Errors, Evaluation, StreamEngine, evaluate_sequence, summarise
-from stream_recon.app.results import Frame, FrameResult
-from stream_recon.configs.errors import ConfigError, OutputError
+from stream_recon.app.commands.error_table import error_table, summary_lines
+from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
+from stream_recon.app.run.pipeline import FrameEngine, reconstruct
+from stream_recon.app.run.pipeline import Progress as RunProgress
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
-COLUMNS = {
-    "ate_m": ("ATE", 4),
-    "ate_over_path": ("ATE/path", 4),
-    "rpe_trans_m": ("RPE trans", 4),
-    "rot_step_deg": ("RPE rot °", 2),
-    "tdir_deg": ("direction °", 1),
-    "absrel": ("AbsRel", 3),
-    "delta1": ("δ<1.25", 3),
-    "fov_error_deg": ("FoV °", 1),
-}
-"""Heading and decimals of each figure in the table. The path and the true rotation are in its title."""
 PIPE_WIDTH = 120
 """Columns of the table where the output is not a terminal, so that no figure is cut off."""
+MAX_PIXELS = 64_000_000
+"""So many true depths are compared exactly, in a gigabyte; of more a fair sample is."""
+
+
+class SequenceEngine(FrameEngine, Protocol):
+    """What is needed of `stream_recon.app.engine.engine.Engine`."""
+
+    weights_sha256: str
+
+    def reset(self) -> None: ...
 
 
 def run(
@@ -55,9 +58,7 @@ def run(
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
     """
     overrides = keyframe_overrides(keyframes)
-    opened = _unique_names([read_sequence(folder) for folder in sequences])
-    for sequence in opened:
-        sequence.used(stride, frames)
+    scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
 
@@ -71,22 +72,29 @@ def run(
         overrides=overrides,
         cache=cache,
     )
-    evaluate_all(engine, opened, stride, frames, json_path)
+    evaluate_all(engine, scenes, stride, frames, json_path)
     return 0
 
 
+def _open(folder: Path, stride: int, frames: int | None) -> Scene:
+    """The sequence in a folder, of which all but the images was read once. Raises InputError, ConfigError."""
+    scene = Scene(folder.resolve().name, "sequence", folder, None)
+    scene.open(stride, frames).close()
+    return scene
+
+
 def evaluate_all(
-    engine: StreamEngine, sequences: list[TruthSequence], stride: int, limit: int | None, json_path: Path | None
+    engine: SequenceEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
     evaluations: list[Evaluation] = []
-    for sequence in sequences:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            watched = _Watched(engine, progress, sequence.name, len(sequence.used(stride, limit)))
-            evaluation = evaluate_sequence(watched, sequence, stride, limit)
+    for scene in scenes:
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            show = partial(_show, bar, bar.add_task(scene.name, total=None))
+            evaluation = evaluate_scene(engine, scene, stride, limit, show)
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if json_path is not None:
@@ -96,22 +104,49 @@ def evaluate_all(
     return evaluations
 
 
-class _Watched:
-    """An engine whose results move a progress bar."""
+def _show(bar: Progress, task: TaskID, progress: RunProgress) -> None:
+    bar.update(task, completed=progress.frames, total=progress.frame_hint)
 
-    def __init__(self, engine: StreamEngine, progress: Progress, name: str, total: int) -> None:
-        self.weights_sha256 = engine.weights_sha256
-        self._engine = engine
-        self._progress = progress
-        self._task = progress.add_task(name, total=total)
 
-    def reset(self) -> None:
-        self._engine.reset()
+def evaluate_scene(
+    engine: SequenceEngine,
+    scene: Scene,
+    stride: int = 1,
+    limit: int | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
+) -> Evaluation:
+    """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
 
-    def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
-        for result in self._engine.stream(frames):
-            self._progress.advance(self._task)
-            yield result
+    Raises:
+        ConfigError: stride or limit below 1.
+        InputError: an image or a truth file that cannot be read: figures over fewer frames would pass for better ones.
+        KeyboardInterrupt: Ctrl-C came meanwhile.
+    """
+    gatherer = Gatherer(scene.truth(), max_pixels=MAX_PIXELS)
+    engine.reset()
+    with scene.open(stride, limit) as source:
+
+        def watch(progress: RunProgress) -> None:
+            _check(source, gatherer)
+            if on_progress is not None:
+                on_progress(progress)
+
+        summary = reconstruct(source, engine, None, [gatherer], watch)
+        _check(source, gatherer)
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+    with scene.open(stride, limit) as frames:
+        rows = baseline_errors(gatherer, frames)
+    posed = len(gatherer.true_path())
+    return Evaluation(scene.name, stride, posed, ours=last, network=first, first=first, last=last, baselines=rows)
+
+
+def _check(source: Source, gatherer: Gatherer) -> None:
+    if source.damaged:
+        raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
+    if gatherer.truth_error is not None:
+        raise InputError(gatherer.truth_error)
 
 
 def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
@@ -129,51 +164,10 @@ def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
     return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
 
 
-def _unique_names(sequences: list[TruthSequence]) -> list[TruthSequence]:
+def _unique_names(scenes: list[Scene]) -> list[Scene]:
     """Sequences whose folders have the same name are told apart by their whole path."""
-    names = [sequence.name for sequence in sequences]
-    return [dataclasses.replace(s, name=str(s.folder)) if names.count(s.name) > 1 else s for s in sequences]
-
-
-def error_table(evaluation: Evaluation) -> Table:
-    """The errors of one sequence: ours first, then the baselines'. A dash where there is no truth or no estimate."""
-    ours = evaluation.ours
-    title = f"{evaluation.name}: {ours.frames} frames, stride {evaluation.stride}"
-    if ours.path_m is not None:
-        title += f", path {ours.path_m:.3f}"
-    if ours.rot_moved_deg is not None:
-        title += f", {ours.rot_moved_deg:.2f}° turned a frame"
-    if 0 < evaluation.posed < ours.frames:
-        title += f", {ours.frames - evaluation.posed} frames without a true pose left out of the pose errors"
-    if not evaluation.posed:
-        title += ", no true poses"
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for heading, _ in COLUMNS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("ours", *_cells(ours), style="bold", end_section=True)
-    for name, errors in evaluation.baselines.items():
-        table.add_row(name.replace("_", " "), *_cells(errors))
-    return table
-
-
-def _cells(errors: Errors) -> list[str]:
-    values = [(getattr(errors, name), decimals) for name, (_, decimals) in COLUMNS.items()]
-    return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
-
-
-def summary_lines(evaluations: list[Evaluation]) -> list[str]:
-    """Ours against the best trivial baseline of each sequence, averaged over the sequences with truth."""
-    lines = []
-    for figure in ("ate_over_path", "absrel"):
-        summary = summarise(evaluations, figure)
-        if summary is not None:
-            share = f" ({summary.ours / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
-            lines.append(
-                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.ours:.4f}, "
-                f"best trivial baseline of each {summary.best_trivial:.4f}{share}"
-            )
-    return lines
+    names = [scene.name for scene in scenes]
+    return [dataclasses.replace(s, name=str(s.path)) if names.count(s.name) > 1 else s for s in scenes]
 
 
 def write_json(path: Path, weights_sha256: str, evaluations: list[Evaluation]) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from stream_recon.app.commands.evaluate import keyframe_overrides
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.engine.engine import load_engine
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
@@ -95,10 +96,13 @@ def reconstruct_source(
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
-            summary = reconstruct(source, engine, writer, listeners, on_progress, paused=paused)
+            summary = reconstruct(
+                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+            )
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()
+            viewer.offer_cloud(folder / POINTS_NAME)
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
@@ -113,6 +117,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         out.print(f"viewer: {viewer.url}")
         state = ", interrupted" if result.run["interrupted"] else ""
         viewer.status(f"{result.run['source']}{state}")
+        viewer.offer_cloud(folder / POINTS_NAME)
         count = view_results(viewer, result)
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer", markup=False)
         viewer.wait()
