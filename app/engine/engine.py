@@ -72,6 +72,9 @@ class Engine:
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []
+        self._gathers = True
+        """The next frames are scale frames of a stream to come."""
+        self._stretch = 0
         self.streams = 0
         """So many has the run been; see `Anchor`."""
         self._transform: ImageTransform | None = None
@@ -96,7 +99,9 @@ class Engine:
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
-        if not self.streams:
+        if frame.stretch != self._stretch:
+            return [*self._end_stretch(frame.stretch), *self.push(frame)]
+        if self._gathers:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
         if self._anchor.is_lost:
@@ -107,8 +112,15 @@ class Engine:
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         if not self._waiting:
             return []
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._gathers = self._waiting, [], False
         return self._anchor.place(waiting, self._begin(waiting))
+
+    def _end_stretch(self, following: int) -> list[FrameResult]:
+        """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
+        results = self.finish()
+        self._anchor.part()
+        self._gathers, self._stretch = True, following
+        return results
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they come."""
@@ -178,6 +190,7 @@ def _to_results(
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,
             flow=decision.flow,
+            stretch=frame.stretch,
         )
         for i, frame in enumerate(frames)
     ]

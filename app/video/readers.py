@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -22,6 +23,17 @@ GRAB_ATTEMPTS = 4
 END_TOLERANCE_FRAMES = 2.5
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Frames from here on may show another place than those before: nothing connects the two."""
+
+    index: int
+    """The first frame's number in its source."""
+    timestamp: float
+    """Its time in seconds."""
+    reason: str
+
+
 class Reader(ABC):
     """Steps through the frames of one source in order. ``grab`` moves on; ``retrieve`` is the costly part."""
 
@@ -37,6 +49,12 @@ class Reader(ABC):
         """Frames that should be there and could not be decoded."""
         self.dropped = 0
         self.warnings: list[str] = []
+        self.stretches: list[Stretch] = []
+        """Where new ones began; not the first."""
+        self.stretch = 0
+        """Number of the stretch that the frame of the last ``grab`` is of."""
+        self.lost = False
+        """A live source broke off and did not come back."""
 
     @abstractmethod
     def grab(self) -> tuple[int, float] | None:

@@ -13,11 +13,12 @@ from types import TracebackType
 
 from stream_recon.app.results import Frame
 from stream_recon.app.video.captures import capture_frame_count, open_capture
-from stream_recon.app.video.live import LiveReader
+from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
     ImageReader,
     Reader,
+    Stretch,
     VideoReader,
     list_images,
 )
@@ -72,6 +73,16 @@ class Source:
     def dropped(self) -> int:
         """Frames so far that a live source sent while the one before was still waiting."""
         return self._reader.dropped
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """Where a new stretch began so far, beside the first."""
+        return list(self._reader.stretches)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a live source broke off and did not come back."""
+        return self._reader.lost
 
     @property
     def warnings(self) -> list[str]:
@@ -156,7 +167,7 @@ class Source:
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._reader.retrieve()) is not None:
                 due = index + self._stride
-                yield Frame(index, timestamp, rgb)
+                yield Frame(index, timestamp, rgb, self._reader.stretch)
 
     def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
         """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
@@ -178,7 +189,7 @@ class Source:
             if abs(position - here) < error and not (self.live and error < math.inf):
                 rgb = self._reader.retrieve()
                 if rgb is not None:
-                    best, error = Frame(index, timestamp, rgb), abs(position - here)
+                    best, error = Frame(index, timestamp, rgb, self._reader.stretch), abs(position - here)
                     if self.live:
                         yield best
                         best = None
@@ -200,6 +211,7 @@ def open_source(
     start: float | None = None,
     end: float | None = None,
     max_frames: int | None = None,
+    reconnect: float = RECONNECT_SECONDS,
 ) -> Source:
     """Open a video file, an image file, a folder of images, a camera number or a stream address.
 
@@ -210,13 +222,16 @@ def open_source(
         fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
         start, end: seconds in the source's own time; ``end`` is left out.
         max_frames: stop after so many frames taken.
+        reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
     _check_choice(stride, fps, start, end, max_frames)
-    reader = _open_reader(spec, fps)
+    if not 0 <= reconnect < math.inf:
+        raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    reader = _open_reader(spec, fps, reconnect)
     resample = None if isinstance(reader, ImageReader) else fps
     if resample is not None and stride != 1:
         reader.close()
@@ -224,9 +239,9 @@ def open_source(
     return Source(reader, stride=stride, fps=resample, start=start, end=end, max_frames=max_frames)
 
 
-def _open_reader(spec: str, fps: float | None) -> Reader:
+def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
     if ADDRESS.match(spec):
-        return _open_address(spec)
+        return _open_address(spec, reconnect)
     path = Path(spec).expanduser()
     try:
         exists = path.exists()
@@ -234,12 +249,12 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if not exists:
         if spec.isascii() and spec.isdecimal():
-            return LiveReader(open_capture(int(spec), f"camera {spec}"), f"camera {spec}")
+            return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
     if path.is_dir():
         return _open_folder(path, fps)
     if path.is_char_device():
-        return LiveReader(open_capture(path, str(path)), str(path))
+        return _open_live(path, str(path), reconnect)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
     try:
@@ -257,13 +272,17 @@ def without_password(address: str) -> str:
     return re.sub(r"(?<=://)[^/]*@", "", address)
 
 
-def _open_address(spec: str) -> Reader:
+def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
+    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect)
+
+
+def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
     capture = open_capture(spec, name)
     # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
         return VideoReader(capture, name)
-    return LiveReader(capture, name)
+    return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)
 
 
 def _open_folder(path: Path, fps: float | None) -> Reader:
