@@ -160,6 +160,21 @@ class Preset:
     points: PointsConfig = field(default_factory=PointsConfig)
 
 
+def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
+    """Preset overrides for ``flow``, ``every`` or a number.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if keyframes is None:
+        return {}
+    if keyframes in ("flow", "every"):
+        return {"stream.keyframes": keyframes}
+    if not keyframes.isdecimal() or int(keyframes) < 1:
+        raise ConfigError(f"keyframes must be flow, every or a number from 1, not {keyframes!r}")
+    return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
+
+
 def preset_names() -> list[str]:
     """Names of the presets that ship with the package."""
     return sorted(path.stem for path in PRESET_FOLDER.glob("*.toml"))

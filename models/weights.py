@@ -66,7 +66,7 @@ def check_weights_file(path: Path) -> None:
     if not path.is_file():
         raise WeightsError(f"no weights at {path}" if not path.exists() else f"{path} is no file: give a .safetensors")
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise WeightsError(f"{path} is a pickle: convert it with scripts/convert_checkpoint {path} OUT.safetensors")
+        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

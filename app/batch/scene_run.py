@@ -9,8 +9,9 @@ from typing import Any
 
 from stream_recon.app.batch.seams import MisplacedError
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import Outcome, SceneEngine, Unit
+from stream_recon.app.batch.units import Outcome, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
@@ -26,7 +27,7 @@ class UnitInterruptedError(Exception):
     """Ctrl-C came while a unit was under way."""
 
 
-def run_unit(engine: SceneEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> Outcome:
+def run_unit(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> Outcome:
     """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
 
     ``on_frames`` is called with the number of frames written, from another thread.
@@ -58,7 +59,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def _reconstruct(engine: SceneEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> dict[str, Any]:
+def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> dict[str, Any]:
     """Gives what the manifest records.
 
     Raises:

@@ -5,19 +5,20 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from stream_recon.app.commands.error_table import error_table, summary_lines
 from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
-from stream_recon.app.run.pipeline import FrameEngine, reconstruct
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.run.pipeline import Progress as RunProgress
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.video.sources import Source
-from stream_recon.configs.errors import ConfigError, InputError, OutputError
+from stream_recon.configs.errors import InputError, OutputError
 
 PIPE_WIDTH = 120
 """Columns of the table where the output is not a terminal, so that no figure is cut off."""
@@ -25,25 +26,12 @@ MAX_PIXELS = 64_000_000
 """So many true depths are compared exactly, in a gigabyte; of more a fair sample is."""
 
 
-class SequenceEngine(FrameEngine, Protocol):
-    """What is needed of `stream_recon.app.engine.engine.Engine`."""
-
-    weights_sha256: str
-
-    def reset(self) -> None: ...
-
-
 def run(
     sequences: list[Path],
     stride: int,
     frames: int | None,
     json_path: Path | None,
-    preset: str = "small",
-    weights: Path | None = None,
-    device: str = "auto",
-    attention: str = "auto",
-    keyframes: str | None = None,
-    cache: Literal["full", "fp8"] = "full",
+    model: ModelChoice,
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -51,28 +39,15 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
-        preset, weights, device, attention, cache: see `load_engine`.
-        keyframes: ``flow``, ``every`` or a number N for every N-th frame; None leaves it to the preset.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
     """
-    overrides = keyframe_overrides(keyframes)
+    model.load_preset()  # a bad choice is told before anything is read
     scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
-
-    from stream_recon.app.engine.engine import load_engine
-
-    engine = load_engine(
-        preset=preset,
-        weights=weights,
-        device=device,
-        attention=attention,  # type: ignore[arg-type]  # checked by the engine
-        overrides=overrides,
-        cache=cache,
-    )
-    evaluate_all(engine, scenes, stride, frames, json_path)
+    evaluate_all(model.load(), scenes, stride, frames, json_path)
     return 0
 
 
@@ -84,7 +59,7 @@ def _open(folder: Path, stride: int, frames: int | None) -> Scene:
 
 
 def evaluate_all(
-    engine: SequenceEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
+    engine: FrameEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
     console = Console()
@@ -109,7 +84,7 @@ def _show(bar: Progress, task: TaskID, progress: RunProgress) -> None:
 
 
 def evaluate_scene(
-    engine: SequenceEngine,
+    engine: FrameEngine,
     scene: Scene,
     stride: int = 1,
     limit: int | None = None,
@@ -147,21 +122,6 @@ def _check(source: Source, gatherer: Gatherer) -> None:
         raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
     if gatherer.truth_error is not None:
         raise InputError(gatherer.truth_error)
-
-
-def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
-    """Preset overrides for ``flow``, ``every`` or a number.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    if keyframes is None:
-        return {}
-    if keyframes in ("flow", "every"):
-        return {"stream.keyframes": keyframes}
-    if not keyframes.isdecimal() or int(keyframes) < 1:
-        raise ConfigError(f"keyframes must be flow, every or a number from 1, not {keyframes!r}")
-    return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
 
 
 def _unique_names(scenes: list[Scene]) -> list[Scene]:

@@ -1,60 +1,26 @@
-"""What the commands do, once their options are parsed. Prints for the user."""
+"""The main job: a source reconstructed into a folder, with a live view. Prints for the user."""
 
 import dataclasses
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from stream_recon.app.commands.evaluate import keyframe_overrides
+from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
-from stream_recon.app.engine.engine import load_engine
+from stream_recon.app.commands.view import ViewerChoice
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
-from stream_recon.app.viewer.viewer import Viewer, view_results
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, load_preset
-
-INTERRUPTED_EXIT_CODE = 130
-
-
-@dataclass(frozen=True)
-class FrameChoice:
-    """Which frames of a source; see `open_source`."""
-
-    stride: int = 1
-    fps: float | None = None
-    start: float | None = None
-    end: float | None = None
-    max_frames: int | None = None
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which network, and how it runs; see `load_engine`."""
-
-    preset: str
-    weights: Path | None
-    device: str
-    attention: AttentionChoice
-    keyframes: str | None
-    cache: CacheChoice = "full"
-
-
-@dataclass(frozen=True)
-class ViewerChoice:
-    host: str
-    port: int
-    keep_open: bool
-    """Serve on when the run is over, until Ctrl-C."""
+from stream_recon.app.viewer.viewer import Viewer
 
 
 def reconstruct_source(
@@ -72,8 +38,7 @@ def reconstruct_source(
         StreamReconError: bad input, no room, no memory.
     """
     out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, highlight=False)
-    overrides = keyframe_overrides(model.keyframes)
-    preset = load_preset(model.preset, overrides)
+    preset = model.load_preset()
     folder = output or default_output(spec, overwrite)
     check_output(folder, overwrite)
     with ExitStack() as stack:
@@ -82,7 +47,7 @@ def reconstruct_source(
         if viewer:
             out.print(f"viewer: {viewer.url}")
         with memory_errors():
-            engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides, model.cache)
+            engine = model.load()
         options = _options(spec, frames, model)
         info = RunInfo.of(engine, source.name, options)
         writer = ResultWriter(folder, info, overwrite=overwrite)
@@ -106,22 +71,7 @@ def reconstruct_source(
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
-    return INTERRUPTED_EXIT_CODE if summary.interrupted else 0
-
-
-def view_folder(folder: Path, view: ViewerChoice) -> int:
-    """Show a result folder until Ctrl-C. Raises StreamReconError."""
-    out = Console(soft_wrap=True, highlight=False)
-    result = read_result(folder)
-    with Viewer(result.points, view.host, view.port) as viewer:
-        out.print(f"viewer: {viewer.url}")
-        state = ", interrupted" if result.run["interrupted"] else ""
-        viewer.status(f"{result.run['source']}{state}")
-        viewer.offer_cloud(folder / POINTS_NAME)
-        count = view_results(viewer, result)
-        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer", markup=False)
-        viewer.wait()
-    return 0
+    return INTERRUPTED if summary.interrupted else DONE
 
 
 def default_output(spec: str, overwrite: bool) -> Path:

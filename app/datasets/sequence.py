@@ -18,67 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.text import dataset_errors, read_text
-from stream_recon.app.results import Frame, ImageTransform, Intrinsics
+from stream_recon.app.results import Frame, Intrinsics
+from stream_recon.app.truth import DepthMap, DepthPoints
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.app.video.readers import list_images, read_depth_image, read_image
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import InputError
 
 NOMINAL_FPS = 30.0
 """The layout holds no timestamps; frames are stamped as if taken at this rate."""
-DEPTH_RANGE_M = (0.1, 60.0)
-"""Metric truth outside of it is left out."""
 ROTATION_TOLERANCE = 0.01
 """How far a pose's axes may be from unit length."""
-
-
-@dataclass(frozen=True)
-class MatchedPixels:
-    """True depths and the network pixels that see the same points."""
-
-    z: NDArray[np.float64]  # [K]
-    rows: NDArray[np.intp]  # [K]
-    columns: NDArray[np.intp]  # [K]
-
-
-@dataclass(frozen=True)
-class DepthMap:
-    """Dense truth: depth in metres over the whole source image, at any resolution."""
-
-    metres: NDArray[np.floating]  # [H, W], 0 where unknown
-
-    def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The truth under each network pixel's centre, where it is known and in range."""
-        width, height = transform.network_size
-        left, top, _, _ = transform.crop
-        scale_x, scale_y = transform.scale
-        u = left + (np.arange(width) + 0.5) / scale_x
-        v = top + (np.arange(height) + 0.5) / scale_y
-        x = _cells(u, transform.source_size[0], self.metres.shape[1])
-        y = _cells(v, transform.source_size[1], self.metres.shape[0])
-        z = self.metres[y[:, None], x[None, :]]
-        rows, columns = np.nonzero((z > DEPTH_RANGE_M[0]) & (z < DEPTH_RANGE_M[1]))
-        return MatchedPixels(z[rows, columns].astype(np.float64), rows, columns)
-
-
-@dataclass(frozen=True)
-class DepthPoints:
-    """Sparse truth: points in source pixels with depth, in a unit of its own."""
-
-    uvz: NDArray[np.float64]  # [K, 3]
-
-    def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The points in front of the camera that fall on the network's image, with the pixel each lies in."""
-        width, height = transform.network_size
-        scale_x, scale_y = transform.scale
-        columns = np.floor((self.uvz[:, 0] - transform.crop[0]) * scale_x).astype(np.intp)
-        rows = np.floor((self.uvz[:, 1] - transform.crop[1]) * scale_y).astype(np.intp)
-        inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height) & (self.uvz[:, 2] > 0)
-        return MatchedPixels(self.uvz[inside, 2], rows[inside], columns[inside])
-
-
-def _cells(position: NDArray[np.floating], extent: int, cells: int) -> NDArray[np.intp]:
-    """Cell of a grid of ``cells`` over [0, extent) that each position lies in."""
-    found: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
-    return found
 
 
 @dataclass(frozen=True)
@@ -100,11 +50,8 @@ class TruthSequence:
         Raises:
             ConfigError: a stride or limit below 1.
         """
-        if stride < 1:
-            raise ConfigError(f"the stride must be at least 1, not {stride}")
-        if limit is not None and limit < 1:
-            raise ConfigError(f"the number of frames must be at least 1, not {limit}")
-        return list(range(0, len(self.images), stride))[:limit]
+        choice = FrameChoice(stride, max_frames=limit)
+        return list(range(0, len(self.images), choice.stride))[: choice.max_frames]
 
     def frame(self, position: int) -> Frame:
         """Read one image.
@@ -115,11 +62,7 @@ class TruthSequence:
         path = self.images[position]
         rgb = _read_rgb(path)
         size = (rgb.shape[1], rgb.shape[0])
-        if size != self.source_size:
-            raise InputError(
-                f"{path} is {size[0]}x{size[1]}, but {self.images[0].name} is "
-                f"{self.source_size[0]}x{self.source_size[1]}: images of a sequence must have one size"
-            )
+        check_frame_size(str(path), size, self.images[0].name, self.source_size)
         return Frame(position, position / NOMINAL_FPS, rgb)
 
     def depth(self, position: int) -> DepthMap | DepthPoints | None:

@@ -16,11 +16,11 @@ from stream_recon.app.engine.precision import Precision, fast_precision, plain_p
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.video.preprocess import plan_image, prepare
-from stream_recon.cache.kernels.choose import check_fp8
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.configs.errors import InputError, ResourceError, WeightsError
+from stream_recon.cache.kinds import cache_kind
+from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
+from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
 from stream_recon.models.weights import check_weights_file, load_network
@@ -132,11 +132,6 @@ class Engine:
         height, width = frame.rgb.shape[:2]
         if self._transform is None:
             self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        expected = self._transform.source_size
-        if expected != (width, height):
-            raise InputError(
-                f"frame {frame.index} is {width}x{height}, but the first one was {expected[0]}x{expected[1]}"
-            )
         return self._transform
 
     def _begin(self, frames: list[PreparedFrame]) -> list[FrameResult]:
@@ -167,7 +162,7 @@ def _to_results(
     prediction: Prediction,
     decision: Decision,
 ) -> list[FrameResult]:
-    pose, depth, certainty = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.certainty[0])
+    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = frames[0].transform.crop
     # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
@@ -185,7 +180,7 @@ def _to_results(
                 cy=top + crop_height / 2,
             ),
             depth=depth[i].numpy(),
-            confidence=certainty[i].numpy(),
+            confidence=confidence[i].numpy(),
             rgb=frame.rgb,
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,
@@ -220,31 +215,27 @@ def load_engine(
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
         attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
-        cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
+        cache: ``full``, or ``fp8`` for about half the cache's memory; see `CacheKind`.
         weights_sha256: of the file, where it is known already.
 
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
     """
     chosen = load_preset(preset, overrides)
-    if weights is None:
-        if chosen.network != load_preset(EMBEDDED_PRESET).network:
-            raise WeightsError(f"preset {chosen.name} has no embedded weights: give a file with --weights")
-        weights = EMBEDDED_WEIGHTS
+    file = weights_file(chosen, weights)
     target = _choose_device(device)
-    if cache == "fp8":
-        check_fp8(attention, target)
+    cache_kind(cache).check(attention, target)
     precision = fast_precision(target)
     # Before anything reads it: a device or pipe would never end.
-    check_weights_file(weights)
+    check_weights_file(file)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
-        digest = pool.submit(lambda: weights_sha256 or file_sha256(weights))
-        network = load_network(weights, chosen.network)
+        digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
+        network = load_network(file, chosen.network)
         if precision == "bf16":
             prepare_network(network, target)
         network = network.to(target)
-    logger.info("loaded %s on %s, %s", weights, target, precision)
+    logger.info("loaded %s on %s, %s", file, target, precision)
     return Engine(network, chosen, digest.result(), attention, precision, cache)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.sequence import MatchedPixels
 from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics
 from stream_recon.app.transforms import FloatArray
+from stream_recon.app.truth import MatchedPixels
 
 MAX_PIXELS = 4_000_000
 """16 bytes each."""

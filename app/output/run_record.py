@@ -4,31 +4,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
-
-
-class DescribedEngine(Protocol):
-    """What a record says of an engine."""
-
-    @property
-    def preset(self) -> Preset: ...
-
-    @property
-    def weights_sha256(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def cache(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +29,7 @@ class RunInfo:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @staticmethod
-    def of(engine: DescribedEngine, source: str, options: dict[str, Any]) -> "RunInfo":
+    def of(engine: FrameEngine, source: str, options: dict[str, Any]) -> "RunInfo":
         """A run of ``engine`` that begins now."""
         return RunInfo(
             source,

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame
+from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.delivery import Delivery
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
@@ -41,30 +41,6 @@ CHECKPOINT_SHARE = 0.05
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
-
-
-class FrameEngine(Protocol):
-    """What the pipeline needs of an engine."""
-
-    threads: int
-    """See `Threaded`."""
-
-    @property
-    def attention(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def streams(self) -> int:
-        """How many the run has been so far."""
-
-    def prepare(self, frame: Frame) -> PreparedFrame:
-        """Called by another thread than all else, some frames ahead of ``push``."""
-
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
-
-    def finish(self) -> Sequence[FrameResult]: ...
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import Frame, ImageTransform, PreparedFrame
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import ImageConfig
 
@@ -54,11 +55,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
         InputError: the frame's size is not the one that ``transform`` was planned for.
     """
     height, width = frame.rgb.shape[:2]
-    if (width, height) != transform.source_size:
-        raise InputError(
-            f"frame {frame.index} is {width}x{height} but the stream began with "
-            f"{transform.source_size[0]}x{transform.source_size[1]}: all frames must have one size"
-        )
+    check_frame_size(f"frame {frame.index}", (width, height), "the first one", transform.source_size)
     left, top, crop_width, crop_height = (round(v) for v in transform.crop)
     assert (left, top, crop_width, crop_height) == transform.crop, "a crop lies on whole pixels"
     used = frame.rgb[top : top + crop_height, left : left + crop_width]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.video.captures import capture_frame_count, capture_rate, frame_times, open_capture
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.configs.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
@@ -201,11 +202,7 @@ class ImageReader(Reader):
             return None
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
-        if size != self._first[1]:
-            raise InputError(
-                f"images of different sizes: {path.name} is {size[0]}x{size[1]} but {self._first[0]} is "
-                f"{self._first[1][0]}x{self._first[1][1]}; all images of a folder must have one size"
-            )
+        check_frame_size(path.name, size, *self._first)
         return rgb
 
     def close(self) -> None:

@@ -5,6 +5,7 @@
 ...         frame.index, frame.timestamp, frame.rgb.shape
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from types import TracebackType
 
 from stream_recon.app.results import Frame
 from stream_recon.app.video.captures import capture_frame_count, open_capture
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
@@ -25,6 +27,7 @@ from stream_recon.app.video.readers import (
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ALL_FRAMES = FrameChoice()
 
 
 class Source:
@@ -33,25 +36,12 @@ class Source:
     def __init__(
         self,
         reader: Reader,
-        *,
-        stride: int = 1,
-        fps: float | None = None,
-        start: float | None = None,
-        end: float | None = None,
-        max_frames: int | None = None,
+        choice: FrameChoice = ALL_FRAMES,
     ) -> None:
-        """See `open_source` for the options.
-
-        Raises:
-            ConfigError: an option that chooses nothing.
-        """
-        _check_choice(stride, fps, start, end, max_frames)
         self._reader = reader
-        self._stride = stride
-        self._fps = fps
-        self._start = start or 0.0
-        self._end = math.inf if end is None else end
-        self._max_frames = max_frames
+        self._choice = choice
+        self._start = choice.start or 0.0
+        self._end = math.inf if choice.end is None else choice.end
         self._to_skip = 0
         self._frames = self._choose()
 
@@ -92,14 +82,8 @@ class Source:
     @property
     def frame_hint(self) -> int | None:
         """About how many frames will come; containers err, so it is for progress bars alone."""
-        total = self._reader.frame_hint
-        if total is None:
-            return self._max_frames
-        rate = self._reader.rate
-        seconds = max(0.0, min(total / rate, self._end) - self._start)
-        chosen = seconds * min(rate, self._fps) if self._fps else seconds * rate / self._stride
-        hint = max(1, math.ceil(chosen - 1e-6))
-        return hint if self._max_frames is None else min(hint, self._max_frames)
+        count = self._choice.count(self._reader.frame_hint, self._reader.rate)
+        return None if count is None else max(1, count)
 
     def __iter__(self) -> Iterator[Frame]:
         return self
@@ -129,9 +113,9 @@ class Source:
         Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
         have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
         """
-        assert self._fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
+        assert self._choice.fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
         self._to_skip = frames
-        if frames and not read_through and self._reader.seek(frames * self._stride):
+        if frames and not read_through and self._reader.seek(frames * self._choice.stride):
             self._to_skip = 0
 
     def interrupt(self) -> None:
@@ -141,11 +125,11 @@ class Source:
 
     def _choose(self) -> Iterator[Frame]:
         count = 0
-        frames = self._every_stride() if self._fps is None else self._nearest_to_grid(self._fps)
+        frames = self._every_stride() if self._choice.fps is None else self._nearest_to_grid(self._choice.fps)
         for frame in frames:
             yield frame
             count += 1
-            if count == self._max_frames:
+            if count == self._choice.max_frames:
                 return
         if not count and not self._reader.live:
             raise InputError(self._why_nothing())
@@ -161,12 +145,12 @@ class Source:
         due = -1
         for index, timestamp in self._within():
             if index >= due and self._to_skip:
-                due = index + self._stride
+                due = index + self._choice.stride
                 self._to_skip -= 1
                 continue
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._reader.retrieve()) is not None:
-                due = index + self._stride
+                due = index + self._choice.stride
                 yield Frame(index, timestamp, rgb, self._reader.stretch)
 
     def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
@@ -228,15 +212,16 @@ def open_source(
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
-    _check_choice(stride, fps, start, end, max_frames)
+    choice = FrameChoice(stride, fps, start, end, max_frames)
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
     reader = _open_reader(spec, fps, reconnect)
-    resample = None if isinstance(reader, ImageReader) else fps
-    if resample is not None and stride != 1:
+    if isinstance(reader, ImageReader):
+        choice = dataclasses.replace(choice, fps=None)
+    elif fps is not None and stride != 1:
         reader.close()
         raise ConfigError("use --fps or --stride, not both")
-    return Source(reader, stride=stride, fps=resample, start=start, end=end, max_frames=max_frames)
+    return Source(reader, choice)
 
 
 def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
@@ -296,18 +281,3 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
     return ImageReader(images, path.resolve().name, fps)
-
-
-def _check_choice(
-    stride: int, fps: float | None, start: float | None, end: float | None, max_frames: int | None
-) -> None:
-    if stride < 1:
-        raise ConfigError(f"--stride must be at least 1, not {stride}")
-    if fps is not None and not 0 < fps < math.inf:
-        raise ConfigError(f"--fps must be above 0, not {fps:g}")
-    if start is not None and not 0 <= start < math.inf:
-        raise ConfigError(f"--start must be 0 or more seconds, not {start:g}")
-    if end is not None and not end > (start or 0.0):
-        raise ConfigError(f"--end ({end:g} s) must lie after --start ({start or 0.0:g} s)")
-    if max_frames is not None and max_frames < 1:
-        raise ConfigError(f"--max-frames must be at least 1, not {max_frames}")

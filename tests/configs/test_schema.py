@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import load_preset, preset_from_tables, preset_names
+from stream_recon.configs.schema import keyframe_overrides, load_preset, preset_from_tables, preset_names
 
 
 def test_every_preset_that_ships_loads() -> None:
@@ -89,3 +90,22 @@ def test_tables_of_a_damaged_record_are_refused() -> None:
     for tables in (5, [1], {"network": "small"}):
         with pytest.raises(ConfigError, match="must be a table"):
             preset_from_tables("run.json", tables)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (None, {}),
+        ("flow", {"stream.keyframes": "flow"}),
+        ("every", {"stream.keyframes": "every"}),
+        ("7", {"stream.keyframes": "interval", "stream.keyframe_interval": 7}),
+    ],
+)
+def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
+    assert keyframe_overrides(text) == overrides
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "often", "2.5", ""])
+def test_other_keyframe_choices_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="flow, every or a number"):
+        keyframe_overrides(text)

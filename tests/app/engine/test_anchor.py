@@ -77,7 +77,7 @@ def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: f
 
 def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> None:
     engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
-    images = noise_frames(12)
+    images = list(noise_frames(12))
     results = [r for n, f in enumerate(images) for r in engine.push(replace(f, stretch=int(n >= 5)))]
     results += engine.finish()
     assert [r.index for r in results] == [f.index for f in images]

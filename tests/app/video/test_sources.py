@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.video.captures import open_capture
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import LiveReader
 from stream_recon.app.video.readers import VideoReader, natural_key
 from stream_recon.app.video.sources import Source, open_source
@@ -303,7 +304,7 @@ def test_a_live_source_keeps_the_newest_frame_and_counts_the_rest() -> None:
 
 
 def test_a_live_source_strides_over_arrivals() -> None:
-    frames = indices(Source(LiveReader(FakeCapture(40, 0.005), "camera 0"), stride=8))
+    frames = indices(Source(LiveReader(FakeCapture(40, 0.005), "camera 0"), FrameChoice(stride=8)))
     assert all(b - a >= 8 for a, b in itertools.pairwise(frames)) and 3 <= len(frames) <= 5
 
 
