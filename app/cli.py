@@ -8,20 +8,18 @@ from typing import Annotated, Literal, ParamSpec
 
 import typer
 
+from stream_recon.app.commands.exit_codes import BAD_INPUT, INTERRUPTED
 from stream_recon.configs.errors import InputError, StreamReconError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
-
-ERROR_EXIT_CODE = 2
-INTERRUPTED_EXIT_CODE = 130
-"""128 + SIGINT, as shells report a program that Ctrl-C ended."""
 
 P = ParamSpec("P")
 
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
-    "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on; "
-    "'stream-recon view --help' says more. A word is a command only as the first argument; for a video or folder that "
+    "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
+    "'stream-recon convert IN.pt OUT.safetensors' makes weights of a published checkpoint; 'stream-recon view --help' "
+    "says more. A word is a command only as the first argument; for a video or folder that "
     "is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
     "(what was finished is kept)."
 )
@@ -36,10 +34,10 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
             code = command(*args, **kwargs)
         except StreamReconError as error:
             typer.echo(f"stream-recon: error: {' '.join(str(error).split())}", err=True)
-            code = ERROR_EXIT_CODE
+            code = BAD_INPUT
         except KeyboardInterrupt:
             typer.echo("stream-recon: stopped", err=True)
-            code = INTERRUPTED_EXIT_CODE
+            code = INTERRUPTED
         raise typer.Exit(code)
 
     return run
@@ -104,7 +102,10 @@ def reconstruct_command(
 
     Works with SOURCE alone. The viewer's address is printed first; results are written as they come.
     """
-    from stream_recon.app.commands import FrameChoice, ModelChoice, ViewerChoice, reconstruct_source
+    from stream_recon.app.commands.reconstruct import reconstruct_source
+    from stream_recon.app.commands.view import ViewerChoice
+    from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.video.frame_choice import FrameChoice
 
     return reconstruct_source(
         source,
@@ -123,7 +124,7 @@ def view_command(
     port: Port = 8080,
 ) -> int:
     """Show a finished (or interrupted) result in the browser until Ctrl-C."""
-    from stream_recon.app.commands import ViewerChoice, view_folder
+    from stream_recon.app.commands.view import ViewerChoice, view_folder
 
     return view_folder(folder, ViewerChoice(host, port, keep_open=True))
 
@@ -131,7 +132,7 @@ def view_command(
 @reported
 def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
-    stride: Annotated[int, typer.Option(help="Take every n-th frame.", min=1)] = 1,
+    stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
     frames: Annotated[int | None, typer.Option(help="Take at most so many frames.", min=1)] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file, too.")] = None,
     preset: Preset = "small",
@@ -142,8 +143,9 @@ def eval_command(
     keyframes: Keyframes = None,
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
-    from stream_recon.app.evaluate import run
-    from stream_recon.app.memory import memory_errors
+    from stream_recon.app.commands.evaluate import run
+    from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.run.process_memory import memory_errors
 
     with memory_errors():
         return run(
@@ -151,12 +153,7 @@ def eval_command(
             stride=stride,
             frames=frames,
             json_path=json,
-            preset=preset,
-            weights=weights,
-            device=device,
-            attention=attention,
-            keyframes=keyframes,
-            cache=cache,
+            model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         )
 
 
@@ -208,8 +205,10 @@ def batch_command(
     Leaves a result folder for each scene, summary.json, summary.csv and index.html. Given again, the command goes on
     where it was. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
     """
-    from stream_recon.app.batch.command import BatchOptions, run
-    from stream_recon.app.batch.units import Choice, EngineLoader
+    from stream_recon.app.batch.units import EngineLoader
+    from stream_recon.app.commands.batch import BatchOptions, run
+    from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.video.frame_choice import FrameChoice
 
     recorded = {
         "dataset": dataset,
@@ -221,17 +220,17 @@ def batch_command(
         "keyframes": keyframes,
         "split": split,
     }
-    choice = Choice(stride, max_frames)
+    choice = FrameChoice(stride, max_frames=max_frames)
     options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
-    return run(options, EngineLoader(preset, weights, device, attention, keyframes, cache), recorded)
+    return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 
 @reported
 def datasets_command() -> int:
     """List the layouts of data sets that 'stream-recon batch' recognises."""
-    from stream_recon.app.batch.command import print_datasets
+    from stream_recon.app.commands.datasets import run
 
-    return print_datasets()
+    return run()
 
 
 @reported
@@ -250,9 +249,21 @@ def plan_command(
 
     Nothing is reconstructed, and no GPU is needed.
     """
-    from stream_recon.app.plan import run
+    from stream_recon.app.commands.plan import run
 
     return run(source, memory=memory, preset=preset, write=write, overwrite=overwrite)
+
+
+@reported
+def convert_command(
+    checkpoint: Annotated[Path, typer.Argument(metavar="IN.pt", help="A published LingBot-Map checkpoint")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The file to write")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it exists.")] = False,
+) -> int:
+    """Convert a published checkpoint into the format that --weights takes. Nothing but tensors is read from it."""
+    from stream_recon.app.commands.convert import run
+
+    return run(checkpoint, target, overwrite=overwrite)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -261,6 +272,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "batch": batch_command,
     "datasets": datasets_command,
     "plan": plan_command,
+    "convert": convert_command,
 }
 
 

@@ -62,7 +62,7 @@ class CameraCache:
         assert self._lease is not None, "attend outside a step"
         keys, values = self._keys[layer], self._values[layer]
         if self._inputs is not None and len(self._lease.written) == 1:
-            from stream_recon.cache.camera_step import attend_slots  # needs Triton
+            from stream_recon.cache.kernels.camera_step import attend_slots  # needs Triton
 
             return attend_slots(q, k, v, keys, values, self._inputs)
         for frame, slot in enumerate(self._lease.written):

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from stream_recon.app import writers
-from stream_recon.app.camera_files import CameraFiles
-from stream_recon.app.pipeline import reconstruct
-from stream_recon.app.preprocess import prepare
-from stream_recon.app.progress import progress_bar
+from stream_recon.app.commands.progress import progress_bar
+from stream_recon.app.output import writer as writers
+from stream_recon.app.output.cameras import CameraFiles
+from stream_recon.app.output.run_record import RunInfo
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
-from stream_recon.app.run_record import RunInfo
-from stream_recon.app.sources import Source, open_source
+from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.video.preprocess import prepare
+from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.schema import load_preset
 
 SAMPLE = Path(__file__).resolve().parents[1] / "app" / "sample" / "walkthrough.mp4"
@@ -69,7 +69,7 @@ class Watch:
 class StandIn:
     """An engine whose step is a pause of ``seconds``."""
 
-    device, attention, streams = "cpu", "none", 1
+    device, attention, streams, threads = "cpu", "none", 1, 0
 
     def __init__(self, seconds: float, watch: Watch) -> None:
         self._seconds, self._watch = seconds, watch
@@ -148,14 +148,14 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
         engine = StandIn(step_ms / 1000, watch)
         viewer = None
         if with_viewer:
-            from stream_recon.app.viewer import Viewer
+            from stream_recon.app.viewer.viewer import Viewer
 
             viewer = stack.enter_context(Viewer(preset.points, port=0))
         source = stack.enter_context(open_source(str(video), max_frames=frames))
         writer = writers.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         with watched_parts(watch, StandIn), progress_bar(terminal) as show:
-            summary = reconstruct(source, engine, writer, viewer, show)
+            summary = reconstruct(source, engine, writer, [viewer] if viewer else [], show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms
         share = 100 * fps / bare

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.metrics import depth_errors, field_of_view_error_deg, pose_errors
-from stream_recon.app.result_folder import read_result
+from stream_recon.app.evaluation.metrics import depth_errors, field_of_view_error_deg, pose_errors
+from stream_recon.app.output.folder import read_result
 from stream_recon.app.results import Intrinsics
 from stream_recon.configs.errors import StreamReconError
 

@@ -7,18 +7,18 @@ A worker that is killed, or cut off and replaced, therefore never leaves anythin
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.camera_files import CAMERAS_NAME, TRAJECTORY_NAME
-from stream_recon.app.depth_files import DEPTH_FOLDER
-from stream_recon.app.output_files import PART_SUFFIX, output_errors, replace_json
-from stream_recon.app.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.writers import POINTS_NAME
+from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.depth import DEPTH_FOLDER
+from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_file
+from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
 from stream_recon.configs.errors import OutputError
 from stream_recon.models.embedded import file_sha256
 
@@ -100,23 +100,38 @@ def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
     return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
 
 
+def manifest_of(
+    work: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
+) -> bytes:
+    """The content of the manifest for the result in ``work``, of what ``key`` describes, with ``result`` to record.
+
+    ``known``: files, by name, that need not be read for their marks.
+
+    Raises:
+        OutputError: a file cannot be read.
+    """
+    known = known or {}
+    with output_errors(work):
+        unknown = [name for name in file_names(work) if name not in known]
+        with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
+            marks = pool.map(lambda name: ((work / name).stat().st_size, file_sha256(work / name)), unknown)
+            files = {**dict(zip(unknown, marks, strict=True)), **known}
+    manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
+    return (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
+
+
 def publish(
     work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
 ) -> None:
     """Move the result in ``work`` to ``folder``, in place of an earlier one, and write the manifest last.
 
-    ``known``: files, by name, that need not be read for their marks.
-
     Raises:
         OutputError: see `check_target`; or nothing can be written there.
     """
     check_target(folder)
-    known = known or {}
+    manifest = manifest_of(work, key, result, known)
     with output_errors(folder):
-        names = sorted(path.relative_to(work).as_posix() for path in _files(work))
-        # First what tells the folder as ours, should the move be cut short.
-        names.sort(key=lambda name: name != RUN_NAME)
-        files = {**_read_marks(work, [name for name in names if name not in known]), **known}
+        names = file_names(work)
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         for path in _own_files(folder) if _is_ours(folder) else ():
             # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
@@ -126,14 +141,13 @@ def publish(
             place.mkdir(parents=True, exist_ok=True)
         for name in names:
             (work / name).replace(folder / name)
-    manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
-    replace_json(folder / MANIFEST_NAME, manifest)
+    replace_file(folder / MANIFEST_NAME, lambda file: file.write(manifest))
 
 
-def _read_marks(folder: Path, names: Sequence[str]) -> dict[str, Mark]:
-    with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-        marks = pool.map(lambda name: ((folder / name).stat().st_size, file_sha256(folder / name)), names)
-        return dict(zip(names, marks, strict=True))
+def file_names(folder: Path) -> list[str]:
+    """Names, relative to it, of all files of a folder: first what tells whose it is, should a move be cut short."""
+    names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
+    return sorted(names, key=lambda name: name != RUN_NAME)
 
 
 def check_target(folder: Path) -> None:

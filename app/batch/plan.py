@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import BatchScene, Choice, Model, Unit, plan_units
+from stream_recon.app.batch.units import BatchScene, Model, Unit, plan_units
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
 
 
@@ -17,7 +18,7 @@ class Batch:
     root: Path
     store: Store
     scenes: Sequence[BatchScene]
-    choice: Choice
+    choice: FrameChoice
     split: int = 1
     """Windows that each scene is cut into."""
     options: dict[str, Any] = field(default_factory=dict)

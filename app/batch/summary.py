@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream_recon.app.batch.gather import LENGTHS, PROTOCOL, Figures
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.units import Model
-from stream_recon.app.run_record import PROGRAM, program_version
+from stream_recon.app.evaluation.gather import LENGTHS, PROTOCOL, Figures
+from stream_recon.app.output.run_record import PROGRAM, program_version
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"

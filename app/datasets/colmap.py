@@ -14,9 +14,9 @@ from stream_recon.app.datasets.colmap_model import (
     read_points,
 )
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.geometry import invert_pose
-from stream_recon.app.readers import IMAGE_SUFFIXES, natural_key
-from stream_recon.app.sequences import DepthPoints
+from stream_recon.app.transforms import invert_pose
+from stream_recon.app.truth import DepthPoints
+from stream_recon.app.video.readers import IMAGE_SUFFIXES, natural_key
 from stream_recon.configs.errors import InputError
 
 MODEL_FOLDERS = ("sparse/0", "sparse", "colmap/sparse/0")

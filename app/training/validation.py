@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream_recon.app.metrics import depth_errors, pose_errors
+from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
 from stream_recon.app.scenes import ClipBatch, SceneGenerator
 from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.models.pose import quaternion_to_matrix

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stream_recon.app.engine import prepare_network
-from stream_recon.app.stream import Stream
+from stream_recon.app.engine.engine import prepare_network
+from stream_recon.app.engine.stream import Stream
 from stream_recon.configs.schema import AttentionChoice, Preset
 from stream_recon.models.network import StreamingNetwork
 

@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench_gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, row
-from stream_recon.app.step_graph import StepGraph
-from stream_recon.app.stream import Stream
+from stream_recon.app.engine.step_graph import StepGraph
+from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.choose import build_kernel, installed_kernels
-from stream_recon.cache.kernel_timing import AttentionSizes, time_backend
+from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
+from stream_recon.cache.kernels.timing import AttentionSizes, time_backend
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset

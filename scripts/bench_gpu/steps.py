@@ -7,8 +7,8 @@ import torch
 
 from bench_gpu.measure import GRID, Rates, Variant, begin_table, image_of, measure_step, row
 from bench_gpu.parts import print_parts
-from stream_recon.app.stream import Stream
-from stream_recon.cache import waves
+from stream_recon.app.engine.stream import Stream
+from stream_recon.cache.kernels import waves
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork

@@ -12,7 +12,7 @@ from stream_recon.app.batch.manifest import (
     recorded_files,
     remove_result,
 )
-from stream_recon.app.writers import ResultWriter
+from stream_recon.app.output.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import result_files
 from tests.app.boxroom import room_result

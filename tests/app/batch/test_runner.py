@@ -12,9 +12,10 @@ from typing import BinaryIO
 
 import pytest
 
-from stream_recon.app import depth_files, output_files
 from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.result_folder import read_result
+from stream_recon.app.output import depth as depth_files
+from stream_recon.app.output import files as output_files
+from stream_recon.app.output.folder import read_result
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
 

@@ -10,9 +10,9 @@ import pytest
 
 from stream_recon.app.datasets.catalogue import list_datasets
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.pipeline import reconstruct
+from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Intrinsics
-from stream_recon.app.writers import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.datasets.folders import (
     assert_depth,

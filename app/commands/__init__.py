@@ -1,0 +1,1 @@
+"""What the commands do, once their options are parsed: one file a word."""

@@ -1,0 +1,25 @@
+"""The body of the command ``convert``."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from stream_recon.app.commands.exit_codes import DONE
+from stream_recon.configs.errors import OutputError
+
+
+def run(source: Path, target: Path, *, overwrite: bool) -> int:
+    """Convert a published checkpoint into the format that ``--weights`` takes; gives the exit code.
+
+    Raises:
+        WeightsError: no checkpoint of the family.
+        OutputError: ``target`` exists (without ``overwrite``) or cannot be written.
+    """
+    if target.exists() and not overwrite:
+        raise OutputError(f"{target} exists: use --overwrite, or another OUT.safetensors")
+
+    from stream_recon.models.weights import convert_checkpoint
+
+    count = convert_checkpoint(source, target)
+    Console(soft_wrap=True, highlight=False).print(f"{count} tensors written to {target}", markup=False)
+    return DONE

@@ -1,0 +1,148 @@
+"""The body of the command ``eval``: a table and a JSON file of the product's errors on sequences with truth."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from stream_recon.app.commands.error_table import error_table, summary_lines
+from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.run.pipeline import Progress as RunProgress
+from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import InputError, OutputError
+
+PIPE_WIDTH = 120
+"""Columns of the table where the output is not a terminal, so that no figure is cut off."""
+MAX_PIXELS = 64_000_000
+"""So many true depths are compared exactly, in a gigabyte; of more a fair sample is."""
+
+
+def run(
+    sequences: list[Path],
+    stride: int,
+    frames: int | None,
+    json_path: Path | None,
+    model: ModelChoice,
+) -> int:
+    """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
+
+    The JSON file is written anew after each sequence, so that an interrupted run keeps what it finished.
+
+    Args:
+        stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
+
+    Raises:
+        StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
+    """
+    model.load_preset()  # a bad choice is told before anything is read
+    scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
+    if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
+        raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
+    evaluate_all(model.load(), scenes, stride, frames, json_path)
+    return 0
+
+
+def _open(folder: Path, stride: int, frames: int | None) -> Scene:
+    """The sequence in a folder, of which all but the images was read once. Raises InputError, ConfigError."""
+    scene = Scene(folder.resolve().name, "sequence", folder, None)
+    scene.open(stride, frames).close()
+    return scene
+
+
+def evaluate_all(
+    engine: FrameEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
+) -> list[Evaluation]:
+    """Evaluate, print a table for each sequence and the means, and write the JSON file."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_WIDTH)
+    evaluations: list[Evaluation] = []
+    for scene in scenes:
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            show = partial(_show, bar, bar.add_task(scene.name, total=None))
+            evaluation = evaluate_scene(engine, scene, stride, limit, show)
+        evaluations.append(evaluation)
+        console.print(error_table(evaluation))
+        if json_path is not None:
+            write_json(json_path, engine.weights_sha256, evaluations)
+    for line in summary_lines(evaluations):
+        console.print(line, highlight=False)
+    return evaluations
+
+
+def _show(bar: Progress, task: TaskID, progress: RunProgress) -> None:
+    bar.update(task, completed=progress.frames, total=progress.frame_hint)
+
+
+def evaluate_scene(
+    engine: FrameEngine,
+    scene: Scene,
+    stride: int = 1,
+    limit: int | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
+) -> Evaluation:
+    """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
+
+    Raises:
+        ConfigError: stride or limit below 1.
+        InputError: an image or a truth file that cannot be read: figures over fewer frames would pass for better ones.
+        KeyboardInterrupt: Ctrl-C came meanwhile.
+    """
+    gatherer = Gatherer(scene.truth(), max_pixels=MAX_PIXELS)
+    engine.reset()
+    with scene.open(stride, limit) as source:
+
+        def watch(progress: RunProgress) -> None:
+            _check(source, gatherer)
+            if on_progress is not None:
+                on_progress(progress)
+
+        summary = reconstruct(source, engine, None, [gatherer], watch)
+        _check(source, gatherer)
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+    with scene.open(stride, limit) as frames:
+        rows = baseline_errors(gatherer, frames)
+    posed = len(gatherer.true_path())
+    return Evaluation(scene.name, stride, posed, ours=last, network=first, first=first, last=last, baselines=rows)
+
+
+def _check(source: Source, gatherer: Gatherer) -> None:
+    if source.damaged:
+        raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
+    if gatherer.truth_error is not None:
+        raise InputError(gatherer.truth_error)
+
+
+def _unique_names(scenes: list[Scene]) -> list[Scene]:
+    """Sequences whose folders have the same name are told apart by their whole path."""
+    names = [scene.name for scene in scenes]
+    return [dataclasses.replace(s, name=str(s.path)) if names.count(s.name) > 1 else s for s in scenes]
+
+
+def write_json(path: Path, weights_sha256: str, evaluations: list[Evaluation]) -> None:
+    """Write all figures; a reader never sees half a file.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    content = {
+        "weights_sha256": weights_sha256,
+        "sequences": {evaluation.name: evaluation.to_json() for evaluation in evaluations},
+    }
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error

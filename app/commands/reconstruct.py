@@ -1,0 +1,110 @@
+"""The main job: a source reconstructed into a folder, with a live view. Prints for the user."""
+
+import dataclasses
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich.console import Console
+
+from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.commands.progress import describe, progress_bar
+from stream_recon.app.commands.view import ViewerChoice
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.writer import ResultWriter, check_output
+from stream_recon.app.run.pipeline import Progress, reconstruct
+from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.sources import ADDRESS, open_source, without_password
+from stream_recon.app.viewer.viewer import Viewer
+
+
+def reconstruct_source(
+    spec: str,
+    *,
+    output: Path | None,
+    overwrite: bool,
+    frames: FrameChoice,
+    model: ModelChoice,
+    view: ViewerChoice | None,
+) -> int:
+    """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
+
+    Raises:
+        StreamReconError: bad input, no room, no memory.
+    """
+    out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, highlight=False)
+    preset = model.load_preset()
+    folder = output or default_output(spec, overwrite)
+    check_output(folder, overwrite)
+    with ExitStack() as stack:
+        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
+        viewer = stack.enter_context(Viewer(preset.points, view.host, view.port)) if view else None
+        if viewer:
+            out.print(f"viewer: {viewer.url}")
+        with memory_errors():
+            engine = model.load()
+        options = _options(spec, frames, model)
+        info = RunInfo.of(engine, source.name, options)
+        writer = ResultWriter(folder, info, overwrite=overwrite)
+        out.print(f"result: {folder}", markup=False)
+        with progress_bar(err) as show:
+
+            def on_progress(progress: Progress) -> None:
+                show(progress)
+                if viewer:
+                    viewer.status(describe(progress))
+
+            listeners = [viewer] if viewer else []
+            paused = (lambda: viewer.paused) if viewer else None
+            summary = reconstruct(
+                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+            )
+        _report(summary, out, err)
+        if viewer and view and not summary.interrupted:
+            viewer.finish()
+            viewer.offer_cloud(folder / POINTS_NAME)
+            if view.keep_open:
+                out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
+                viewer.wait()
+    return INTERRUPTED if summary.interrupted else DONE
+
+
+def default_output(spec: str, overwrite: bool) -> Path:
+    """``NAME-recon`` in the current folder; the first of ``NAME-recon-2``, ... that is free unless ``overwrite``."""
+    if ADDRESS.match(spec):
+        name = urlsplit(spec).hostname or "stream"
+    elif not Path(spec).exists() and spec.isdecimal():
+        name = f"camera-{spec}"
+    else:
+        path = Path(spec).expanduser().resolve()
+        name = path.name if path.is_dir() else path.stem
+    base = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "stream"
+    folder, number = Path(f"{base}-recon"), 1
+    while folder.exists() and not overwrite:
+        number += 1
+        folder = Path(f"{base}-recon-{number}")
+    return folder
+
+
+def _options(spec: str, frames: FrameChoice, model: ModelChoice) -> dict[str, Any]:
+    return {"source": without_password(spec), **dataclasses.asdict(frames), "keyframes": model.keyframes}
+
+
+def _report(summary: Summary, out: Console, err: Console) -> None:
+    for warning in summary.warnings:
+        err.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    lost = [
+        f"{count} {word}"
+        for count, word in ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))
+        if count
+    ]
+    speed = f"{summary.seconds:.1f} s, {summary.fps:.1f} frames/s"
+    if summary.latency_p50_ms is not None:
+        speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
+    counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
+    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}", markup=False)

@@ -1,0 +1,182 @@
+"""Sequences with known truth, as the evaluation reads them.
+
+A sequence is a folder::
+
+    rgb/000000.jpg ..      images (jpg or png), in natural order of their names
+    poses.txt              optional; a line an image: its number, then 16 numbers, camera-to-world, row-major,
+                           camera axes x right, y down, z forward
+    intrinsics.txt         optional; fx fy cx cy width height
+    depth/000000.png ..    optional; uint16 millimetres along the optical axis, 0 where unknown
+    sparse/000000.txt ..   optional; lines "u v z": points in image pixels with depth in the unit of the poses
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.datasets.text import dataset_errors, read_text
+from stream_recon.app.results import Frame, Intrinsics
+from stream_recon.app.truth import DepthMap, DepthPoints
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.frame_size import check_frame_size
+from stream_recon.app.video.readers import list_images, read_depth_image, read_image
+from stream_recon.configs.errors import InputError
+
+NOMINAL_FPS = 30.0
+"""The layout holds no timestamps; frames are stamped as if taken at this rate."""
+ROTATION_TOLERANCE = 0.01
+"""How far a pose's axes may be from unit length."""
+
+
+@dataclass(frozen=True)
+class TruthSequence:
+    """Images with what is known of them. ``poses`` maps an image's position (counted from 0) to its [4, 4] pose."""
+
+    name: str
+    folder: Path
+    images: tuple[Path, ...]
+    source_size: tuple[int, int]
+    """Width and height of every image."""
+    poses: Mapping[int, NDArray[np.float64]]
+    intrinsics: Intrinsics | None
+    """In pixels of the images."""
+
+    def used(self, stride: int, limit: int | None) -> list[int]:
+        """Positions of every ``stride``-th image, at most ``limit`` of them.
+
+        Raises:
+            ConfigError: a stride or limit below 1.
+        """
+        choice = FrameChoice(stride, max_frames=limit)
+        return list(range(0, len(self.images), choice.stride))[: choice.max_frames]
+
+    def frame(self, position: int) -> Frame:
+        """Read one image.
+
+        Raises:
+            InputError: not readable as an image, or of another size than the first one.
+        """
+        path = self.images[position]
+        rgb = _read_rgb(path)
+        size = (rgb.shape[1], rgb.shape[0])
+        check_frame_size(str(path), size, self.images[0].name, self.source_size)
+        return Frame(position, position / NOMINAL_FPS, rgb)
+
+    def depth(self, position: int) -> DepthMap | DepthPoints | None:
+        """Truth for one image; dense where there is both, None where there is neither.
+
+        Raises:
+            InputError: a depth file of the wrong form.
+        """
+        with dataset_errors(self.folder):
+            return self._depth(self.images[position].stem)
+
+    def _depth(self, stem: str) -> DepthMap | DepthPoints | None:
+        dense, sparse = self.folder / "depth" / f"{stem}.png", self.folder / "sparse" / f"{stem}.txt"
+        if dense.is_file():
+            millimetres = read_depth_image(dense)
+            if millimetres is None:
+                raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
+            return DepthMap(millimetres.astype(np.float32) / 1000)
+        if sparse.is_file():
+            points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
+            return DepthPoints(points[np.isfinite(points).all(axis=1)])
+        return None
+
+
+def read_sequence(folder: Path) -> TruthSequence:
+    """Open a sequence folder; images and depth are read later, one at a time.
+
+    Raises:
+        InputError: no such folder, no images in ``rgb``, or a truth file that does not have the layout's form.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no sequence folder {folder}")
+    rgb = folder / "rgb"
+    images = tuple(list_images(rgb)) if rgb.is_dir() else ()
+    if not images:
+        raise InputError(
+            f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png "
+            "(beside them poses.txt, intrinsics.txt, depth/ or sparse/)"
+        )
+    first = _read_rgb(images[0])
+    size = (first.shape[1], first.shape[0])
+    with dataset_errors(folder):
+        return TruthSequence(
+            name=folder.resolve().name,
+            folder=folder,
+            images=images,
+            source_size=size,
+            poses=_read_poses(folder / "poses.txt", images),
+            intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
+        )
+
+
+def _read_rgb(path: Path) -> NDArray[np.uint8]:
+    rgb = read_image(path)
+    if rgb is None:
+        raise InputError(f"{path} cannot be read as an image")
+    return rgb
+
+
+def _read_rows(path: Path, columns: int) -> list[list[float]]:
+    """Rows of numbers; blank lines and lines that start with # are passed over."""
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            row = [float(word) for word in line.split()]
+        except ValueError as error:
+            raise InputError(f"{path} line {number}: not a number ({error})") from error
+        if len(row) != columns:
+            raise InputError(f"{path} line {number}: {len(row)} numbers where {columns} belong")
+        rows.append(row)
+    return rows
+
+
+def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.float64]]:
+    """Poses by position. A line's number is the image's name where names are numbers, else its position.
+
+    Lost frames, written as inf or nan by some data sets, count as missing.
+    """
+    if not path.is_file():
+        return {}
+    rows = _read_rows(path, 17)
+    for row in rows:
+        if not row[0].is_integer():
+            raise InputError(f"{path}: a line begins with the image's number, not {row[0]}")
+    poses = {int(row[0]): np.array(row[1:], dtype=np.float64).reshape(4, 4) for row in rows}
+    if len(poses) != len(rows):
+        raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
+    positions = range(len(images))
+    by_name = [int(p.stem) if p.stem.isdecimal() else -1 for p in images]
+    keys = by_name if sum(k in poses for k in by_name) >= sum(k in poses for k in positions) else positions
+    if poses and not any(k in poses for k in keys):
+        raise InputError(f"{path}: none of its {len(poses)} poses belongs to an image in {path.parent / 'rgb'}")
+    known = {i: poses[k] for i, k in enumerate(keys) if k in poses and bool(np.isfinite(poses[k]).all())}
+    return {i: _rigid(pose, f"{path}: the pose of {images[i].name}") for i, pose in known.items()}
+
+
+def _rigid(pose: NDArray[np.float64], where: str) -> NDArray[np.float64]:
+    """The pose with the nearest rotation; files round theirs, which errors near zero would show."""
+    u, singular, vt = np.linalg.svd(pose[:3, :3])
+    if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
+        raise InputError(f"{where} is not a rotation and a translation (camera-to-world, row-major)")
+    rigid = np.eye(4)
+    rigid[:3, :3], rigid[:3, 3] = u @ vt, pose[:3, 3]
+    return rigid
+
+
+def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
+    if not path.is_file():
+        return None
+    rows = _read_rows(path, 6)
+    if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
+        raise InputError(f"{path}: one line 'fx fy cx cy width height' is wanted")
+    fx, fy, cx, cy, width, height = rows[0]
+    sx, sy = size[0] / width, size[1] / height
+    return Intrinsics(fx * sx, fy * sy, cx * sx, cy * sy)

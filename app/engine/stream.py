@@ -1,0 +1,133 @@
+"""One stream through a network: its memory, its keyframe policy, and on a GPU its captured step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
+from stream_recon.app.engine.precision import Precision, plain_precision
+from stream_recon.app.engine.step_graph import StepGraph
+from stream_recon.cache.kernels.timing import AttentionSizes
+from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kinds import cache_kind
+from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.stream import StreamMemory, StreamSchema
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
+from stream_recon.models.network import Prediction, StreamingNetwork
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    prediction: Prediction
+    flow: Tensor
+    """`mean_flow` since the last keyframe, a scalar; 0 where the policy does not need it."""
+
+
+class Stream:
+    """Works on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
+
+    def __init__(
+        self,
+        network: StreamingNetwork,
+        preset: Preset,
+        grid: tuple[int, int],
+        attention: AttentionChoice,
+        precision: Precision | None = None,
+        *,
+        cache: CacheChoice = "full",
+        capture: bool = True,
+    ) -> None:
+        """``grid``: patch rows and columns; ``precision``: of matrix work and caches, `plain_precision` if None; the
+        residual stream is fp32. ``cache``: of the frames' keys and values. ``capture``: replay steps of one frame as a
+        CUDA graph, where that can be.
+
+        Raises ResourceError if the caches do not fit in free memory, or this kind is not to be had here.
+        """
+        kind = cache_kind(cache)
+        kind.check(attention, network.image_mean.device)
+        self.grid = grid
+        self._network = network
+        self._config = preset.stream
+        self._device = network.image_mean.device
+        self._half = (precision or plain_precision(self._device)) == "bf16"
+        dtype = torch.bfloat16 if self._half else torch.float32
+        config, patches = preset.network, grid[0] * grid[1]
+        # As the network has it.
+        camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
+        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype, cache)
+        schema.check_fits(_available_memory(self._device))
+        on_gpu = self._device.type == "cuda" and self._half and runs_triton()
+        inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
+        sizes = AttentionSizes(
+            config.heads, config.head_dim, config.special_tokens, patches, schema.frames.tokens, dtype
+        )
+        backend = kind.attention(attention, sizes, self._device, inputs)
+        self.attention = backend.name
+        self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
+        self._policy = keyframe_policy(self._config)
+        self._reference_pose = torch.zeros(9, device=self._device)
+        size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
+        self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
+        captured = inputs is not None and backend.capturable and capture
+        self._graph: StepGraph[StepOutput] | None = StepGraph() if captured else None
+
+    def reset(self) -> None:
+        """Forget all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
+        self.memory.reset()
+        self._policy = keyframe_policy(self._config)
+
+    # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
+    @torch.no_grad()
+    def step(self, images: Tensor) -> tuple[Prediction, Decision]:
+        """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
+
+        A frame that is no keyframe leaves no trace in any cache. On a GPU the prediction's tensors are those of a
+        captured graph: the next step overwrites them.
+        """
+        first = self.memory.frames == 0
+        self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
+        if first:
+            output = self._forward(images.to(self._device))
+            decision = Decision(True, None)
+        else:
+            output = self._run(images)
+            decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
+        if decision.is_keyframe:
+            self.memory.commit()
+            self._reference_pose.copy_(output.prediction.pose[-1, 0, -1])
+        else:
+            self.memory.rollback()
+        return output.prediction, decision
+
+    def _run(self, image: Tensor) -> StepOutput:
+        if self._image is None:
+            return self._forward(image.to(self._device))
+        self._image.copy_(image, non_blocking=True)
+        return self._graph.run(self._next_step) if self._graph is not None else self._next_step()
+
+    def _next_step(self) -> StepOutput:
+        assert self._image is not None
+        return self._forward(self._image)
+
+    def _forward(self, images: Tensor) -> StepOutput:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
+            prediction = self._network(images[None], self.memory)
+        if not self._policy.needs_flow:
+            return StepOutput(prediction, torch.zeros((), device=self._device))
+        pose, depth = prediction.pose[-1, 0, -1], prediction.depth[0, -1]
+        return StepOutput(prediction, mean_flow(pose, depth, self._reference_pose))
+
+
+def _available_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + cached)
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    return 2**62  # no way to tell: let the allocator decide

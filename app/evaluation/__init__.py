@@ -1,0 +1,1 @@
+"""Results measured against truth, beside simple baselines."""

@@ -1,0 +1,1 @@
+"""The result folder, written while the run goes on and read back."""

@@ -1,0 +1,76 @@
+"""A finished (or interrupted) result folder, read back as the results it was written from."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
+from stream_recon.app.results import FrameResult
+from stream_recon.configs.errors import OutputError
+from stream_recon.configs.schema import PointsConfig, preset_from_tables
+
+
+class ResultFolder:
+    """Iterating gives each frame's result under its last known pose, one at a time, any number of times."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Raises:
+            OutputError: no result folder, or a damaged one.
+        """
+        self.folder = folder
+        self.run = _read_run(folder)
+        self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
+
+    @property
+    def points(self) -> PointsConfig:
+        """Which pixels were taken as points. Raises ConfigError for a run of an unknown version."""
+        tables = dict(self.run["preset"])
+        return preset_from_tables(str(tables.pop("name", "run.json")), tables).points
+
+    def __len__(self) -> int:
+        return len(self.cameras)
+
+    def __iter__(self) -> Iterator[FrameResult]:
+        for camera in self.cameras:
+            yield result_of(self.folder, camera)
+
+
+def read_result(folder: Path) -> ResultFolder:
+    """Open what `ResultWriter` left. Raises OutputError."""
+    return ResultFolder(folder)
+
+
+def result_of(folder: Path, camera: Camera) -> FrameResult:
+    """A frame's result as last known, from its camera and its depth file. Raises OutputError."""
+    stored = read_depth(depth_path(folder, camera.index))
+    return FrameResult(
+        index=camera.index,
+        timestamp=camera.timestamp,
+        T_world_camera=camera.T_world_camera,
+        intrinsics=camera.intrinsics,
+        depth=stored.depth if camera.depth_scale == 1 else stored.depth * np.float32(camera.depth_scale),
+        confidence=stored.confidence,
+        rgb=stored.rgb,
+        transform=stored.transform,
+        is_keyframe=camera.is_keyframe,
+        flow=camera.flow,
+        stretch=camera.stretch,
+    )
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise OutputError(f"no such result folder: {folder}")
+    try:
+        record = json.loads((folder / RUN_NAME).read_bytes())
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{folder} is not a result of {PROGRAM}: its {RUN_NAME} is missing or damaged") from error
+    if not isinstance(record, dict) or record.get("program") != PROGRAM or "preset" not in record:
+        raise OutputError(f"{folder} is not a result of {PROGRAM}: {RUN_NAME} is of another program")
+    return record

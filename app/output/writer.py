@@ -1,0 +1,204 @@
+"""The result folder, written as results come. At any moment what is finished is complete and readable.
+
+trajectory.txt   TUM format, camera-to-world, seconds of the source
+cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
+depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
+points.ply       coloured points, the sure ones, thinned by voxels
+run.json         what was run, how fast, what was lost; "interrupted" until the end
+
+Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
+`FileRevisions` for what run.json says meanwhile.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
+from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
+from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
+from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
+from stream_recon.configs.errors import OutputError
+
+logger = logging.getLogger(__name__)
+
+
+class ResultWriter:
+    """Writes one run into one folder. Nothing in it is touched before the first result is there."""
+
+    def __init__(self, folder: Path, info: RunInfo, *, overwrite: bool = False) -> None:
+        """
+        Raises:
+            OutputError: the folder has something in it (see `check_output`), or cannot be made.
+        """
+        check_output(folder, overwrite)
+        self.folder = folder
+        self._info = info
+        self._cameras: CameraFiles | None = None
+        self._revisions = 0
+        self._pending: dict[int, FrameRevision] = {}
+        """What `revise` has told since the last checkpoint, by the frames' indices."""
+        self._kept = FileRevisions()
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, result: FrameResult) -> None:
+        """Write a frame: depth first, so that every camera that is listed has its depth. Raises OutputError."""
+        assert np.isfinite(result.T_world_camera).all(), f"frame {result.index} has no finite pose"
+        if self._cameras is None:
+            self._begin()
+        assert self._cameras is not None
+        write_depth(self.folder, result)
+        self._cameras.append(Camera.of(result))
+        self._cloud.add(result)
+
+    def revise(self, revision: Revision) -> None:
+        """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
+        assert self._cameras is not None, "there is nothing to revise yet"
+        self._revisions += 1
+        for frame in revision.frames:
+            before = self._pending.get(frame.index)
+            if before is not None and frame.intrinsics is None:
+                frame = replace(frame, intrinsics=before.intrinsics)
+            self._pending[frame.index] = frame
+            self._cloud.revise(self._cameras.row(frame.index), frame)
+
+    def checkpoint(self, summary: Summary) -> None:
+        """Keep revisions and renew ``run.json`` while the run goes on. Raises OutputError."""
+        if self._cameras is not None:
+            self._keep_revisions(summary)
+            self._write_record(summary)
+
+    def finish(
+        self,
+        summary: Summary,
+        on_progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Keep revisions, bring the cloud up to date, write the last ``run.json`` and close.
+
+        Without any result the folder is left alone.
+
+        Args:
+            on_progress, cancelled: see `PointCloud.rebuild`.
+
+        Returns:
+            False where the cloud's rebuilding was cancelled: the old one stays, and ``run.json`` says so.
+
+        Raises:
+            OutputError: what was written before stays.
+        """
+        if self._cameras is None:
+            self._remove_if_empty()
+            return True
+        try:
+            whole = True
+            self._keep_revisions(summary)
+            if self._kept.points < self._revisions:
+                self._write_record(replace(summary, interrupted=True))
+                whole = self._cloud.rebuild(on_progress, cancelled)
+                if whole:
+                    self._kept = replace(self._kept, points=self._revisions)
+            self._write_record(replace(summary, interrupted=summary.interrupted or not whole))
+            return whole
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the files as they are. ``run.json`` keeps saying that the run was interrupted."""
+        if self._cameras is not None:
+            self._cameras.close()
+            self._cloud.close()
+
+    def _begin(self) -> None:
+        _remove_old_result(self.folder)
+        with output_errors(self.folder):
+            (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
+        replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
+        self._cloud = PointCloud(self.folder, self._info.preset.points)
+        self._cameras = CameraFiles(self.folder)
+
+    def _keep_revisions(self, summary: Summary) -> None:
+        """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
+        if not self._pending:
+            return
+        assert self._cameras is not None
+        self._kept = replace(self._kept, cameras=self._revisions)
+        self._write_record(replace(summary, interrupted=True))
+        self._cameras.revise(self._pending, self._revisions)
+        self._pending = {}
+        points = self._kept.points if self._cloud.stale else self._revisions
+        self._kept = FileRevisions(self._revisions, self._revisions, points)
+
+    def _write_record(self, summary: Summary) -> None:
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept))
+
+    def _remove_if_empty(self) -> None:
+        with output_errors(self.folder):
+            if self.folder.is_dir() and not any(self.folder.iterdir()):
+                self.folder.rmdir()
+
+
+def check_output(folder: Path, overwrite: bool) -> None:
+    """See whether a run may write into ``folder``; changes nothing.
+
+    A missing or empty folder is fine. With ``overwrite`` so is an earlier result, and a folder of other things in
+    which none of our names is taken.
+
+    Raises:
+        OutputError: otherwise.
+    """
+    with output_errors(folder):
+        if not folder.exists() and not folder.is_symlink():
+            return
+        if not folder.is_dir():
+            raise OutputError(f"{folder} is a file: choose another folder with -o")
+        empty = not any(folder.iterdir())
+    if empty:
+        return
+    if not overwrite:
+        raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME, DEPTH_FOLDER)
+    taken = [name for name in ours if (folder / name).exists()]
+    if taken and not _is_ours(folder):
+        raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        record = json.loads((folder / RUN_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("program") == PROGRAM
+
+
+def _remove_old_result(folder: Path) -> None:
+    """Remove what an earlier run wrote: the fixed names, and the depth files that its cameras.json lists."""
+    if not _is_ours(folder):
+        return
+    depth = folder / DEPTH_FOLDER
+    with output_errors(folder):
+        for index in _listed_frames(folder / CAMERAS_NAME):
+            depth_path(folder, index).unlink(missing_ok=True)
+        for path in depth.glob("*.npz" + PART_SUFFIX):
+            path.unlink()
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME):
+            (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
+        if depth.is_dir() and not any(depth.iterdir()):
+            depth.rmdir()
+
+
+def _listed_frames(cameras: Path) -> Iterator[int]:
+    """Indices in an old cameras.json, as far as it is readable: what it does not list is not known to be ours."""
+    try:
+        for camera in iterate_cameras(cameras):
+            yield camera.index
+    except OutputError as error:
+        logger.info("%s", error)

@@ -1,0 +1,1 @@
+"""What fits in a GPU's memory, and how fast it will be."""

@@ -1,0 +1,1 @@
+"""One run: threads and queues from source to result folder, Ctrl-C, and what the process uses."""

@@ -1,0 +1,269 @@
+"""Source, engine and listeners at work side by side.
+
+A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; bounded queues
+between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Delivery`. A slow
+disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
+frames by its own rule (`LiveReader`) and counts them.
+"""
+
+import dataclasses
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.output.run_record import Summary
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult, PreparedFrame
+from stream_recon.app.run.channel import Channel
+from stream_recon.app.run.delivery import Delivery
+from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.run.listeners import ResultListener, Stage
+from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.run.spare_cores import leaving_cores
+from stream_recon.app.video.preprocess import grey_image
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import OutputError, StreamReconError
+
+FILE_FRAMES_AHEAD = 8
+"""Small images wait; enough of them to bridge a frame that is slow to decode."""
+LIVE_FRAMES_AHEAD = 1
+"""A frame that waits is an old one by the time it is looked at."""
+CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05
+"""Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
+POLL_SECONDS = 0.1
+POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
+PROGRESS_SECONDS = 0.1
+"""Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: told after some frames, and after the last one."""
+
+    frames: int
+    frame_hint: int | None
+    keyframes: int
+    dropped: int
+    fps: float
+    """Over the last frames."""
+    memory_mb: float
+    """Of the device where it is a GPU, else of this process; the peak."""
+
+
+def reconstruct(
+    source: Source,
+    engine: FrameEngine,
+    writer: ResultWriter | None,
+    listeners: Sequence[ResultListener] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    stage: Stage | None = None,
+    paused: Callable[[], bool] | None = None,
+    on_rebuild: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Run a whole source through an engine into a result folder, and let others listen.
+
+    Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
+    other end: there it is the normal one). A live source that broke off and did not come back is an interruption, too.
+    A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
+    anew at the end, Ctrl-C leaves the old one and marks the result as interrupted.
+
+    Args:
+        writer: None where nothing shall be kept.
+        listeners: hear each result and revision after the writer, in the same thread; none may hold it up for long.
+        stage: stands between engine and listeners, in a thread of its own.
+        paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
+        on_rebuild: told how many frames are done, of how many, while the cloud is built anew after revisions.
+
+    Raises:
+        StreamReconError: from source, engine or writer. What was finished before is in the folder, and
+            ``run.json`` says that the run was interrupted.
+    """
+    run = _Run(source, engine, writer, listeners, stage, on_progress, paused)
+    try:
+        with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
+            # First the listeners: where several failed, the disk is what the user has to look at.
+            threads = [*run.delivery.start(pool), pool.submit(run.decode)]
+            try:
+                try:
+                    run.step_through(stop)
+                finally:
+                    run.stop_threads()
+                for thread in threads:
+                    thread.result()
+            except KeyboardInterrupt:
+                run.delivery.abandon()
+                raise
+            interrupted = source.lost or (stop.requested and not source.live)
+    except StreamReconError:
+        run.keep(interrupted=True)
+        raise
+    else:
+        return run.keep(interrupted=interrupted, on_rebuild=on_rebuild)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        source: Source,
+        engine: FrameEngine,
+        writer: ResultWriter | None,
+        listeners: Sequence[ResultListener],
+        stage: Stage | None,
+        on_progress: Callable[[Progress], None] | None,
+        paused: Callable[[], bool] | None,
+    ) -> None:
+        self._source = source
+        self._engine = engine
+        self._writer = writer
+        self.delivery = Delivery([*([writer] if writer is not None else []), *listeners], stage, self._checkpoint)
+        self._on_progress = on_progress
+        self._paused = paused
+        self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
+        self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
+        self._begun = time.monotonic()
+        self._read = 0
+        self._reconstructed = 0
+        self._keyframes = 0
+        self._pushed_at: dict[int, float] = {}
+        self._latencies_ms = array("f")
+        self._recent: deque[float] = deque(maxlen=20)
+        self._next_report = 0.0
+
+    def decode(self) -> None:
+        """Body of the first thread."""
+        try:
+            for frame in self._source:
+                prepared = self._engine.prepare(frame)
+                if self.delivery.wants_grey:
+                    prepared = replace(prepared, grey=grey_image(frame.rgb))
+                if not self._frames.send(prepared):
+                    return
+        finally:
+            self._frames.close()
+
+    def step_through(self, stop: StopRequest) -> None:
+        """Body of the main thread."""
+        with leaving_cores(self._engine) as leave_cores:
+            while not stop.requested and not self._frames.exhausted:
+                frame = self._frames.receive(POLL_SECONDS)
+                if frame is None:
+                    continue
+                self._wait_while_paused(stop)
+                self._read += 1
+                self._pushed_at[frame.index] = time.monotonic()
+                self.delivery.expect(frame)
+                leave_cores()
+                with memory_errors():
+                    results = self._engine.push(frame)
+                if not self._hand_on(results):
+                    return
+        with memory_errors():
+            results = self._engine.finish()
+        self._hand_on(results)
+        self._report()
+
+    def stop_threads(self) -> None:
+        """Let all threads come to their end: the decoder at once, the others when they have done what they got."""
+        self._frames.close(discard=True)
+        self._source.interrupt()
+        self.delivery.close()
+
+    def keep(self, *, interrupted: bool, on_rebuild: Callable[[int, int], None] | None = None) -> Summary:
+        """The run's end: let the writer finish, where it still can. Raises OutputError."""
+        summary = self.summary(interrupted=interrupted)
+        if self._writer is None:
+            return summary
+        if self.delivery.failed:
+            # The counts may still fit where a whole frame did not.
+            with suppress(OutputError):
+                self._writer.checkpoint(summary)
+            return summary
+        with stop_on_signals() as stop:
+            whole = self._writer.finish(summary, on_rebuild, lambda: stop.requested)
+        if whole:
+            return summary
+        return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_BEHIND))
+
+    def summary(self, *, interrupted: bool) -> Summary:
+        """The run so far."""
+        p50, p95 = (
+            (round(float(v), 2) for v in np.percentile(np.array(self._latencies_ms), (50, 95)))
+            if self._latencies_ms
+            else (None, None)
+        )
+        return Summary(
+            interrupted=interrupted,
+            frames_read=self._read,
+            frames_reconstructed=self._reconstructed,
+            keyframes=self._keyframes,
+            frames_dropped=self._source.dropped,
+            frames_damaged=self._source.damaged,
+            seconds=time.monotonic() - self._begun,
+            latency_p50_ms=p50,
+            latency_p95_ms=p95,
+            peak_host_memory_mb=peak_host_memory_mb(),
+            peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
+            attention=self._engine.attention,
+            streams=self._engine.streams,
+            warnings=tuple(self._source.warnings),
+            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._source.stretches),
+            source_lost=self._source.lost,
+        )
+
+    def _hand_on(self, results: Sequence[FrameResult]) -> bool:
+        """To the listeners; False if one has failed."""
+        now = time.monotonic()
+        for result in results:
+            if isinstance(result, FrameResult):
+                self._reconstructed += 1
+                self._keyframes += result.is_keyframe
+                self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
+                self._recent.append(now)
+            if not self.delivery.send(result):
+                return False
+        if now >= self._next_report:
+            self._report()
+        return True
+
+    def _report(self) -> None:
+        if self._on_progress is not None and self._recent:
+            self._on_progress(self._progress())
+            self._next_report = time.monotonic() + PROGRESS_SECONDS
+
+    def _checkpoint(self) -> None:
+        """Every few seconds, in the listeners' thread."""
+        now = time.monotonic()
+        if self._writer is None or now < self._next_checkpoint:
+            return
+        self._writer.checkpoint(self.summary(interrupted=True))
+        ended = time.monotonic()
+        self._next_checkpoint = ended + max(CHECKPOINT_SECONDS, (ended - now) / CHECKPOINT_SHARE)
+
+    def _wait_while_paused(self, stop: StopRequest) -> None:
+        """Hold the engine while a user looks around. A live source drops and counts what comes meanwhile."""
+        while self._paused is not None and self._paused() and not stop.requested:
+            time.sleep(POLL_SECONDS / 2)
+
+    def _progress(self) -> Progress:
+        spent = self._recent[-1] - self._recent[0]
+        device_memory = peak_device_memory_mb(self._engine.device)
+        return Progress(
+            frames=self._reconstructed,
+            frame_hint=self._source.frame_hint,
+            keyframes=self._keyframes,
+            dropped=self._source.dropped,
+            fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
+            memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
+        )

@@ -1,0 +1,132 @@
+"""The viewer's panel: controls of a viser server, read by the viewer's thread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream_recon.app.viewer.scene import SceneOptions
+from stream_recon.app.viewer.timeline import Timeline, View
+
+
+@dataclass(frozen=True)
+class PanelEvents:
+    """What the panel calls, from a thread of the server; ``client`` is the browser that asks."""
+
+    changed: Callable[[], None]
+    """A user moved something that the page depends on."""
+    download: Callable[[Any], None]
+    """``client`` wants the PLY."""
+    show_all: Callable[[Any], None]
+    """``client`` wants to see everything."""
+
+
+class ViewerPanel:
+    """Buttons, sliders and the status text."""
+
+    def __init__(self, server: Any, min_rank: int, events: PanelEvents) -> None:
+        gui = server.gui
+        self.paused = False
+        self._changed = events.changed
+        self._status = gui.add_markdown("Waiting for the first frames")
+        self._pause = gui.add_button("Pause", hint="Hold the video; what was reconstructed stays")
+        self._pause.on_click(self._toggle_pause)
+        self._download = gui.add_button(
+            "Download PLY", hint="The points on this page as a binary PLY file; the whole cloud once the run is over"
+        )
+        self._download.on_click(lambda event: events.download(event.client))
+        with gui.add_folder("View"):
+            gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
+                lambda event: events.show_all(event.client)
+            )
+            self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
+            self._min_rank = gui.add_slider(
+                "Confidence", 0, 95, 1, min_rank, hint="Hide this share (%) of each frame's pixels, least sure first"
+            )
+            self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
+            self._cameras = gui.add_checkbox("Cameras", True)
+            self._path = gui.add_checkbox("Trajectory", True)
+        self._frame_folder = gui.add_folder("Frames", visible=False)
+        with self._frame_folder:
+            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Pick a frame of the video so far")
+            self._picture = gui.add_image(np.zeros((96, 128, 3), np.uint8), format="jpeg", jpeg_quality=85)
+            self._from_here = gui.add_checkbox("View from here", False)
+            self._until_here = gui.add_checkbox("Points up to here", False)
+        self._scrubbed = False
+        self._pictured: View | None = None
+        self._scrubber.on_update(self._scrub)
+        for control in (
+            self._follow,
+            self._min_rank,
+            self._point_size,
+            self._cameras,
+            self._path,
+            self._from_here,
+            self._until_here,
+        ):
+            control.on_update(lambda _: events.changed())
+
+    @property
+    def follow(self) -> bool:
+        return bool(self._follow.value)
+
+    @property
+    def from_here(self) -> int | None:
+        """Ordinal of the frame to look from, if asked for."""
+        return int(self._scrubber.value) if self._from_here.value else None
+
+    def options(self) -> SceneOptions:
+        """What the controls say now."""
+        frame = int(self._scrubber.value)
+        picked = self._scrubbed or self._until_here.value or self._from_here.value
+        return SceneOptions(
+            min_rank=int(self._min_rank.value),
+            point_size=float(self._point_size.value),
+            last_frame=frame if self._until_here.value else None,
+            selected=frame if picked and not self._from_here.value else None,
+            # Seen from inside a camera, the pictures of its neighbours would hide the cloud.
+            cameras=bool(self._cameras.value and not self._from_here.value),
+            path=bool(self._path.value),
+        )
+
+    def let_go(self) -> None:
+        """Bind the view to no camera any more."""
+        self._follow.value = self._from_here.value = False
+
+    def show_status(self, text: str) -> None:
+        self._status.content = text
+
+    def show_frames(self, timeline: Timeline, points: int) -> None:
+        """Let the scrubber reach the newest frame, and show the picked frame's picture."""
+        if len(timeline) < 2 or not points:
+            return
+        self._scrubber.max = len(timeline) - 1
+        if not (self._scrubbed or self._until_here.value or self._from_here.value):
+            self._scrubber.value = len(timeline) - 1
+        view = timeline.nearest_view(int(self._scrubber.value))
+        if view is not None and view is not self._pictured:
+            self._picture.image = view.image
+            self._pictured = view
+        self._frame_folder.visible = True
+
+    def _toggle_pause(self, _: Any) -> None:
+        self.paused = not self.paused
+        self._pause.label = "Resume" if self.paused else "Pause"
+        self._changed()
+
+    def _scrub(self, event: Any) -> None:
+        # The slider also moves by itself while the video runs; only a user's hand has a client.
+        if event.client is not None:
+            self._scrubbed = True
+            self._changed()
+
+    def offer_cloud(self, size: str) -> None:
+        """What is downloaded from now on is the result's whole cloud."""
+        self._download.label = f"Download PLY ({size})"
+        self._download.hint = f"The whole cloud of the result folder as a binary PLY file, {size}"
+
+    def end_stream(self) -> None:
+        """The video is over: there is nothing left to pause."""
+        self.paused = False
+        self._pause.visible = False

@@ -1,0 +1,89 @@
+"""Whole streams with a cache in e4m3 on the GPU: its error, captured against not, and what a rejected frame leaves."""
+
+import pytest
+import torch
+
+from stream_recon.app.engine.stream import Stream
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
+from stream_recon.cache.frame_cache import FrameCache
+from stream_recon.cache.kernels.choose import supports_fp8
+from tests.app.engine.test_stream_gpu import (
+    FRAMES,
+    GRID,
+    long_preset,
+    network_of,
+    outputs,
+    plain_outputs,
+    preset_of,
+    walk,
+)
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def able() -> None:
+    if not supports_fp8(torch.device("cuda")):
+        pytest.skip("e4m3 is not here")
+
+
+def test_the_error_is_small() -> None:
+    preset, images = long_preset(), walk(FRAMES)
+    fast, exact = network_of(preset, fast=True), plain_outputs("fp32")
+    in_half = outputs(Stream(fast, preset, GRID, "triton"), preset, images)
+    ours = outputs(Stream(fast, preset, GRID, "auto", cache="fp8"), preset, images)
+    for name, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
+        error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
+        print(f"{name}: error {error:.2e} with the cache in fp8, {noise:.2e} in bf16")
+        assert error < 5e-2
+
+
+@pytest.mark.parametrize("keyframes", ["flow", "every", "interval"])
+def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
+    preset = preset_of(keyframes=keyframes, keyframe_interval=2, flow_threshold=20.0, window=4, special_budget=24)
+    images, network = walk(60), network_of(preset, fast=True)
+    captured, bare = (
+        outputs(Stream(network, preset, GRID, "auto", cache="fp8", capture=capture), preset, images)
+        for capture in (True, False)
+    )
+    assert captured[2] == bare[2]
+    if keyframes == "flow":
+        assert 0 < sum(captured[2]) < len(captured[2])
+    for got, expected in zip(captured[:2], bare[:2], strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_rejected_frame_leaves_no_trace() -> None:
+    preset = preset_of(keyframes="every", window=3)
+    images, network = walk(40), network_of(preset, fast=True)
+    untouched, disturbed = (Stream(network, preset, GRID, "auto", cache="fp8") for _ in range(2))
+    scale = preset.stream.scale_frames
+    for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
+        expected = untouched.step(batch)[0].dense.clone()
+        if index > 2:
+            memory = disturbed.memory
+            memory.begin(1)
+            disturbed._run(10 * torch.rand(1, 3, 168, 224))
+            memory.rollback()
+        assert torch.equal(disturbed.step(batch)[0].dense, expected)
+
+
+def requested() -> int:
+    """Bytes in use, without the up to 1 MiB by which the allocator rounds each tensor up."""
+    return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
+
+
+def test_the_frames_cache_takes_the_memory_that_the_schema_says() -> None:
+    preset = preset_of()
+    network = network_of(preset, fast=True)
+    taken = []
+    Stream(network, preset, GRID, "triton")  # what is made once, the kernels' constants, is there from now on
+    for cache in ("full", "fp8"):
+        torch.cuda.synchronize()
+        before = requested()
+        stream = Stream(network, preset, GRID, "triton", cache=cache)  # type: ignore[arg-type]  # of a tuple
+        taken.append(requested() - before)
+        schema = stream.memory._frame_cache.schema
+        del stream
+    saved = FrameCache.bytes(schema, torch.bfloat16) - Fp8FrameCache.bytes(schema, torch.bfloat16)
+    assert taken[0] - taken[1] == pytest.approx(saved, rel=0.02)

@@ -1,0 +1,183 @@
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.evaluation.gather import Figures, Gatherer
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.evaluation.pixel_sample import PixelSample
+from stream_recon.app.geometry import moved
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
+from stream_recon.app.truth import DepthMap, MatchedPixels, Truth
+from tests.app.batch.fakes import damaged_depth, room_scene, world_of
+from tests.app.boxroom import room_result, walk_pose
+
+FRAMES = 12
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> Truth:
+    known = room_scene(tmp_path / "a", FRAMES).truth()
+    assert known is not None
+    return known
+
+
+def gathered(truth: Truth | None, results: list[FrameResult]) -> Gatherer:
+    gatherer = Gatherer(truth)
+    for result in results:
+        gatherer.add(result)
+    return gatherer
+
+
+def room(world: int = 0) -> list[FrameResult]:
+    return [moved(room_result(index), world_of(world)) for index in range(FRAMES)]
+
+
+def test_the_room_in_another_world_and_unit_has_no_errors(truth: Truth) -> None:
+    figures = gathered(truth, room(world=5)).figures()
+    assert figures is not None
+    for name in ("ate_m", "rpe_trans_m", "absrel", "fov_error_deg"):
+        assert getattr(figures, name) == pytest.approx(0, abs=1e-5), name
+    for name in ("auc_3", "auc_30", "delta1", "f1"):
+        assert getattr(figures, name) == pytest.approx(1, abs=1e-4), name
+    assert figures.accuracy_m is not None and figures.accuracy_m < 0.005
+
+
+def test_pose_figures_are_those_of_the_evaluation(truth: Truth) -> None:
+    noise = np.random.default_rng(0)
+    results = room()
+    for result in results:
+        result.T_world_camera[:3, 3] += noise.normal(size=3) * 0.01
+    figures = gathered(truth, results).figures()
+    ours = np.stack([result.T_world_camera for result in results])
+    true = np.stack([walk_pose(index / 10) for index in range(FRAMES)])
+    expected = pose_errors(ours, true, np.ones(FRAMES - 1, bool))
+    assert figures is not None and figures.ate_m == expected.ate_m and figures.tdir_deg == expected.tdir_deg
+    assert figures.auc_3 is not None and figures.auc_30 is not None and figures.auc_3 < figures.auc_30
+
+
+def test_frames_without_a_true_pose_are_left_out(truth: Truth) -> None:
+    some = replace(truth, poses={index: pose for index, pose in truth.poses.items() if index not in (3, 4)})
+    results = room()
+    results[3].T_world_camera[:3, 3] += 50
+    figures = gathered(some, results).figures()
+    assert figures is not None and figures.ate_m == pytest.approx(0, abs=1e-6)
+    assert figures.rpe_trans_m == pytest.approx(0, abs=1e-6), "from frame 2 to 5 is no step"
+
+
+def test_a_revised_pose_is_the_one_that_counts(truth: Truth) -> None:
+    results = room()
+    right = results[5].T_world_camera.copy()
+    results[5].T_world_camera[:3, 3] += 1
+    gatherer = gathered(truth, results)
+    before = gatherer.figures()
+    gatherer.revise(Revision((FrameRevision(5, right),)))
+    after = gatherer.figures()
+    assert before is not None and after is not None and before.ate_m is not None and before.ate_m > 0.05
+    assert after.ate_m == pytest.approx(0, abs=1e-6)
+    assert gatherer.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
+
+
+def test_a_revised_world_of_another_unit_has_the_same_figures(truth: Truth) -> None:
+    """Poses and depths move together, as from a loop closure that ends in another unit."""
+    gatherer, world = gathered(truth, room()), world_of(5)
+    before = gatherer.figures()
+    revised = [FrameRevision(r.index, world.move_pose(r.T_world_camera), world.scale) for r in room()]
+    gatherer.revise(Revision(tuple(revised)))
+    after = gatherer.figures()
+    assert before is not None and after is not None
+    for name, value in vars(before).items():
+        assert getattr(after, name) == pytest.approx(value, abs=2e-3), name
+    assert after.f1 is not None and after.f1 > 0.999
+
+
+def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: Truth) -> None:
+    results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
+    results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
+    gatherer = gathered(truth, results)
+    assert gatherer.fov_error_deg() == gatherer.fov_error_deg(first=True) == pytest.approx(12.657, abs=0.001)
+    wrong = gatherer.depth_errors()
+    assert wrong.absrel is not None and wrong.absrel > 0.05
+    right = truth.intrinsics
+    gatherer.revise(Revision(tuple(FrameRevision(r.index, r.T_world_camera, 7.0, right) for r in results)))
+    assert gatherer.depth_errors().absrel == pytest.approx(wrong.absrel), "one scale for all frames is none"
+    scales = [1 / (1 + 0.1 * (r.index % 3)) for r in results]
+    frames = [FrameRevision(r.index, r.T_world_camera, s) for r, s in zip(results, scales, strict=True)]
+    gatherer.revise(Revision(tuple(frames)))
+    assert gatherer.depth_errors().absrel == pytest.approx(0, abs=1e-5), "scales are against the first depth"
+    assert gatherer.fov_error_deg() == pytest.approx(0, abs=1e-9), "a camera that is not named stays as revised"
+    assert gatherer.depth_errors(first=True) == wrong
+    figures = gatherer.figures()
+    assert figures is not None and figures.f1 is not None and figures.f1 > 0.999
+
+
+def test_without_truth_there_are_no_figures_yet_a_plot(truth: Truth) -> None:
+    gatherer = gathered(None, room())
+    assert gatherer.figures() is None
+    assert len(gatherer.plot().ours) == FRAMES and gatherer.plot().truth == []
+    nothing = replace(truth, poses={}, intrinsics=None, read_depth=lambda index: None)
+    assert gathered(nothing, room()).figures() is None
+
+
+def test_points_are_measured_in_metres_or_not_at_all(truth: Truth) -> None:
+    figures = gathered(replace(truth, metric=False), room()).figures()
+    assert figures is not None and figures.f1 is None and figures.absrel == pytest.approx(0, abs=1e-5)
+    figures = gathered(replace(truth, intrinsics=None), room()).figures()
+    assert figures is not None and figures.f1 is None and figures.fov_error_deg is None
+
+
+def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: Truth) -> None:
+    gatherer = gathered(replace(truth, read_depth=damaged_depth), room())
+    figures = gatherer.figures()
+    assert gatherer.truth_error is not None and "000005.png" in gatherer.truth_error
+    assert figures is not None and figures.ate_m is not None and figures.absrel is not None
+
+
+def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
+    gatherer = Gatherer(None)
+    for index in range(3000):
+        gatherer.add_pose(index, walk_pose(index / 10))
+    tracemalloc.start()
+    gatherer.plot()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+
+
+def test_the_plot_shows_ours_upon_the_truth(truth: Truth) -> None:
+    plot = gathered(truth, room(world=7)).plot()
+    np.testing.assert_allclose(plot.ours, plot.truth, atol=1e-3)
+    lengths = [np.linalg.norm(np.diff(np.array(points), axis=0), axis=1).sum() for points in (plot.ours,)]
+    path = sum(np.linalg.norm(walk_pose((i + 1) / 10)[:3, 3] - walk_pose(i / 10)[:3, 3]) for i in range(FRAMES - 1))
+    assert 0.8 * path < lengths[0] <= path * 1.001, "the plane of the walk, seen from above"
+
+
+def test_the_sample_keeps_a_fair_share_of_each_frame_within_its_budget() -> None:
+    sample = PixelSample(budget=5000)
+    result = room_result(0)
+    pixels = DepthMap(result.depth).at_network(result.transform)
+    for index in range(20):
+        sample.add(replace(result, index=index), MatchedPixels(pixels.z + 100 * index, pixels.rows, pixels.columns))
+    depths = sample.depths(lambda _, kept: kept.depth)
+    assert depths is not None and 2000 < len(depths[1]) <= 5000
+    counts = np.bincount((depths[1] // 100).astype(int), minlength=20)
+    assert counts.min() > 0 and counts.max() <= 1.05 * counts.min() + 1
+    assert float(np.median(depths[0])) == pytest.approx(float(np.median(result.depth)), rel=0.05)
+
+
+def test_while_all_pixels_fit_they_are_kept_exactly_and_in_order() -> None:
+    sample, result = PixelSample(), room_result(0)
+    truth = MatchedPixels(np.array([1 / 3, 2 / 3, 1e-9]), np.array([3, 0, 41]), np.array([2, 55, 0]))
+    for index in (4, 2):
+        sample.add(replace(result, index=index), truth)
+    depths = sample.depths(lambda _, kept: kept.depth)
+    assert depths is not None
+    np.testing.assert_array_equal(depths[1], np.tile(truth.z, 2))
+    np.testing.assert_array_equal(depths[0], np.tile(result.depth[truth.rows, truth.columns], 2))
+
+
+def test_figures_are_plain_numbers(truth: Truth) -> None:
+    figures = gathered(truth, room()).figures()
+    assert isinstance(figures, Figures) and all(isinstance(value, float) for value in vars(figures).values())

@@ -1,0 +1,85 @@
+"""Chunks of the viewer's cloud: budget, bounded count, confidence."""
+
+import numpy as np
+import pytest
+
+from stream_recon.app.geometry import frame_points
+from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.points import ranked_points
+from tests.app.boxroom import HALF, room_result
+from tests.app.viewer.clouds import CONFIG, Cloud, wall_distance
+
+
+def test_points_stay_on_the_walls_whatever_happens_to_the_chunks() -> None:
+    store = Cloud(0.02, 3000, 8, 4).fill(100).store
+    assert len(store.chunks) <= 4
+    assert 0 < store.total <= 3000
+    assert wall_distance(store.world_points().xyz).max() < 1e-4
+
+
+def test_two_thousand_frames_stay_within_the_budget_and_cover_the_whole_video() -> None:
+    store = Cloud(0.01, 20_000, 16, 24).fill(2000, size=(14, 14), settle_every=40).store
+    assert store.total <= 20_000
+    assert store.total > 10_000
+    assert len(store.chunks) <= 24
+    assert store.chunks[0].first == 0
+    assert store.chunks[-1].last == 1999
+    assert all(a.last + 1 == b.first for a, b in zip(store.chunks, store.chunks[1:], strict=False))
+    assert all(len(c.points) for c in store.chunks)
+
+
+def test_older_chunks_are_decimated_more() -> None:
+    store = Cloud(0.01, 8000, 16, 64).fill(16 * 24).store
+    sizes = np.array([len(c.points) for c in store.chunks])
+    assert sizes[:8].mean() < 0.8 * sizes[-9:-1].mean()
+    assert store.chunks[0].voxel > store.chunks[-2].voxel
+
+
+def test_one_point_a_voxel_and_the_surest_wins() -> None:
+    store = Cloud(voxel=0.2, chunk_frames=64).fill(20).store
+    (chunk,) = store.chunks
+    cells = np.floor(chunk.points.xyz.astype(np.float64) / chunk.voxel).astype(int)
+    assert len(np.unique(cells, axis=0)) == len(cells)
+    rank_of = {tuple(c): r for c, r in zip(cells, chunk.points.rank, strict=True)}
+    result = room_result(0, size=(28, 21))  # the first frame: its points are in the chunk's axes already
+    points, rank = ranked_points(result, CONFIG)
+    for cell, sureness in zip(np.floor(points.xyz.astype(np.float64) / 0.2).astype(int), rank, strict=True):
+        assert rank_of[tuple(cell)] >= sureness
+
+
+def test_the_confidence_filter_agrees_with_the_points_config() -> None:
+    result = room_result(7, size=(56, 42))
+    points, rank = ranked_points(result, CONFIG)
+    kept = frame_points(result, CONFIG)
+    assert np.count_nonzero(rank >= 40) == pytest.approx(len(kept), rel=0.03)
+    store = ChunkStore(budget=10_000, voxel=1e-4)
+    store.add_frame(0, result.T_world_camera)
+    store.add_points(0, points, rank)
+    store.settle()
+    everything = store.chunks[0].points
+    assert len(everything.shown(0, 0)) == len(points)
+    counts = [len(everything.shown(q, 0)) for q in (0, 20, 40, 60, 95)]
+    assert counts == [int(np.count_nonzero(rank >= q)) for q in (0, 20, 40, 60, 95)]
+    assert (np.diff(counts) < 0).all()
+
+
+def test_points_can_be_shown_up_to_a_frame() -> None:
+    store = Cloud(chunk_frames=64).fill(10).store
+    points = store.chunks[0].points
+    early = points.shown(0, 3)
+    assert 0 < len(early) < len(points)
+    assert early.frame.max() == 3
+    assert len(points.shown(0, 9)) == len(points)
+
+
+def test_points_in_a_cone_are_those_that_are_in_the_world() -> None:
+    store = Cloud(0.02, 5000, 8, 4).fill(40).store
+    xyz = store.world_points().xyz.astype(np.float64)
+    apex, end, slope = np.array([0.3, 0.1, -0.2]), np.array([1.4 * HALF[0], 0.4, 0.9]), 0.5
+    axis = (end - apex) / np.linalg.norm(end - apex)
+    along = (xyz - apex) @ axis
+    aside = np.linalg.norm(xyz - apex - along[:, None] * axis, axis=1)
+    expected = ((along > 0) & (along < np.linalg.norm(end - apex)) & (aside < slope * along)).sum()
+    assert expected > 20
+    assert store.count_in_cone(apex, end, slope) == pytest.approx(expected, abs=2)
+    assert store.count_in_cone(apex, apex, slope) == 0

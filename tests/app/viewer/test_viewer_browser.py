@@ -1,0 +1,283 @@
+"""The viewer in a real headless Chromium, while it is being fed."""
+
+import functools
+import http.server
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import viser
+from numpy.typing import NDArray
+
+from stream_recon.app.viewer.overview import FreeView
+from stream_recon.app.viewer.server import start_server, stop_server
+from stream_recon.app.viewer.standpoints import PANEL_PIXELS
+from stream_recon.app.viewer.viewer import Viewer
+from stream_recon.configs.schema import PointsConfig
+from tests.app.boxroom import room_result
+from tests.app.viewer.test_overview import places
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1024,600",
+]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    downloads = tmp_path_factory.mktemp("downloads")
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.downloads = downloads
+    yield driver
+    driver.quit()
+
+
+class Feeder:
+    """Feeds a viewer from a thread at a steady pace, as a video would, honouring pauses."""
+
+    def __init__(self, viewer: Viewer, fps: float) -> None:
+        self.count = 0
+        self._viewer, self._period_s = viewer, 1 / fps
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def _feed(self) -> None:
+        while not self._stop.wait(self._period_s):
+            if not self._viewer.paused:
+                self._viewer.add(room_result(self.count, size=(84, 63), keyframe=self.count % 4 == 0))
+                self.count += 1
+                self._viewer.status(f"frame {self.count}")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def fed() -> Iterator[tuple[Viewer, Feeder]]:
+    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.04), port=0, point_budget=60_000) as viewer:
+        feeder = Feeder(viewer, fps=8)
+        yield viewer, feeder
+        feeder.stop()
+
+
+def wait_for(what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (value := what()):
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)
+    return value
+
+
+def page_text(browser: Any) -> str:
+    return str(browser.find_element("tag name", "body").text)
+
+
+def points_on_page(browser: Any) -> int:
+    found = re.search(r"([\d,]+) points", page_text(browser))
+    return int(found.group(1).replace(",", "")) if found else 0
+
+
+def scene_pixels(browser: Any) -> NDArray[np.uint8]:
+    """The part of the page left of the panel and right of notices, as RGB."""
+    png = np.frombuffer(browser.get_screenshot_as_png(), np.uint8)
+    image = cv2.cvtColor(cv2.imdecode(png, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    return np.asarray(image[:, 330:660], np.uint8)
+
+
+def share_of_hue(image: NDArray[np.uint8], strongest: int) -> float:
+    """Share of pixels whose channel ``strongest`` clearly exceeds the others, as the room's walls do."""
+    others = np.delete(image, strongest, axis=2).max(axis=2).astype(int)
+    return float(np.mean(image[..., strongest].astype(int) > others + 40))
+
+
+def press(browser: Any, label: str) -> None:
+    browser.find_element("xpath", f"//button[contains(., '{label}')]").click()
+
+
+def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Viewer, Feeder], tmp_path: Path) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    first = wait_for(lambda: points_on_page(browser))
+    more = wait_for(lambda: (n := points_on_page(browser)) > first and n)
+    wait_for(lambda: points_on_page(browser) > more)
+    assert feeder.count < 400, "still running"
+
+    # The walls are red, green and blue; the background and the panel are grey.
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.05)
+    image = scene_pixels(browser)
+    browser.save_screenshot(str(tmp_path / "viewer.png"))
+    assert sum(share_of_hue(image, channel) for channel in range(3)) > 0.15
+
+    # Without the cloud the same view is dark: what was coloured were the points.
+    viewer.page.panel._cameras.value = False
+    feeder.stop()
+    coloured = share_of_hue(scene_pixels(browser), 2)
+    for node in viewer.page.scene.nodes.values():
+        node.handle.visible = False
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
+
+
+def test_the_panel_holds_the_controls_and_pause_holds_the_video(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: points_on_page(browser) and feeder.count > 8)
+    text = wait_for(lambda: "Points up to here" in (text := page_text(browser)) and text)
+    for label in ("Follow camera", "Confidence", "Point size", "Frame", "Download PLY", "Cameras", "Trajectory"):
+        assert label in text
+    assert len(browser.find_elements("css selector", "[role=slider]")) >= 3
+
+    press(browser, "Pause")
+    wait_for(lambda: viewer.paused)
+    time.sleep(0.3)
+    held = feeder.count
+    time.sleep(0.8)
+    assert feeder.count == held
+    wait_for(lambda: "paused" in page_text(browser))
+    press(browser, "Resume")
+    wait_for(lambda: not viewer.paused and feeder.count > held)
+
+
+def test_confidence_slider_hides_points_and_the_button_downloads_them(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 12 and points_on_page(browser))
+    feeder.stop()
+    assert viewer.flush()
+    before = wait_for(lambda: (n := points_on_page(browser)) == viewer.points_shown and n)
+    slider = browser.find_elements("css selector", "[role=slider]")[0]
+    slider.send_keys("\ue014" * 60)  # arrow right
+    wait_for(lambda: 0 < points_on_page(browser) < 0.9 * before)
+
+    assert viewer.flush()
+    shown = viewer.points_shown
+    press(browser, "Download PLY")
+    file = browser.downloads / "points.ply"
+    wait_for(file.is_file)
+    wait_for(lambda: f"element vertex {shown}".encode() in file.read_bytes()[:200])
+
+
+def test_a_late_browser_sees_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    wait_for(lambda: feeder.count > 12)
+    feeder.stop()
+    viewer.finish()
+    assert viewer.flush()
+    browser.get(viewer.url)
+    assert wait_for(lambda: points_on_page(browser)) == viewer.points_shown
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.05)
+    assert not browser.find_elements("xpath", "//button[contains(., 'Pause')]")
+
+
+def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 30 and points_on_page(browser))
+    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    viewer.page.panel._follow.value = True
+    feeder.stop()
+    assert viewer.flush()
+
+    def in_view() -> float:
+        camera = client.camera
+        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        points = viewer.page.store.sample(2000).astype(np.float64)
+        return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
+
+    assert in_view() < 0.9
+    press(browser, "Show all")
+    wait_for(lambda: in_view() > 0.93)
+    assert not viewer.page.panel.follow
+
+
+def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 12 and points_on_page(browser))
+    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+
+    def distance_to(ordinal: int) -> float:
+        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal, :3, 3]))
+
+    started = distance_to(0)
+    browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
+    wait_for(lambda: viewer.page.panel.follow)
+    before = client.camera.position
+    wait_for(lambda: np.linalg.norm(client.camera.position - before) > 0.02)
+    feeder.stop()
+    assert viewer.flush()
+    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.page.standpoints.unit)
+
+    viewer.page.panel._scrubber.value = 3
+    viewer.page.panel._from_here.value = True
+    assert viewer.flush()
+    wait_for(lambda: distance_to(3) < 0.01)
+    assert started > 0.1
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.2)
+
+
+ATTACK = """<script>
+const socket = new WebSocket("ws://%s", ["viser-v%s"]);
+socket.onopen = () => document.title = "open";
+socket.onerror = () => document.title = "refused";
+fetch("http://%s/").then(r => r.text()).then(t => window.read = t.length).catch(e => window.read = "refused");
+</script>"""
+
+
+def test_a_page_of_another_site_learns_nothing(fed: tuple[Viewer, Feeder], browser: Any, tmp_path: Path) -> None:
+    viewer, _ = fed
+    for name in ("127.0.0.1", "localhost"):
+        address = f"{name}:{viewer.port}"
+        (tmp_path / "index.html").write_text(ATTACK % (address, viser.__version__, address))
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            wait_for(lambda: browser.title in ("open", "refused"))
+            wait_for(lambda: browser.execute_script("return window.read"))
+            assert browser.title == "refused"
+            assert browser.execute_script("return window.read") == "refused"
+            server.shutdown()
+
+
+def test_a_page_behind_a_token_works_by_its_address_alone(browser: Any) -> None:
+    server = start_server("127.0.0.1", 0, token="secret")
+    try:
+        server.gui.add_markdown("behind the token")
+        browser.get(f"http://127.0.0.1:{server.get_port()}/")
+        assert "with its token" in page_text(browser)
+        browser.get(f"http://127.0.0.1:{server.get_port()}/?token=secret")
+        wait_for(lambda: "behind the token" in page_text(browser))
+    finally:
+        stop_server(server)
