@@ -1,6 +1,7 @@
 """Sim(3) pose graph: spreads what loops contradict over the way between (Strasdat et al., RSS 2010).
 
-A similarity is a 4x4 matrix [[s R, t], [0, 1]], so `@` composes and `numpy.linalg.inv` inverts.
+A similarity is a 4x4 matrix [[s R, t], [0, 1]], so `@` composes and `numpy.linalg.inv` inverts
+(`transforms.Similarity` makes one, and is made of one).
 """
 
 from collections.abc import Sequence

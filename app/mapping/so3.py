@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import quaternion_xyzw
+from stream_recon.app.transforms import quaternion_xyzw
 
 FloatArray = NDArray[np.float64]
 
