@@ -107,7 +107,7 @@ def adjust(
     found = minimise(model, model.start, iterations, tolerance, should_stop)
     seen = np.empty((3, len(problem.observations)))
     seen[:2, model.sorted], seen[2, model.sorted] = pixel_errors(found.state, model.sightings)
-    scene = found.state.scene(problem.scene, model.order)
+    scene = found.state.scene(problem.scene, model.order, model.free)
     return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, seen[:2].T, seen[2])
 
 

@@ -31,7 +31,7 @@ FLOOR = 1e-9
 
 @dataclass(frozen=True)
 class Plan:
-    """How to factorise all matrices of one block pattern."""
+    """How to factorise a matrix."""
 
     way: Literal["dense", "band", "sparse"]
     order: IntArray  # [blocks]; of the band
@@ -40,7 +40,7 @@ class Plan:
 
     @classmethod
     def of(cls, matrix: Any) -> "Plan":
-        """``matrix``: of the pattern, BSR with square blocks."""
+        """What is least work for ``matrix``, BSR with square blocks."""
         size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
         order = np.arange(blocks)
         unknowns = matrix.shape[0]
@@ -58,8 +58,10 @@ class Plan:
         return cls("band" if banded < whole else "dense", order, band)
 
 
-def factorised(matrix: Any, plan: Plan) -> Solve:
+def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
     """``matrix``: BSR, symmetric. Raises SingularError where it is not positive definite."""
+    # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
+    plan = plan or Plan.of(matrix)
     if not np.isfinite(matrix.data).all():
         raise SingularError
     try:

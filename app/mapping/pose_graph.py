@@ -1,6 +1,7 @@
 """Sim(3) pose graph: spreads what loops contradict over the way between (Strasdat et al., RSS 2010).
 
-A similarity is a 4x4 matrix [[s R, t], [0, 1]], so `@` composes and `numpy.linalg.inv` inverts.
+A similarity is a 4x4 matrix [[s R, t], [0, 1]], so `@` composes and `numpy.linalg.inv` inverts
+(`transforms.Similarity` makes one, and is made of one).
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.levenberg import SingularError, StopTest, minimise
-from stream_recon.app.mapping.linear import Plan, block_diagonal, factorised, kinds_diagonal, links
+from stream_recon.app.mapping.linear import block_diagonal, factorised, kinds_diagonal, links
 from stream_recon.app.mapping.residuals import cauchy
 
 FloatArray = NDArray[np.float64]
@@ -129,7 +130,6 @@ class _Graph:
         self._moving = np.flatnonzero(moves)
         self._rank = np.full(len(moves), -1)
         self._rank[self._moving] = np.arange(len(self._moving))
-        self._plan: Plan | None = None
 
     def distances(self, state: _Nodes) -> FloatArray:
         """[E], in sigmas."""
@@ -179,8 +179,7 @@ class _Graph:
     def step(self, state: _Nodes, linear: _Normal, damping: float) -> tuple[_Nodes, float]:
         added = damping * kinds_diagonal(linear.blocks)
         matrix = block_diagonal(linear.blocks + added) + linear.links
-        self._plan = self._plan or Plan.of(matrix)
-        steps = -factorised(matrix, self._plan)(linear.gradient.reshape(-1, 1)).reshape(-1, 7)
+        steps = -factorised(matrix)(linear.gradient.reshape(-1, 1)).reshape(-1, 7)
         if not np.isfinite(steps).all():
             raise SingularError
         promised = 0.5 * float(np.einsum("nij,ni,nj->", added, steps, steps) - (linear.gradient * steps).sum())

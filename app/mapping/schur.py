@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.linear import FLOOR, Plan, block_diagonal, factorised, kinds_diagonal
+from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
 FloatArray = NDArray[np.float64]
@@ -67,7 +67,6 @@ class Elimination:
         self._by_point = np.argsort(moving, kind="stable")
         self._point_starts = np.concatenate([[0], np.cumsum(np.bincount(moving, minlength=points))])
         self._camera_of = sightings.camera[: self._moving][self._by_point]
-        self._plan: Plan | None = None
 
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""
@@ -79,7 +78,8 @@ class Elimination:
         point = [self._summed((J[:, i] * J[:, j]).sum(axis=0)) for i in range(3) for j in range(i + 1)]
         gradient = [self._summed((J[:, i] * r).sum(axis=0)) for i in range(3)]
         point_lens = [
-            [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]  # no depth bends by the lens
+            # The lens bends no depth: two rows.
+            [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
             for k in range(2)
         ]
         return Normal(
@@ -139,8 +139,7 @@ class Elimination:
         """
         if not self.free:
             return reduced.lens, reduced.lens_rhs, np.zeros((0, 3))
-        self._plan = self._plan or Plan.of(reduced.cameras)
-        solved = factorised(reduced.cameras, self._plan)(np.column_stack([reduced.rhs, reduced.border]))
+        solved = factorised(reduced.cameras)(np.column_stack([reduced.rhs, reduced.border]))
         left = reduced.border.T @ solved
         return reduced.lens - left[:, 1:], reduced.lens_rhs - left[:, 0], solved
 

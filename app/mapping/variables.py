@@ -51,14 +51,17 @@ class Variables:
             rotation, centre, scale, self.points + points, self.log_focal + float(lens[0]), self.k1 + float(lens[1])
         )
 
-    def scene(self, start: Scene, order: IntArray) -> Scene:
-        """As a scene with the cameras where ``start`` had them; its arrays are new."""
+    def scene(self, start: Scene, order: IntArray, free: int) -> Scene:
+        """As a scene with the cameras where ``start`` had them; its arrays are new. ``free``: so many have moved."""
         T = np.tile(np.eye(4), (len(order), 1, 1))
         # Products of many small turns are no longer quite rotations.
         u, _, vt = np.linalg.svd(self.rotation)
         T[order, :3, :3] = u @ vt
         T[order, :3, 3] = self.centre
+        T[order[free:]] = start.T_world_camera[order[free:]]
         scale = np.empty(len(order))
         scale[order] = self.log_scale
-        lens = Lens(float(np.exp(self.log_focal)), start.lens.cx, start.lens.cy, self.k1)
+        still = self.log_focal == np.log(start.lens.focal)
+        focal = start.lens.focal if still else float(np.exp(self.log_focal))
+        lens = Lens(focal, start.lens.cx, start.lens.cy, self.k1)
         return replace(start, T_world_camera=T, points=self.points.T.copy(), lens=lens, log_depth_scale=scale)

@@ -174,9 +174,9 @@ def test_fixed_cameras_and_a_fixed_lens_stay() -> None:
     scene = replace(world.start, log_depth_scale=scale)
     found = adjust(Problem(scene, seen(world), steps(world.truth.T_world_camera), fixed, free_focal=False))
     T = found.scene.T_world_camera
-    assert np.allclose(T[fixed], world.start.T_world_camera[fixed], atol=1e-12)
+    assert np.array_equal(T[fixed], world.start.T_world_camera[fixed])
     assert np.all(np.abs(T[~fixed] - world.start.T_world_camera[~fixed]).max(axis=(1, 2)) > 1e-4)
-    assert found.scene.lens.focal == pytest.approx(world.start.lens.focal, rel=1e-12) and found.scene.lens.k1 == 0
+    assert found.scene.lens == world.start.lens
     assert found.scene.log_depth_scale is not None
     assert np.array_equal(found.scene.log_depth_scale[fixed], scale[fixed])
 
@@ -184,7 +184,7 @@ def test_fixed_cameras_and_a_fixed_lens_stay() -> None:
 def test_without_fixed_cameras_the_first_one_stays() -> None:
     world = walk()
     found = adjust(Problem(world.start, seen(world)))
-    assert np.allclose(found.scene.T_world_camera[0], world.start.T_world_camera[0], atol=1e-12)
+    assert np.array_equal(found.scene.T_world_camera[0], world.start.T_world_camera[0])
 
 
 def test_depth_scales_are_found_and_can_be_held() -> None:
@@ -321,6 +321,27 @@ def test_many_cameras_go_through_the_banded_way() -> None:
     found = adjust(Problem(world.start, seen(world), steps(world.truth.T_world_camera)), 2.0, 40, 1e-8)
     error, turn = aligned_errors(found.scene.T_world_camera, world.truth.T_world_camera)
     assert found.rms_px < 0.7 and error < 0.02 and turn < 0.02
+
+
+def test_points_may_come_to_lie_before_cameras_far_apart() -> None:
+    """A loop's points that start behind its cameras link them only once they have passed to the front."""
+    world = walk(90, 900, 5, noise_px=0.2, off=0.0, focal_off=1.0)
+    T = world.truth.T_world_camera.copy()
+    # The last camera is where the tenth is, and sees what that one sees; at first it looks the other way.
+    T[89] = T[10]
+    own = world.observations.take(world.observations.camera == 10)
+    rest = without(world, [89])
+    observations = Observations(
+        np.concatenate([rest.camera, np.full(len(own), 89)]),
+        np.concatenate([rest.point, own.point]),
+        np.concatenate([rest.pixel, own.pixel]),
+    )
+    start = T.copy()
+    start[89, :3, :3] = T[89, :3, :3] @ so3.exp(np.array([0.0, 2.0, 0.0]))
+    links = steps(T, (1,))
+    found = adjust(Problem(replace(world.truth, T_world_camera=start), observations, links), 1.0, 60)
+    assert np.isfinite(found.distances).all() and found.rms_px < 1
+    assert np.allclose(found.scene.T_world_camera[89], T[89], atol=0.05)
 
 
 def test_a_weak_prior_holds_a_focal_length_that_nothing_shows() -> None:
