@@ -83,9 +83,21 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
             return {"frames": 0}
         if summary.interrupted:
             raise UnitInterruptedError
+        if unit.mapping == "full" and unit.window is None:
+            _refine(unit, work, gatherer)
         result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)
         store.publish(work, unit.name, unit.key, result)
     return result
+
+
+def _refine(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
+    """Raises UnitInterruptedError, StreamReconError."""
+    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    with stop_on_signals() as stop:
+        try:
+            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+        except RefinementCancelledError as error:
+            raise UnitInterruptedError from error
 
 
 def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:

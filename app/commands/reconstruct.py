@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,9 +12,11 @@ from rich.console import Console
 
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
+from stream_recon.app.commands.refine import MappingChoice, refined
 from stream_recon.app.commands.view import ViewerChoice
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.pipeline import Progress, reconstruct
@@ -31,6 +34,7 @@ def reconstruct_source(
     frames: FrameChoice,
     model: ModelChoice,
     view: ViewerChoice | None,
+    mapping: MappingChoice = "full",
 ) -> int:
     """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
 
@@ -65,13 +69,20 @@ def reconstruct_source(
                 source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
             )
         _report(summary, out, err)
+        live = source.live
+        source.close()
+        refinement_stopped = False
+        if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+            result = read_result(folder)
+            open_again = partial(open_source, spec, **dataclasses.asdict(frames))
+            refinement_stopped = refined(result, open_again, out, err, listeners) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
-    return INTERRUPTED if summary.interrupted else DONE
+    return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
 
 
 def default_output(spec: str, overwrite: bool) -> Path:

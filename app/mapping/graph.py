@@ -15,7 +15,7 @@ from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import Matches
 from stream_recon.app.mapping.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.views import rays
+from stream_recon.app.mapping.views import View, carried, rays
 from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +26,11 @@ PNP_PX = 6.0
 MOST_DRIFT = 0.3
 SLACK = 0.1
 """Of the way between two keyframes, and of how far they are apart: so far a loop may be from where the network has it."""
+CONTRADICTION, CONTRADICTION_PX = 5.0, 15.0
+"""Times what pairs usually miss by when the network carries their matches over, and at least so much."""
+MINORITY = 0.25
+"""Share of the pairs; if more contradict the network, it is not they that are odd."""
+JUMP = 3.0
 NETWORK_SIGMAS = (0.2, 1.0, 0.3)
 """Of the network's own steps beside matches: rotation in rad, translation as a share of the depth, log scale."""
 
@@ -69,6 +74,42 @@ def implausible(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) ->
         relative = invert_pose(T_network[i]) @ T_network[j]
         shift = np.linalg.norm(edge.S_first_second[:3, 3] - relative[:3, 3])
         if shift > MOST_DRIFT * (way[j] - way[i]) + SLACK * np.linalg.norm(relative[:3, 3]):
+            wrong.add((i, j))
+    return wrong
+
+
+def contradicting(
+    views: Sequence[View],
+    features: Sequence[Features],
+    lens: Lens,
+    matches: Mapping[tuple[int, int], Matches],
+) -> set[tuple[int, int]]:
+    """Pairs whose matches put a jump where the network goes on at its pace.
+
+    Where things repeat, all that is seen may match what is one further on. Such a pair is known by a jump in an
+    otherwise even motion; where it is the network that jumps, matches are believed.
+    """
+    T = np.array([view.T_world_camera for view in views])
+    missed = {}
+    for (i, j), m in matches.items():
+        a, b = features[i], features[j]
+        z = a.z[m[:, 0]].astype(np.float64)
+        there, _ = carried(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), invert_pose(T[j]) @ T[i])
+        off = np.linalg.norm(there - b.uv[m[:, 1]], axis=1)
+        missed[i, j] = float(np.median(off[z > 0])) if (z > 0).any() else 0.0
+    if not missed:
+        return set()
+    limit = max(CONTRADICTION * float(np.median(list(missed.values()))), CONTRADICTION_PX)
+    far_off = {pair: matches[pair] for pair, px in missed.items() if px > limit}
+    if len(far_off) > MINORITY * len(matches):
+        return set()
+    index = np.array([view.index for view in views], np.float64)
+    pace = float(np.median(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1) / np.diff(index)))
+    wrong = set()
+    for (i, j), edge in match_edges(features, lens, far_off).items():
+        usual = pace * (index[j] - index[i])
+        theirs = np.linalg.norm((invert_pose(T[i]) @ T[j])[:3, 3])
+        if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > JUMP * abs(theirs - usual) + usual:
             wrong.add((i, j))
     return wrong
 

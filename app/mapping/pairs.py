@@ -149,7 +149,7 @@ def match_pairs(
             result.tried_far += not pair.guided
             if len(found):
                 result.matches[pair.first, pair.second] = found
-                if views[pair.second].index - views[pair.first].index > FAR:
+                if not pair.guided:
                     result.loops.add((pair.first, pair.second))
             if pair.kind == "near":
                 result.held_out[pair.first, pair.second] = held

@@ -32,6 +32,9 @@ MIN_KEYFRAMES = 3
 MIN_OBSERVATIONS = 100
 AGREEING = 0.6
 """Where less than this share of the matches can be explained from a start, another one is tried."""
+BENT, GAIN = 0.85, 0.03
+"""Below this share a radial term is tried, and kept if it explains so much more."""
+LOOSE_K1_SIGMA = 0.1
 MOST_FOCAL = 0.45
 """By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 BETWEEN_MIN_POINTS = 15
@@ -184,6 +187,8 @@ class _Refiner:
         far = {pair: found.matches[pair] for pair in found.loops}
         edges = graph.match_edges(features, lens, far)
         wrong = (far.keys() - edges.keys()) | graph.implausible(self._T_keyframes, edges)
+        near = {pair: m for pair, m in found.matches.items() if pair not in found.loops}
+        wrong |= graph.contradicting(views, features, lens, near)
         for pair in wrong:
             del found.matches[pair]
         found.loops -= wrong
@@ -222,6 +227,14 @@ class _Refiner:
             fitted = fit.narrow(start, steps, rounds, self._priors, free_focal=False)
         share = len(fitted.observations) / len(tracks.track)
         self.shares = {"network": share}
+        if share < BENT:
+            # Perhaps the lens is bent more than its prior allows for.
+            loose = replace(self._priors, k1_sigma=LOOSE_K1_SIGMA)
+            bent = fit.narrow(start, steps, fit.NARROWING, loose, free_focal=self._free_focal)
+            if len(bent.observations) > (share + GAIN) * len(tracks.track):
+                share = len(bent.observations) / len(tracks.track)
+                self.shares["bent"] = share
+                self._priors, fitted = loose, bent
         if share < AGREEING:
             edges = graph.match_edges(self._features, self._lens, found.matches)
             depths = np.array([_usual_depth(view) for view in self._kept])
