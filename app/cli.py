@@ -203,6 +203,7 @@ def batch_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     workers: Annotated[
         int | None,
         typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
@@ -242,9 +243,10 @@ def batch_command(
         "cache": cache,
         "keyframes": keyframes,
         "split": split,
+        "mapping": mapping,
     }
     choice = FrameChoice(stride, max_frames=max_frames)
-    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
+    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 

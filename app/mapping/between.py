@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import seen_at
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Carrier:
     scale: FloatArray  # [K], lengths around each keyframe in the map, for each of the network's
 
     def around(self, frame: int) -> tuple[int, int, float]:
-        """The keyframes on either side (numbers among the keyframes) and how far the frame is from the first, 0 to 1."""
+        """The keyframes on either side, by their numbers, and how far the frame is from the first, 0 to 1."""
         right = int(np.clip(np.searchsorted(self.positions, frame), 1, len(self.positions) - 1))
         left = right - 1
         span = self.positions[right] - self.positions[left]
@@ -76,16 +76,26 @@ def follow(
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)
     height, width = target.shape
     begin = np.asarray(predicted, np.float32)
-    inside = np.isfinite(begin).all(axis=1) & (begin >= 0).all(axis=1) & (begin < (width, height)).all(axis=1)
+    ahead = np.isfinite(begin) & (begin >= 0) & (begin < (width, height))
+    inside = np.asarray(ahead.all(axis=1))
     at = np.asarray(uv, np.float32) - np.float32(0.5)
     begin = np.where(inside[:, None], begin - np.float32(0.5), at)
-    options = {"winSize": (WINDOW, WINDOW), "maxLevel": LEVELS, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW}
-    there, found, _ = cv2.calcOpticalFlowPyrLK(source, target, at, begin.copy(), **options)
+    there, found = _tracked(source, target, at, begin)
     # Back from there, begun where the prediction would put it: no help from the answer.
-    back, returned, _ = cv2.calcOpticalFlowPyrLK(target, source, there, there + (at - begin), **options)
-    arrived = inside & (found[:, 0] > 0) & (returned[:, 0] > 0)
+    back, returned = _tracked(target, source, there, there + (at - begin))
+    arrived = inside & found & returned
     arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
-    return there + np.float32(0.5), arrived
+    return there + np.float32(0.5), np.asarray(arrived)
+
+
+def _tracked(
+    source: NDArray[np.uint8], target: NDArray[np.uint8], at: NDArray[np.float32], begin: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    size, flags = (WINDOW, WINDOW), cv2.OPTFLOW_USE_INITIAL_FLOW
+    there, found, _ = cv2.calcOpticalFlowPyrLK(
+        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=LEVELS, flags=flags
+    )
+    return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0
 
 
 def in_view(lens: Lens, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:

@@ -37,7 +37,7 @@ class Features:
 def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
     """At most ``count`` features of an image, spread over it."""
     # Without the precise upscaling positions are biased by a share of their scale.
-    sift = cv2.SIFT_create(nfeatures=2 * count, contrastThreshold=CONTRAST, enable_precise_upscale=True)
+    sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=CONTRAST, enable_precise_upscale=True)
     keypoints, descriptors = sift.detectAndCompute(grey, None)
     if descriptors is None or not keypoints:
         return Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
@@ -64,4 +64,3 @@ def spread(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArr
     rank = np.empty(len(uv), np.int64)
     rank[order] = np.arange(len(uv)) - np.repeat(starts, np.diff(starts, append=len(uv)))
     return np.sort(np.lexsort((np.arange(len(uv)), rank))[:count])
-

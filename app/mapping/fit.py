@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.adjustment import adjust
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
 from stream_recon.app.mapping.tracks import Tracks
 from stream_recon.app.mapping.triangulate import triangulate
 from stream_recon.app.mapping.views import rays, seen_at
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ PNP_PX = 6.0
 """Depth maps are off by some percent, so a point may land some pixels from where it belongs."""
 MOST_DRIFT = 0.3
 SLACK = 0.1
-"""Of the way between two keyframes, and of how far they are apart: so far a loop may be from where the network has it."""
+"""Of the way between two keyframes and of their distance: so far may a loop be from where the network has it."""
 CONTRADICTION, CONTRADICTION_PX = 5.0, 15.0
 """Times what pairs usually miss by when the network carries their matches over, and at least so much."""
 MINORITY = 0.25
@@ -61,7 +61,9 @@ def match_edges(
         turn = np.arccos(np.clip((np.trace(loop[:3, :3] / scale) - 1) / 2, -1, 1))
         if turn > np.radians(10) or not 0.7 < scale < 1.4:
             continue
-        edges[i, j] = Edge(i, j, S_ij if count >= other else np.linalg.inv(S_ji), max(count, other))
+        edges[i, j] = Edge(
+            i, j, S_ij if count >= other else np.asarray(np.linalg.inv(S_ji), np.float64), max(count, other)
+        )
     return edges
 
 
@@ -123,8 +125,15 @@ def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: Lens) -> 
     xyz = rays(lens, a.uv[matches[known, 0]]) * z[known, None]
     plane = rays(lens, b.uv[matches[known, 1]])[:, :2]
     # In units of the focal length: no camera matrix, no distortion.
+    limit = PNP_PX / lens.focal
     found, turn, shift, inliers = cv2.solvePnPRansac(
-        xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=PNP_PX / lens.focal, flags=cv2.SOLVEPNP_SQPNP
+        xyz,
+        plane,
+        np.eye(3),
+        None,
+        iterationsCount=200,
+        reprojectionError=limit,
+        flags=cv2.SOLVEPNP_SQPNP,
     )
     if not found or inliers is None or len(inliers) < MIN_INLIERS:
         return None
@@ -163,7 +172,8 @@ def graph_start(
     rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, turn)])
     log_scale = np.concatenate([0.05 * firm, np.full(count - 1, unit)])
     translation = np.concatenate([0.05 * firm * depths[first[: len(matched)]], move * depths[steps]])
-    solved = solve_pose_graph(nodes, Edges(first, second, S, rotation, translation, log_scale)).S_world_node
+    robust = np.ones(len(first), bool)
+    solved = solve_pose_graph(nodes, Edges(first, second, S, rotation, translation, log_scale, robust)).S_world_node
     scale = np.cbrt(np.linalg.det(solved[:, :3, :3]))
     T = solved.copy()
     T[:, :3, :3] /= scale[:, None, None]
@@ -176,7 +186,9 @@ def _chained(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> Fl
     links: list[list[tuple[int, int, FloatArray]]] = [[] for _ in range(count)]
     for edge in edges.values():
         links[edge.first].append((edge.inliers, edge.second, edge.S_first_second))
-        links[edge.second].append((edge.inliers, edge.first, np.linalg.inv(edge.S_first_second)))
+        links[edge.second].append(
+            (edge.inliers, edge.first, np.asarray(np.linalg.inv(edge.S_first_second), np.float64))
+        )
     steps = invert_pose(T_network[:-1]) @ T_network[1:]
     for k in range(count - 1):
         # Of less weight than any match, so that it is taken where nothing else leads on.

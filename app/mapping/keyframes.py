@@ -1,13 +1,14 @@
 """Which frames are adjusted together: enough to cover what is seen, sharp ones, and never more than `MOST`."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
+from stream_recon.app.transforms import invert_pose
 
 STEP = 0.02
 """Displacement of the image from one keyframe to the next, as a share of its longer side."""
@@ -29,7 +30,7 @@ def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = M
     """
     if len(views) < 3:
         return list(range(len(views)))
-    moved = np.array([displacement(a, b, size) for a, b in zip(views[:-1], views[1:], strict=True)])
+    moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])
     # Where steps are large the sum over them bounds the number; on from there the threshold does.
     step, gap = STEP, LONGEST_GAP
     while True:

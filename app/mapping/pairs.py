@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import invert_pose
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.views import View, carried
+from stream_recon.app.transforms import invert_pose
 
 NEIGHBOURS = 4
 COVISIBLE = 4
@@ -58,12 +58,10 @@ class PairMatches:
 
 def held_out(features: Features) -> NDArray[np.bool_]:
     """[N] the features that are kept for the judgement."""
-    return np.arange(len(features)) % HELD_OUT == HELD_OUT - 1
+    return np.asarray(np.arange(len(features)) % HELD_OUT == HELD_OUT - 1)
 
 
-def candidates(
-    views: Sequence[View], lens: Lens, alike: NDArray[np.float32] | None, *, guided_far: bool = False
-) -> list[Candidate]:
+def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
     """Pairs worth matching, each once.
 
     Args:
@@ -76,12 +74,13 @@ def candidates(
         for first in range(max(0, second - NEIGHBOURS), second):
             found[first, second] = Candidate(first, second, "near", guided=True)
         earlier = np.arange(max(0, second - NEIGHBOURS))
-        for first in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
-            guided = views[second].index - views[first].index <= FAR
-            found[first, second] = Candidate(first, second, "covisible", guided)
-        remote = np.array([i for i in earlier if (i, second) not in found and second - i > 2 * NEIGHBOURS], np.intp)
-        for first in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
-            found[first, second] = Candidate(first, second, "loop", guided=False)
+        for other in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
+            guided = views[second].index - views[other].index <= FAR
+            found[other, second] = Candidate(other, second, "covisible", guided)
+        known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
+        remote = earlier[~np.array(known, bool)]
+        for other in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
+            found[other, second] = Candidate(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
 
@@ -107,7 +106,7 @@ def overlaps(views: Sequence[View], lens: Lens) -> NDArray[np.float32]:
         if not len(uv):
             continue
         # Cameras that look apart by more than 75 degrees share nothing that could be matched.
-        for j in np.flatnonzero(forward[:i] @ forward[i] > 0.25):
+        for j in np.flatnonzero(forward[:i] @ forward[i] > 0.25).tolist():
             there, depth = carried(lens, uv, z, inverse[j] @ view.T_world_camera)
             seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
             shared[i, j] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen))
@@ -162,4 +161,3 @@ def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple
     """The verified matches, and of all those that are held out of the first pass."""
     held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
     return verify(a, b, matches, least), matches[held]
-

@@ -5,7 +5,7 @@ are adjusted in two passes, the second one matched anew where the first one says
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,7 +17,6 @@ from stream_recon.app.mapping import between, fit, graph, judgement, pairs
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.keyframes import choose_keyframes
-from stream_recon.app.mapping.matching import Matches
 from stream_recon.app.mapping.motion import motion_only
 from stream_recon.app.mapping.pairs import held_out
 from stream_recon.app.mapping.problem import Lens, Observations, Priors
@@ -118,9 +117,7 @@ def refine(
 
 
 class _Refiner:
-    def __init__(
-        self, views: Sequence[View], images: Images, scale: Scale, progress: Progress, workers: int
-    ) -> None:
+    def __init__(self, views: Sequence[View], images: Images, scale: Scale, progress: Progress, workers: int) -> None:
         self._views, self._images, self._scale, self._workers = views, images, scale, workers
         self._progress = progress
         self._report = Report()
@@ -315,9 +312,7 @@ class _Refiner:
 
     def _unchanged(self, why: str) -> Refinement:
         count = len(self._views)
-        self._report.left_to_network.append(
-            {"first": self._views[0].index, "last": self._views[-1].index, "why": why}
-        )
+        self._report.left_to_network.append({"first": self._views[0].index, "last": self._views[-1].index, "why": why})
         return Refinement(
             self._T_network, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
         )

@@ -1,4 +1,4 @@
-"""Which keyframes look alike, wherever the poses put them: VLAD (Jegou et al., CVPR 2010) over the video's own words."""
+"""Which keyframes look alike, wherever the poses are: VLAD (Jegou et al., CVPR 2010) over the video's own words."""
 
 from collections.abc import Sequence
 

@@ -32,7 +32,7 @@ def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matche
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     total = int(starts[-1])
-    pairs = [np.asarray(m, np.int64) + (starts[i], starts[j]) for (i, j), m in matches.items() if len(m)]
+    pairs = [np.asarray(m, np.int64) + starts[[i, j]] for (i, j), m in matches.items() if len(m)]
     if not pairs:
         empty = np.zeros(0, np.int64)
         return Tracks(empty, empty, empty)

@@ -90,7 +90,9 @@ class DepthReader:
         return DepthGrid(u.astype(np.float32), v.astype(np.float32), z.astype(np.float32))
 
 
-def _sample(image: NDArray[np.generic], x: NDArray[np.float32], y: NDArray[np.float32], how: int) -> NDArray[np.float32]:
+def _sample(
+    image: NDArray[np.generic], x: NDArray[np.float32], y: NDArray[np.float32], how: int
+) -> NDArray[np.float32]:
     # cv2.remap takes maps of fewer than 32768 rows.
     parts = [
         cv2.remap(image, x[i : i + 30000, None], y[i : i + 30000, None], how, borderMode=cv2.BORDER_REPLICATE)[:, 0]

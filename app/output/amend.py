@@ -91,14 +91,13 @@ def _rebuild(
     try:
         threads = os.cpu_count() or 1
         with ThreadPoolExecutor(threads, "cloud") as pool:
-            done = 0
-            for camera, points in in_order(pool, unprojected, arguments(), ahead=2 * threads):
+            work = in_order(pool, unprojected, arguments(), ahead=2 * threads)
+            for done, (camera, points) in enumerate(work, start=1):
                 if cancelled():
                     return False
                 xyz = transform_points(camera.T_world_camera, points.xyz)
                 new = voxels.take_new(xyz)
                 ply.append(xyz[new], points.rgb[new])
-                done += 1
                 if on_progress is not None:
                     on_progress(done, len(cameras))
     finally:

@@ -58,7 +58,9 @@ def refine_result(
             raise RefinementCancelledError
         on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
 
-    cameras = [_as_first(camera) for camera in result.cameras]
+    # Each window of a stitched result has a unit of its own, which its depth scales bring to one: these are kept.
+    stitched = "windows" in result.run.get("options", {})
+    cameras = result.cameras if stitched else [_as_first(camera) for camera in result.cameras]
     images = _images(result, cameras, open_again)
     views = []
     for number, camera in enumerate(cameras):
@@ -113,9 +115,7 @@ class _Images:
         return result_of(self._folder, self._cameras[position])
 
 
-def _images(
-    result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None
-) -> _Images:
+def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
     if not cameras:
         raise InputError(f"{result.folder} has no frames to refine")
     first = result_of(result.folder, cameras[0])
@@ -154,7 +154,7 @@ def _revision(found: Refinement, cameras: Sequence[Camera]) -> Revision:
     for camera, T, scale in zip(cameras, found.T_world_camera, found.depth_scale, strict=True):
         k = camera.intrinsics
         lens = Intrinsics(focal, focal, k.cx, k.cy) if changed else k
-        frames.append(FrameRevision(camera.index, T, float(scale), lens))
+        frames.append(FrameRevision(camera.index, T, float(scale) * camera.depth_scale, lens))
     return Revision(tuple(frames))
 
 
