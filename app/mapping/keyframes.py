@@ -18,6 +18,8 @@ EARLY = 0.6
 """A sharper frame may be taken instead from this share of the way on."""
 BLURRED = 0.3
 """Of the median sharpness around: such a frame says little about where it is."""
+LOST = 0.25
+"""From here on a blurred frame is better than none."""
 MOST = 500
 
 
@@ -73,7 +75,7 @@ def _choose(
         if moved < step and i - chosen[-1] < longest:
             continue
         usable = [c for c in candidates or [i] if sharp[c]]
-        if not usable and moved < 3 * step and i - chosen[-1] < longest:
+        if not usable and moved < LOST and i - chosen[-1] < longest:
             continue
         # The last one as sharp as any: keyframes far apart say more.
         pool = usable or [i]

@@ -59,24 +59,37 @@ def verify(first: Features, second: Features, matches: Matches, least: int = MIN
     Something that moves by itself may have more texture than all else. Where the first answer covers the smaller part
     of the image, what it left is asked, too, and the answer that covers more is taken.
     """
-    kept = _explained(first, second, matches, least)
+    kept = _explained(first, second, matches, matches, least)
     rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    if len(kept) and len(rest) >= max(least, len(kept) // 3):
-        other = _explained(first, second, rest, least)
+    if len(kept) and len(rest) >= max(least, len(kept) // 8):
+        # Near to one plane an answer takes in some of the others' matches by chance, so all are asked again.
+        other = _explained(first, second, rest, matches, least)
         if _cells(first, other) > _cells(first, kept):
             return other
     return kept
 
 
-def _explained(first: Features, second: Features, matches: Matches, least: int) -> Matches:
-    if len(matches) < max(least, 8):
+def _explained(first: Features, second: Features, asked: Matches, every: Matches, least: int) -> Matches:
+    """Those of ``every`` match that the fundamental matrix of those ``asked`` explains."""
+    if len(asked) < max(least, 8):
         return NONE
-    a, b = first.uv[matches[:, 0]], second.uv[matches[:, 1]]
-    _, inliers = cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
-    if inliers is None:
+    a, b = first.uv[asked[:, 0]], second.uv[asked[:, 1]]
+    F, inliers = cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
+    if F is None or inliers is None:
         return NONE
-    kept = matches[inliers[:, 0] > 0]
+    good = inliers[:, 0] > 0
+    if asked is not every:
+        good = _sampson_px(F, first.uv[every[:, 0]], second.uv[every[:, 1]]) < EPIPOLAR_PX
+    kept = every[good]
     return kept if len(kept) >= least else NONE
+
+
+def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Distances [N] of matches from what ``F`` allows, to first order (Hartley and Zisserman, 11.4.3)."""
+    x, y = (np.column_stack([p, np.ones(len(p))]) for p in (a, b))
+    there, back = x @ F.T, y @ F
+    size = np.square(there[:, :2]).sum(axis=1) + np.square(back[:, :2]).sum(axis=1)
+    return np.asarray(np.abs((y * there).sum(axis=1)) / np.sqrt(np.maximum(size, 1e-12)))
 
 
 def _cells(features: Features, matches: Matches) -> int:

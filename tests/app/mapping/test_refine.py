@@ -65,7 +65,6 @@ def test_matches_carry_the_map_where_the_network_is_blind() -> None:
     video = Video(truth, guess, focal=FOCAL)
     found = refine(video.views(), video, video.scale)
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)
-    assert found.report.start == "matches"
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.3 * before.ate_m
 
 
