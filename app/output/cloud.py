@@ -32,7 +32,7 @@ from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.ply import Vertices, positions, taken, vertices_of
 from stream_recon.app.results import FrameResult, FrameRevision
 from stream_recon.app.transforms import transform_points
-from stream_recon.app.voxels import VoxelTable
+from stream_recon.app.voxels import VoxelTable, voxel_first
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_NAME = "points.ply"
@@ -141,16 +141,17 @@ class PointCloud:
     def _bereft(self, moved: NDArray[np.intp]) -> NDArray[np.intp]:
         """Rows of the frames that may have seen what a moved frame had represented in the file."""
         cell = VACATED_CELL * self._config.voxel
-        cells, since = [np.empty((0, 3), np.int64)], [np.empty(0, np.intp)]
+        if len(self._placements) - moved[0] == len(moved):
+            return moved[:0]  # nothing that stays comes after the first that moved
+        places, since = [], []
         for row in moved:
             xyz = positions(self._ply.read(self._ends[row], self._ends[row + 1]))
-            cells.append(np.unique(np.floor(xyz / np.float32(cell)).astype(np.int64), axis=0))
-            since.append(np.full(len(cells[-1]), row))
+            places.append(xyz[voxel_first(xyz, cell)])
+            since.append(np.full(len(places[-1]), row))
         # The first row that left a cell comes first, so it is the one that is kept.
-        unique, first = np.unique(np.concatenate(cells), axis=0, return_index=True)
-        order = np.argsort(first)
-        centres = ((unique[order] + 0.5) * cell).astype(np.float32)
-        return self._placements.overlooking(centres, np.concatenate(since)[first[order]], radius=cell * np.sqrt(3) / 2)
+        xyz = np.concatenate(places)
+        first = voxel_first(xyz, cell)
+        return self._placements.overlooking(xyz[first], np.concatenate(since)[first], radius=cell * np.sqrt(3))
 
     def _work(self, again: NDArray[np.intp]) -> Iterator[tuple[Callable[[VoxelTable], _Piece]]]:
         """What makes each piece of the new file, in order; pieces are made by several threads."""
