@@ -60,6 +60,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         transform=stored.transform,
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
+        stretch=camera.stretch,
     )
 
 

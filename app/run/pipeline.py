@@ -6,6 +6,7 @@ disk therefore slows a file down and loses nothing. For a live source it makes t
 frames by its own rule (`LiveReader`) and counts them.
 """
 
+import dataclasses
 import time
 from array import array
 from collections import deque
@@ -71,7 +72,8 @@ def reconstruct(
     """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
-    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
+    other end: there it is the normal one). A live source that broke off and did not come back is an interruption, too.
+    A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
     anew at the end, Ctrl-C leaves the old one and marks the result as interrupted.
 
     Args:
@@ -100,7 +102,7 @@ def reconstruct(
             except KeyboardInterrupt:
                 run.delivery.abandon()
                 raise
-            interrupted = stop.requested and not source.live
+            interrupted = source.lost or (stop.requested and not source.live)
     except StreamReconError:
         run.keep(interrupted=True)
         raise
@@ -216,6 +218,8 @@ class _Run:
             attention=self._engine.attention,
             streams=self._engine.streams,
             warnings=tuple(self._source.warnings),
+            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._source.stretches),
+            source_lost=self._source.lost,
         )
 
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:
