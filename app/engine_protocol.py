@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.configs.schema import Preset
 
 
@@ -42,6 +42,6 @@ class FrameEngine(Protocol):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Called by another thread than all else, some frames ahead of ``push``."""
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]: ...
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
 
-    def finish(self) -> Sequence[FrameResult | Revision]: ...
+    def finish(self) -> Sequence[FrameResult]: ...

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_file
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.output.writer import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 from stream_recon.models.embedded import file_sha256
 

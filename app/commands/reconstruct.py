@@ -13,6 +13,7 @@ from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.commands.view import ViewerChoice
 from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.pipeline import Progress, reconstruct
@@ -60,10 +61,13 @@ def reconstruct_source(
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
-            summary = reconstruct(source, engine, writer, listeners, on_progress, paused=paused)
+            summary = reconstruct(
+                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+            )
         _report(summary, out, err)
         if viewer and view and not summary.interrupted:
             viewer.finish()
+            viewer.offer_cloud(folder / POINTS_NAME)
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stream_recon.app.commands.exit_codes import DONE
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.viewer.viewer import Viewer, view_results
 
@@ -28,6 +29,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         out.print(f"viewer: {viewer.url}")
         state = ", interrupted" if result.run["interrupted"] else ""
         viewer.status(f"{result.run['source']}{state}")
+        viewer.offer_cloud(folder / POINTS_NAME)
         count = view_results(viewer, result)
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer", markup=False)
         viewer.wait()

@@ -7,7 +7,8 @@ system does: there is no fsync.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 from stream_recon.configs.errors import OutputError
 
 PART_SUFFIX = ".part"
+COPY_BYTES = 2**20
 
 
 @contextmanager
@@ -58,6 +60,7 @@ class GrowingFile:
         self.path = path
         self._tail = tail
         self._end = 0
+        self._ends = array("q")
         with output_errors(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.append(head)
@@ -73,6 +76,61 @@ class GrowingFile:
                 os.ftruncate(self._file, self._end + len(self._tail))
                 raise
         self._end += len(entry)
+        self._ends.append(self._end)
+
+    def entry(self, number: int) -> bytes:
+        """An entry as it was given to `append`. Raises OutputError."""
+        return self.read(self._ends[number], self._ends[number + 1] - self._ends[number])
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from anywhere before the tail. Any thread may. Raises OutputError."""
+        with output_errors(self.path):
+            data = os.pread(self._file, size, offset)
+            if len(data) == size:
+                return data
+            # A single call gives at most 2 GiB.
+            return data + (self.read(offset + len(data), size - len(data)) if data else b"")
+
+    def rewrite(self, head: bytes, changed: Mapping[int, bytes]) -> None:
+        """Replace the head and some entries, by their numbers, in one step; the rest is copied as it is.
+
+        Raises:
+            OutputError: it cannot be written; the old file stays, and goes on growing.
+        """
+        part = self.path.with_name(self.path.name + PART_SUFFIX)
+        with output_errors(self.path):
+            try:
+                with part.open("wb") as file:
+                    file.write(head)
+                    ends, copied = array("q", [len(head)]), 0
+                    for number in sorted(changed):
+                        self._copy(file, ends, copied, number)
+                        file.write(changed[number])
+                        ends.append(ends[-1] + len(changed[number]))
+                        copied = number + 1
+                    self._copy(file, ends, copied, len(self._ends) - 1)
+                    file.write(self._tail)
+                renewed = os.open(part, os.O_RDWR)
+                try:
+                    part.replace(self.path)
+                except OSError:
+                    os.close(renewed)
+                    raise
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+        os.close(self._file)
+        self._file, self._ends, self._end = renewed, ends, ends[-1]
+
+    def _copy(self, file: BinaryIO, ends: "array[int]", first: int, last: int) -> None:
+        """Entries from ``first`` to before ``last``, to the end of another file whose entries end at ``ends``."""
+        offset, stop = self._ends[first], self._ends[last]
+        shift = ends[-1] - offset
+        ends.extend(end + shift for end in self._ends[first + 1 : last + 1])
+        while offset < stop:
+            block = os.pread(self._file, min(COPY_BYTES, stop - offset), offset)
+            file.write(block)
+            offset += len(block)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes that are there already. Raises OutputError."""

@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import depth_path, read_depth
@@ -45,20 +48,28 @@ def read_result(folder: Path) -> ResultFolder:
 
 
 def result_of(folder: Path, camera: Camera) -> FrameResult:
-    """A frame's result from its camera and its depth file. Raises OutputError."""
+    """A frame's result as last known, from its camera and its depth file. Raises OutputError."""
     stored = read_depth(depth_path(folder, camera.index))
     return FrameResult(
         index=camera.index,
         timestamp=camera.timestamp,
         T_world_camera=camera.T_world_camera,
         intrinsics=camera.intrinsics,
-        depth=stored.depth,
+        depth=stored.depth if camera.depth_scale == 1 else stored.depth * np.float32(camera.depth_scale),
         confidence=stored.confidence,
         rgb=stored.rgb,
         transform=stored.transform,
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
     )
+
+
+def result_as_first_given(folder: Path, camera: Camera) -> FrameResult:
+    """A frame's result before any revision. Raises OutputError."""
+    first = replace(
+        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
+    )
+    return result_of(folder, first)
 
 
 def _read_run(folder: Path) -> dict[str, Any]:

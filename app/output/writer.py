@@ -1,36 +1,32 @@
 """The result folder, written as results come. At any moment what is finished is complete and readable.
 
 trajectory.txt   TUM format, camera-to-world, seconds of the source
-cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, keyframe or not
+cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
 points.ply       coloured points, the sure ones, thinned by voxels
 run.json         what was run, how fast, what was lost; "interrupted" until the end
+
+Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
+`FileRevisions` for what run.json says meanwhile.
 """
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.geometry import frame_points
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
+from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
-from stream_recon.app.output.folder import result_of
-from stream_recon.app.output.ply import PlyFile
-from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, RunInfo, Summary, run_record
-from stream_recon.app.results import FrameResult, Revision
-from stream_recon.app.transforms import transform_points
-from stream_recon.app.voxels import VoxelTable
+from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
 from stream_recon.configs.errors import OutputError
-from stream_recon.configs.schema import PointsConfig
 
 logger = logging.getLogger(__name__)
-
-POINTS_NAME = "points.ply"
 
 
 class ResultWriter:
@@ -44,9 +40,11 @@ class ResultWriter:
         check_output(folder, overwrite)
         self.folder = folder
         self._info = info
-        self._points = info.preset.points
         self._cameras: CameraFiles | None = None
-        self._revised: dict[int, NDArray[np.float64]] = {}
+        self._revisions = 0
+        self._pending: dict[int, FrameRevision] = {}
+        """What `revise` has told since the last checkpoint, by the frames' indices."""
+        self._kept = FileRevisions()
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -58,32 +56,57 @@ class ResultWriter:
         assert self._cameras is not None
         write_depth(self.folder, result)
         self._cameras.append(Camera.of(result))
-        _append_points(self._ply, self._voxels, result, self._points)
+        self._cloud.add(result)
 
     def revise(self, revision: Revision) -> None:
-        """Note better poses of earlier frames; files are brought up to date by `finish`."""
+        """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
+        assert self._cameras is not None, "there is nothing to revise yet"
+        self._revisions += 1
         for frame in revision.frames:
-            self._revised[frame.index] = np.asarray(frame.T_world_camera, np.float64)
+            before = self._pending.get(frame.index)
+            if before is not None and frame.intrinsics is None:
+                frame = replace(frame, intrinsics=before.intrinsics)
+            self._pending[frame.index] = frame
+            self._cloud.revise(self._cameras.row(frame.index), frame)
 
     def checkpoint(self, summary: Summary) -> None:
-        """Renew ``run.json`` while the run goes on. Raises OutputError."""
+        """Keep revisions and renew ``run.json`` while the run goes on. Raises OutputError."""
         if self._cameras is not None:
-            replace_json(self.folder / RUN_NAME, run_record(self._info, summary))
+            self._keep_revisions(summary)
+            self._write_record(summary)
 
-    def finish(self, summary: Summary) -> None:
-        """Apply revisions, write the last ``run.json`` and close. Without any result the folder is left alone.
+    def finish(
+        self,
+        summary: Summary,
+        on_progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Keep revisions, bring the cloud up to date, write the last ``run.json`` and close.
+
+        Without any result the folder is left alone.
+
+        Args:
+            on_progress, cancelled: see `PointCloud.rebuild`.
+
+        Returns:
+            False where the cloud's rebuilding was cancelled: the old one stays, and ``run.json`` says so.
 
         Raises:
             OutputError: what was written before stays.
         """
         if self._cameras is None:
             self._remove_if_empty()
-            return
+            return True
         try:
-            if self._revised:
-                self._cameras.rewrite(self._revised)
-                self._rebuild_points()
-            replace_json(self.folder / RUN_NAME, run_record(self._info, summary))
+            whole = True
+            self._keep_revisions(summary)
+            if self._kept.points < self._revisions:
+                self._write_record(replace(summary, interrupted=True))
+                whole = self._cloud.rebuild(on_progress, cancelled)
+                if whole:
+                    self._kept = replace(self._kept, points=self._revisions)
+            self._write_record(replace(summary, interrupted=summary.interrupted or not whole))
+            return whole
         finally:
             self.close()
 
@@ -91,40 +114,35 @@ class ResultWriter:
         """Let go of the files as they are. ``run.json`` keeps saying that the run was interrupted."""
         if self._cameras is not None:
             self._cameras.close()
-            self._ply.close()
+            self._cloud.close()
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
         with output_errors(self.folder):
             (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
         replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
-        self._voxels = VoxelTable(self._points.voxel)
-        self._ply = PlyFile(self.folder / POINTS_NAME)
+        self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
 
-    def _rebuild_points(self) -> None:
-        """The cloud once more from the depth files, under the poses last known."""
-        self._ply.close()
-        path = self.folder / POINTS_NAME
-        part = path.with_name(path.name + PART_SUFFIX)
-        self._ply, self._voxels = PlyFile(part), VoxelTable(self._points.voxel)
-        for camera in iterate_cameras(self.folder / CAMERAS_NAME):
-            _append_points(self._ply, self._voxels, result_of(self.folder, camera), self._points)
-        self._ply.close()
-        with output_errors(path):
-            part.replace(path)
+    def _keep_revisions(self, summary: Summary) -> None:
+        """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
+        if not self._pending:
+            return
+        assert self._cameras is not None
+        self._kept = replace(self._kept, cameras=self._revisions)
+        self._write_record(replace(summary, interrupted=True))
+        self._cameras.revise(self._pending, self._revisions)
+        self._pending = {}
+        points = self._kept.points if self._cloud.stale else self._revisions
+        self._kept = FileRevisions(self._revisions, self._revisions, points)
+
+    def _write_record(self, summary: Summary) -> None:
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept))
 
     def _remove_if_empty(self) -> None:
         with output_errors(self.folder):
             if self.folder.is_dir() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
-
-
-def _append_points(ply: PlyFile, voxels: VoxelTable, result: FrameResult, config: PointsConfig) -> None:
-    points = frame_points(result, config)
-    xyz = transform_points(result.T_world_camera, points.xyz)
-    new = voxels.take_new(xyz)
-    ply.append(xyz[new], points.rgb[new])
 
 
 def check_output(folder: Path, overwrite: bool) -> None:

@@ -1,8 +1,9 @@
 """Source, engine and listeners at work side by side.
 
-A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; two bounded
-queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
-wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
+A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; bounded queues
+between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Delivery`. A slow
+disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
+frames by its own rule (`LiveReader`) and counts them.
 """
 
 import time
@@ -11,19 +12,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, PreparedFrame, Revision
+from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.app.run.channel import Channel
+from stream_recon.app.run.delivery import Delivery
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
-from stream_recon.app.run.listeners import ResultListener
+from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
 from stream_recon.app.run.spare_cores import leaving_cores
+from stream_recon.app.video.preprocess import grey_image
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -31,8 +34,9 @@ FILE_FRAMES_AHEAD = 8
 """Small images wait; enough of them to bridge a frame that is slow to decode."""
 LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
-RESULTS_BEHIND = 16
 CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05
+"""Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
@@ -59,40 +63,48 @@ def reconstruct(
     listeners: Sequence[ResultListener] = (),
     on_progress: Callable[[Progress], None] | None = None,
     *,
+    stage: Stage | None = None,
     paused: Callable[[], bool] | None = None,
+    on_rebuild: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
-    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once.
+    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
+    anew at the end, Ctrl-C leaves the old one and marks the result as interrupted.
 
     Args:
         writer: None where nothing shall be kept.
         listeners: hear each result and revision after the writer, in the same thread; none may hold it up for long.
+        stage: stands between engine and listeners, in a thread of its own.
         paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
+        on_rebuild: told how many frames are done, of how many, while the cloud is built anew after revisions.
 
     Raises:
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, listeners, on_progress, paused)
+    run = _Run(source, engine, writer, listeners, stage, on_progress, paused)
     try:
-        with stop_on_signals() as stop, ThreadPoolExecutor(2, "pipeline") as pool:
-            decoding = pool.submit(run.decode)
-            listening = pool.submit(run.listen)
+        with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
+            # First the listeners: where several failed, the disk is what the user has to look at.
+            threads = [*run.delivery.start(pool), pool.submit(run.decode)]
             try:
-                run.step_through(stop)
-            finally:
-                run.stop_threads()
-            # First the writer: where both failed, the disk is what the user has to look at.
-            listening.result()
-            decoding.result()
+                try:
+                    run.step_through(stop)
+                finally:
+                    run.stop_threads()
+                for thread in threads:
+                    thread.result()
+            except KeyboardInterrupt:
+                run.delivery.abandon()
+                raise
             interrupted = stop.requested and not source.live
     except StreamReconError:
         run.keep(interrupted=True)
         raise
     else:
-        return run.keep(interrupted=interrupted)
+        return run.keep(interrupted=interrupted, on_rebuild=on_rebuild)
     finally:
         if writer is not None:
             writer.close()
@@ -105,19 +117,18 @@ class _Run:
         engine: FrameEngine,
         writer: ResultWriter | None,
         listeners: Sequence[ResultListener],
+        stage: Stage | None,
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
     ) -> None:
         self._source = source
         self._engine = engine
         self._writer = writer
-        self._writer_failed = False
-        self._listeners: list[ResultListener] = [*([writer] if writer is not None else []), *listeners]
+        self.delivery = Delivery([*([writer] if writer is not None else []), *listeners], stage, self._checkpoint)
         self._on_progress = on_progress
         self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
-        self._results: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
-        self._added: set[int] = set()
+        self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
         self._begun = time.monotonic()
         self._read = 0
         self._reconstructed = 0
@@ -131,7 +142,10 @@ class _Run:
         """Body of the first thread."""
         try:
             for frame in self._source:
-                if not self._frames.send(self._engine.prepare(frame)):
+                prepared = self._engine.prepare(frame)
+                if self.delivery.wants_grey:
+                    prepared = replace(prepared, grey=grey_image(frame.rgb))
+                if not self._frames.send(prepared):
                     return
         finally:
             self._frames.close()
@@ -146,6 +160,7 @@ class _Run:
                 self._wait_while_paused(stop)
                 self._read += 1
                 self._pushed_at[frame.index] = time.monotonic()
+                self.delivery.expect(frame)
                 leave_cores()
                 with memory_errors():
                     results = self._engine.push(frame)
@@ -156,39 +171,25 @@ class _Run:
         self._hand_on(results)
         self._report()
 
-    def listen(self) -> None:
-        """Body of the third thread."""
-        checked = time.monotonic()
-        try:
-            for item in self._results:
-                self._tell(item)
-                if self._writer is not None and time.monotonic() - checked > CHECKPOINT_SECONDS:
-                    self._writer.checkpoint(self.summary(interrupted=True))
-                    checked = time.monotonic()
-        except StreamReconError:
-            self._writer_failed = True
-            raise
-        finally:
-            self._results.close(discard=True)
-
     def stop_threads(self) -> None:
-        """Let both threads come to their end: the decoder at once, the writer when it has written what it got."""
+        """Let all threads come to their end: the decoder at once, the others when they have done what they got."""
         self._frames.close(discard=True)
         self._source.interrupt()
-        self._results.close()
+        self.delivery.close()
 
-    def keep(self, *, interrupted: bool) -> Summary:
+    def keep(self, *, interrupted: bool, on_rebuild: Callable[[int, int], None] | None = None) -> Summary:
         """The run's end: let the writer finish, where it still can. Raises OutputError."""
         summary = self.summary(interrupted=interrupted)
         if self._writer is None:
             return summary
-        if self._writer_failed:
+        if self.delivery.failed:
             # The counts may still fit where a whole frame did not.
             with suppress(OutputError):
                 self._writer.checkpoint(summary)
-        else:
-            self._writer.finish(summary)
-        return summary
+            return summary
+        with stop_on_signals() as stop:
+            whole = self._writer.finish(summary, on_rebuild, lambda: stop.requested)
+        return summary if whole else replace(summary, interrupted=True)
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""
@@ -214,7 +215,7 @@ class _Run:
             warnings=tuple(self._source.warnings),
         )
 
-    def _hand_on(self, results: Sequence[FrameResult | Revision]) -> bool:
+    def _hand_on(self, results: Sequence[FrameResult]) -> bool:
         """To the listeners; False if one has failed."""
         now = time.monotonic()
         for result in results:
@@ -223,7 +224,7 @@ class _Run:
                 self._keyframes += result.is_keyframe
                 self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
                 self._recent.append(now)
-            if not self._results.send(result):
+            if not self.delivery.send(result):
                 return False
         if now >= self._next_report:
             self._report()
@@ -234,17 +235,14 @@ class _Run:
             self._on_progress(self._progress())
             self._next_report = time.monotonic() + PROGRESS_SECONDS
 
-    def _tell(self, item: FrameResult | Revision) -> None:
-        if isinstance(item, FrameResult):
-            self._added.add(item.index)
-        else:
-            unknown = {frame.index for frame in item.frames} - self._added
-            assert not unknown, f"frames {sorted(unknown)} have no result to revise"
-        for listener in self._listeners:
-            if isinstance(item, FrameResult):
-                listener.add(item)
-            else:
-                listener.revise(item)
+    def _checkpoint(self) -> None:
+        """Every few seconds, in the listeners' thread."""
+        now = time.monotonic()
+        if self._writer is None or now < self._next_checkpoint:
+            return
+        self._writer.checkpoint(self.summary(interrupted=True))
+        ended = time.monotonic()
+        self._next_checkpoint = ended + max(CHECKPOINT_SECONDS, (ended - now) / CHECKPOINT_SHARE)
 
     def _wait_while_paused(self, stop: StopRequest) -> None:
         """Hold the engine while a user looks around. A live source drops and counts what comes meanwhile."""

@@ -15,6 +15,8 @@ from stream_recon.configs.schema import ImageConfig
 # patches that it gains. At 5 the published rule (longer side full, shorter side rounded) falls out for usual
 # aspect ratios, and a grid that would bend the picture by several per cent is passed over for a smaller one.
 ASPECT_PRICE = 5.0
+GREY_SIDE = 640
+"""Longer side in pixels of the image for tracking."""
 
 
 def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int) -> ImageTransform:
@@ -64,3 +66,17 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
     )
     return PreparedFrame(frame.index, frame.timestamp, resized, transform)
+
+
+def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The whole picture [H, W, 3] in grey, its longer side shrunk to `GREY_SIDE` where it is longer: [H', W'].
+
+    A source pixel (x, y) lies at (x * W' / W, y * H' / H); pixel (0, 0) covers [0, 1) x [0, 1) in both.
+    """
+    height, width = rgb.shape[:2]
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    longer = max(height, width)
+    if longer <= GREY_SIDE:
+        return np.asarray(grey, np.uint8)
+    size = (max(1, round(width * GREY_SIDE / longer)), max(1, round(height * GREY_SIDE / longer)))
+    return np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), np.uint8)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -73,20 +73,18 @@ class FakeEngine:
         scale_frames: int = 4,
         seconds: float = 0.0,
         before_push: Callable[[PreparedFrame], None] | None = None,
-        revision: Revision | None = None,
     ) -> None:
         self.preset = fake_preset()
         self._scale_frames = scale_frames
         self._seconds = seconds
         self._before_push = before_push
-        self._revision = revision
         self._waiting: list[PreparedFrame] = []
         self._started = False
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepared(frame)
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
         if self._before_push is not None:
             self._before_push(frame)
         time.sleep(self._seconds)
@@ -95,8 +93,8 @@ class FakeEngine:
         self._waiting.append(frame)
         return self._release() if len(self._waiting) == self._scale_frames else []
 
-    def finish(self) -> Sequence[FrameResult | Revision]:
-        return [*self._release(), *([self._revision] if self._revision else [])]
+    def finish(self) -> Sequence[FrameResult]:
+        return self._release()
 
     def _release(self) -> list[FrameResult]:
         self._started = True

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from plyfile import PlyData
 from scipy.spatial import cKDTree
 
-from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.units import Event, Unit, Window
@@ -113,16 +112,6 @@ def test_a_stitched_result_is_published_whole(tmp_path: Path) -> None:
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", True)}
-
-
-def test_several_processes_stitch_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenes = [room_scene(tmp_path / "data" / "a", 60)]
-    worlds = RoomLoader(own_worlds=True)
-    run(batch_of(tmp_path / "data", tmp_path / "one", scenes, split=2), worlds)
-    monkeypatch.setattr(stitched_files, "FRAMES_A_PROCESS", 20)
-    monkeypatch.setattr(stitched_files, "PORTION", 7)
-    run(batch_of(tmp_path / "data", tmp_path / "more", scenes, split=2), worlds)
-    assert result_files(tmp_path / "one" / "a") == result_files(tmp_path / "more" / "a")
 
 
 def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.viewer.overview import FreeView
-from stream_recon.app.viewer.scene import PANEL_PIXELS
+from stream_recon.app.viewer.standpoints import PANEL_PIXELS
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
@@ -137,10 +137,10 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     assert sum(share_of_hue(image, channel) for channel in range(3)) > 0.15
 
     # Without the cloud the same view is dark: what was coloured were the points.
-    viewer.panel._cameras.value = False
+    viewer.page.panel._cameras.value = False
     feeder.stop()
     coloured = share_of_hue(scene_pixels(browser), 2)
-    for node in viewer.scene.nodes.values():
+    for node in viewer.page.scene.nodes.values():
         node.handle.visible = False
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
 
@@ -201,20 +201,20 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 30 and points_on_page(browser))
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
-    viewer.panel._follow.value = True
+    viewer.page.panel._follow.value = True
     feeder.stop()
     assert viewer.flush()
 
     def in_view() -> float:
         camera = client.camera
         free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
-        points = viewer.store.sample(2000).astype(np.float64)
+        points = viewer.page.store.sample(2000).astype(np.float64)
         return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
 
     assert in_view() < 0.9
     press(browser, "Show all")
     wait_for(lambda: in_view() > 0.93)
-    assert not viewer.panel.follow
+    assert not viewer.page.panel.follow
 
 
 def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
@@ -224,19 +224,19 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
 
     def distance_to(ordinal: int) -> float:
-        return float(np.linalg.norm(client.camera.position - viewer.timeline.poses[ordinal, :3, 3]))
+        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal, :3, 3]))
 
     started = distance_to(0)
     browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
-    wait_for(lambda: viewer.panel.follow)
+    wait_for(lambda: viewer.page.panel.follow)
     before = client.camera.position
     wait_for(lambda: np.linalg.norm(client.camera.position - before) > 0.02)
     feeder.stop()
     assert viewer.flush()
-    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.scene.unit)
+    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.page.standpoints.unit)
 
-    viewer.panel._scrubber.value = 3
-    viewer.panel._from_here.value = True
+    viewer.page.panel._scrubber.value = 3
+    viewer.page.panel._from_here.value = True
     assert viewer.flush()
     wait_for(lambda: distance_to(3) < 0.01)
     assert started > 0.1

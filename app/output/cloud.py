@@ -1,0 +1,193 @@
+"""``points.ply`` as a run fills it, and how it is brought up to date after revisions.
+
+The file holds the points of one frame after another, and the cloud remembers where each frame's end. Thinning by
+voxels keeps the point of the first frame that saw a voxel. After a revision three kinds of frames are told apart:
+
+- Frames that moved by more than half a voxel are unprojected again from their depth files.
+- Frames that did not, but came later and may have seen a voxel that a moved one had represented, are unprojected
+  again, too: otherwise the surface would have a hole where the moved points were. They are found by frustum, without
+  opening their files.
+- The points of all others are copied as they lie in the file: no depth file is opened.
+
+All are thinned anew in order. So the outcome is what a run would have written that had known the last poses, but for
+points that belong within half a voxel from where they are.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.geometry import frame_points
+from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.output.files import PART_SUFFIX, output_errors
+from stream_recon.app.output.folder import result_of
+from stream_recon.app.output.in_order import in_order
+from stream_recon.app.output.placements import Placements
+from stream_recon.app.output.ply import PlyFile
+from stream_recon.app.ply import Vertices, positions, taken, vertices_of
+from stream_recon.app.results import FrameResult, FrameRevision
+from stream_recon.app.transforms import transform_points
+from stream_recon.app.voxels import VoxelTable, first_of_each
+from stream_recon.configs.schema import PointsConfig
+
+POINTS_NAME = "points.ply"
+COPIED_POINTS = 250_000
+"""Points of unmoved frames that are taken at a time, at most, but for a frame that has more."""
+VACATED_CELL = 32
+"""Voxels along the edge of a cell in which it is noted that moved points have left it."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Points of consecutive frames, one a voxel, on their way into the file."""
+
+    vertices: Vertices
+    keys: NDArray[np.uint64]
+    """Their voxels."""
+    ends: NDArray[np.intp]
+    """How many of the points are of the frames up to each one's end."""
+
+
+class PointCloud:
+    """The cloud of one result folder while it grows."""
+
+    def __init__(self, folder: Path, config: PointsConfig) -> None:
+        """Begin the file anew. Raises OutputError."""
+        self._folder = folder
+        self._config = config
+        self._voxels = VoxelTable(config.voxel)
+        self._placements = Placements()
+        self._ends = [0]
+        self._ply = PlyFile(folder / POINTS_NAME)
+
+    def add(self, result: FrameResult) -> None:
+        """Append the new points of the next frame. Raises OutputError."""
+        points = frame_points(result, self._config)
+        xyz = transform_points(result.T_world_camera, points.xyz)
+        new = self._voxels.take_new(xyz)
+        self._ply.append(xyz[new], points.rgb[new])
+        self._placements.add(result, points.xyz[:, 2])
+        self._ends.append(self._ply.count)
+
+    def revise(self, row: int, frame: FrameRevision) -> None:
+        """Note that the frame before which ``row`` others came belongs elsewhere."""
+        self._placements.revise(row, frame)
+
+    @property
+    def stale(self) -> bool:
+        """Whether some points are further than half a voxel from where they belong."""
+        return bool(len(self._moved()))
+
+    def rebuild(
+        self,
+        on_progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Bring the file up to date with ``cameras.json``, beside the old one and then in its place.
+
+        Memory does not grow with the number of points; all cores work.
+
+        Args:
+            on_progress: told how many frames are done, of how many.
+            cancelled: asked now and then.
+
+        Returns:
+            False where it was cancelled: the old file is whole and as it was.
+
+        Raises:
+            OutputError: no room, or a damaged file; the old one stays.
+        """
+        moved = self._moved()
+        if not len(moved):
+            return True
+        again = np.union1d(moved, self._bereft(moved))
+        part = self._folder / (POINTS_NAME + PART_SUFFIX)
+        voxels, ends = VoxelTable(self._config.voxel), [0]
+        ply = PlyFile(part)
+        try:
+            threads = os.cpu_count() or 1
+            with ThreadPoolExecutor(threads, "cloud") as pool:
+                for piece in in_order(pool, lambda make: make(voxels), self._work(again), ahead=2 * threads):
+                    if cancelled():
+                        return False
+                    new = voxels.take_new_keys(piece.keys)
+                    ends += (ply.count + np.searchsorted(new, piece.ends)).tolist()
+                    ply.append_vertices(taken(piece.vertices, new))
+                    if on_progress is not None:
+                        on_progress(len(ends) - 1, len(self._placements))
+            with output_errors(part):
+                part.replace(self._folder / POINTS_NAME)
+            self._ply, ply = ply, self._ply
+        finally:
+            # Whichever of the two is not wanted any more.
+            ply.close()
+            part.unlink(missing_ok=True)
+        self._voxels, self._ends = voxels, ends
+        self._placements.settle(again)
+        return True
+
+    def close(self) -> None:
+        self._ply.close()
+
+    def _moved(self) -> NDArray[np.intp]:
+        return self._placements.moved(self._config.voxel / 2)
+
+    def _bereft(self, moved: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Rows of the frames that may have seen what a moved frame had represented in the file."""
+        cell = VACATED_CELL * self._config.voxel
+        cells, since = [np.empty((0, 3), np.int64)], [np.empty(0, np.intp)]
+        for row in moved:
+            xyz = positions(self._ply.read(self._ends[row], self._ends[row + 1]))
+            cells.append(np.unique(np.floor(xyz / np.float32(cell)).astype(np.int64), axis=0))
+            since.append(np.full(len(cells[-1]), row))
+        # The first row that left a cell comes first, so it is the one that is kept.
+        unique, first = np.unique(np.concatenate(cells), axis=0, return_index=True)
+        order = np.argsort(first)
+        centres = ((unique[order] + 0.5) * cell).astype(np.float32)
+        return self._placements.overlooking(centres, np.concatenate(since)[first[order]], radius=cell * np.sqrt(3) / 2)
+
+    def _work(self, again: NDArray[np.intp]) -> Iterator[tuple[Callable[[VoxelTable], _Piece]]]:
+        """What makes each piece of the new file, in order; pieces are made by several threads."""
+        fresh, first = set(again.tolist()), 0
+        for row, camera in enumerate(iterate_cameras(self._folder / CAMERAS_NAME)):
+            if row == len(self._placements):
+                break
+            full = self._ends[row + 1] - self._ends[first] > COPIED_POINTS
+            if (row in fresh or full) and first < row:
+                yield (self._copy(first, row),)
+                first = row
+            if row in fresh:
+                yield (self._unproject(camera),)
+                first = row + 1
+        if first < len(self._placements):
+            yield (self._copy(first, len(self._placements)),)
+
+    def _copy(self, first: int, last: int) -> Callable[[VoxelTable], _Piece]:
+        """The points of the frames from row ``first`` to before ``last``, from the old file."""
+
+        def make(voxels: VoxelTable) -> _Piece:
+            vertices = self._ply.read(self._ends[first], self._ends[last])
+            keys = voxels.keys(positions(vertices))
+            ends = np.array(self._ends[first + 1 : last + 1], np.intp) - self._ends[first]
+            return _piece(vertices, keys, ends)
+
+        return make
+
+    def _unproject(self, camera: Camera) -> Callable[[VoxelTable], _Piece]:
+        def make(voxels: VoxelTable) -> _Piece:
+            points = frame_points(result_of(self._folder, camera), self._config)
+            xyz = transform_points(camera.T_world_camera, points.xyz)
+            vertices = vertices_of(xyz, points.rgb)
+            return _piece(vertices, voxels.keys(xyz), np.array([len(vertices)], np.intp))
+
+        return make
+
+
+def _piece(vertices: Vertices, keys: NDArray[np.uint64], ends: NDArray[np.intp]) -> _Piece:
+    first = first_of_each(keys)
+    return _Piece(taken(vertices, first), keys[first], np.searchsorted(first, ends))
