@@ -13,11 +13,11 @@ class FrameEngine(Protocol):
     threads: int
     """Threads of a CPU that the network works with; 0 where it does not work on one. May be set between two frames."""
 
-    @property
-    def preset(self) -> Preset: ...
+    weights_sha256: str
+    """Set by a worker whose weights another process hashed."""
 
     @property
-    def weights_sha256(self) -> str: ...
+    def preset(self) -> Preset: ...
 
     @property
     def device(self) -> str: ...

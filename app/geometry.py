@@ -44,9 +44,7 @@ def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     if valid.any():
         keep &= result.confidence >= _quantile(result.confidence[valid], config.confidence_quantile)
     pixels = np.flatnonzero(keep)
-    z = depth.reshape(-1)[pixels].astype(np.float32, copy=False)
-    rows, columns = np.divmod(pixels.astype(np.int32), np.int32(depth.shape[1]))
-    xyz = unproject(rows, columns, z, result.network_intrinsics)
+    xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
     rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
     return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
 

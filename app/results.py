@@ -1,6 +1,7 @@
 """What travels through the program: frames in, results and revisions of them out. Nothing here knows a network."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,24 @@ class FrameResult:
         left, top = self.transform.crop[:2]
         k = self.intrinsics
         return Intrinsics(k.fx * sx, k.fy * sy, (k.cx - left) * sx, (k.cy - top) * sy)
+
+    @cached_property
+    def camera_points(self) -> NDArray[np.float32]:
+        """Where each pixel's surface lies in the camera's axes [h, w, 3]; of no meaning where there is no depth.
+
+        Worked out once, for whoever asks first.
+        """
+        height, width = self.depth.shape
+        k = self.network_intrinsics
+        # Rays pass through the pixels' centres.
+        x = (np.arange(width) + 0.5 - np.float32(k.cx)) * np.float32(1 / k.fx)
+        y = (np.arange(height) + 0.5 - np.float32(k.cy)) * np.float32(1 / k.fy)
+        xyz = np.empty((height, width, 3), np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.multiply(x, self.depth, out=xyz[..., 0], casting="same_kind")
+            np.multiply(y[:, None], self.depth, out=xyz[..., 1], casting="same_kind")
+        xyz[..., 2] = self.depth
+        return xyz
 
 
 @dataclass(frozen=True)

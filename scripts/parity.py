@@ -76,9 +76,9 @@ def run(network: StreamingNetwork, preset: Preset, rgb: Tensor) -> dict[str, Ten
         outputs = {
             "pose_enc": prediction.pose[-1, 0],
             "depth": prediction.depth[0, ..., None],
-            "depth_conf": prediction.confidence[0],
+            "depth_conf": prediction.depth_conf[0],
             "world_points": prediction.world_points,
-            "world_points_conf": prediction.world_points_confidence,
+            "world_points_conf": prediction.world_points_conf,
         }
         for name, value in outputs.items():
             if value is not None:

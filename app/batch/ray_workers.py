@@ -43,6 +43,12 @@ class RayPool:
         self._address = address
         self._actors = actors
 
+    def begin(self, units: int) -> None:
+        """Nothing: how many actors there will be depends on the cluster."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`. Also raises ResourceError where no cluster answers."""
         self._connect()

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -52,8 +52,12 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
         StreamReconError: the model cannot be loaded.
     """
-    model = loader.describe()
-    with batch.store.lock(), stop_on_signals() as stop:
+    loader.check()
+    with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
+        stack.callback(pool.end)
+        # Workers load the model while its file is hashed here, and finished results are checked.
+        pool.begin(len(batch.scenes) * batch.split)
+        model = loader.describe()
         batch.store.clear_work()
         run = _Run(batch, model, listener)
         try:

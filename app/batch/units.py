@@ -45,8 +45,11 @@ class ModelLoader(Protocol):
     def uses_gpu(self) -> bool:
         """Whether it takes a GPU where there is one."""
 
+    def check(self) -> None:
+        """See at once whether there is such a model. Raises StreamReconError."""
+
     def describe(self) -> Model:
-        """Without loading it. Raises StreamReconError where it could not be loaded."""
+        """Without loading it, but by reading all of it. Raises StreamReconError where it could not be loaded."""
 
     def gpus(self) -> list[str]:
         """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
@@ -64,9 +67,17 @@ class EngineLoader:
 
     choice: ModelChoice
 
+    def check(self) -> None:
+        """Raises ConfigError, WeightsError."""
+        self._chosen()
+
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
-        return Model(self.choice.load_preset(), file_sha256(self.choice.weights_file()), self.choice.cache)
+        preset, weights = self._chosen()
+        return Model(preset, file_sha256(weights), self.choice.cache)
+
+    def _chosen(self) -> tuple[Preset, Path]:
+        return self.choice.load_preset(), self.choice.weights_file()
 
     @property
     def uses_gpu(self) -> bool:

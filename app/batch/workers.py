@@ -24,6 +24,8 @@ from stream_recon.configs.errors import ResourceError, StreamReconError
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+HASHED_ELSEWHERE = "hashed by another process"
+"""Instead of a digest of the weights, which a worker need not work out."""
 STOP_SECONDS = 20.0
 """Workers that have not stopped by then are killed."""
 PROGRESS_SECONDS = 0.25
@@ -31,6 +33,15 @@ PROGRESS_SECONDS = 0.25
 
 class Pool(Protocol):
     """Gets units done."""
+
+    def begin(self, units: int) -> None:
+        """Start what takes its time and needs no unit, where so many at most are to come: `run` follows, or `end`.
+
+        What goes wrong with it is said by `run`.
+        """
+
+    def end(self) -> None:
+        """Stop what was begun and not used. After `run` nothing is left to stop."""
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Take the units in their order; each but those never begun ends in one `Outcome`.
@@ -48,6 +59,12 @@ class SerialPool:
     def __init__(self, loader: ModelLoader, store: Store) -> None:
         self._loader = loader
         self._store = store
+
+    def begin(self, units: int) -> None:
+        """Nothing: the model is loaded when there is a unit."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
@@ -82,29 +99,41 @@ class ProcessPool:
         self._store = store
         self._count = workers
         self._context = multiprocessing.get_context("spawn")
+        self._begun: list[_Worker] = []
+        self._gpus: list[str] = []
+
+    def begin(self, units: int) -> None:
+        """Start workers, which load the model."""
+        new = [self._start(number) for number in range(len(self._begun), min(self._count, units))]
+        self._begun += new
+        if new:
+            # Looked up while the workers import what they need; that takes either side seconds.
+            self._gpus = self._loader.gpus()
+            for worker in new:
+                self._give_gpu(worker)
+
+    def end(self) -> None:
+        """See `Pool`."""
+        begun, self._begun = self._begun, []
+        self._end(begun)
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
         self._todo = Todo(units, on_event)
-        self._weights_sha256 = units[0].weights_sha256
-        workers = [self._start(number) for number in range(min(self._count, len(units)))]
         try:
-            # Looked up while the workers import what they need; that takes either side seconds.
-            self._gpus = self._loader.gpus()
-            for worker in workers:
-                self._give_gpu(worker)
-            while self._todo or any(worker.unit is not None for worker in workers):
+            self.begin(len(units))
+            while self._todo or any(worker.unit is not None for worker in self._begun):
                 if stop.requested:
                     break
-                wait([worker.pipe for worker in workers], POLL_SECONDS)
-                workers = [self._attend(worker) for worker in workers]
+                wait([worker.pipe for worker in self._begun], POLL_SECONDS)
+                self._begun = [self._attend(worker) for worker in self._begun]
         finally:
-            self._end(workers)
+            self.end()
 
     def _start(self, number: int) -> "_Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), self._weights_sha256)
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
@@ -190,7 +219,7 @@ class _Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, weights_sha256: str) -> None:
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
     """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
     live_with_parent()
     try:
@@ -200,7 +229,8 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         # Torch is imported here; in a process just spawned it has not been yet.
         with beginning_with(threads), memory_errors():
-            engine = loader.load(weights_sha256)
+            # It may be hashed meanwhile: each unit says the result.
+            engine = loader.load(weights_sha256=HASHED_ELSEWHERE)
     except StreamReconError as error:
         pipe.send(error)
         return
@@ -208,6 +238,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     try:
         while True:
             unit = pipe.recv()
+            engine.weights_sha256 = unit.weights_sha256
             pipe.send(run_unit(engine, unit, store, _reporter(unit, pipe.send)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return

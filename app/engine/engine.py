@@ -16,8 +16,8 @@ from stream_recon.app.engine.precision import Precision, fast_precision, plain_p
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.video.preprocess import plan_image, prepare
-from stream_recon.cache.kernels.choose import check_fp8
 from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kinds import cache_kind
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
@@ -150,7 +150,7 @@ def _to_results(
     prediction: Prediction,
     decision: Decision,
 ) -> list[FrameResult]:
-    pose, depth, certainty = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.certainty[0])
+    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = frames[0].transform.crop
     # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
@@ -168,7 +168,7 @@ def _to_results(
                 cy=top + crop_height / 2,
             ),
             depth=depth[i].numpy(),
-            confidence=certainty[i].numpy(),
+            confidence=confidence[i].numpy(),
             rgb=frame.rgb,
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,
@@ -202,7 +202,7 @@ def load_engine(
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
         attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
-        cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
+        cache: ``full``, or ``fp8`` for about half the cache's memory; see `CacheKind`.
         weights_sha256: of the file, where it is known already.
 
     Raises:
@@ -211,8 +211,7 @@ def load_engine(
     chosen = load_preset(preset, overrides)
     file = weights_file(chosen, weights)
     target = _choose_device(device)
-    if cache == "fp8":
-        check_fp8(attention, target)
+    cache_kind(cache).check(attention, target)
     precision = fast_precision(target)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:

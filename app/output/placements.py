@@ -60,7 +60,7 @@ class Placements:
         changed = np.flatnonzero((self._placed[:n] != self._now[:n]).any(axis=1) & np.isfinite(self._depths[:n, 0]))
         placed, now, depths = self._placed[changed], self._now[changed], self._depths[changed]
         shift = _frustum(now, self._corners, depths) - _frustum(placed, self._corners, depths)
-        far: FloatArray = np.linalg.norm(shift, axis=-1).reshape(len(changed), -1).max(axis=1, initial=0.0)
+        far: FloatArray = np.linalg.norm(shift, axis=-1).max(axis=(1, 2), initial=0.0)
         return changed[far > distance]
 
     def overlooking(self, points: NDArray[np.float32], since: NDArray[np.intp], radius: float) -> NDArray[np.intp]:

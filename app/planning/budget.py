@@ -12,11 +12,11 @@ from math import ceil
 import torch
 
 from stream_recon.app.planning.step_trace import network_size, trace_step
-from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.kernels.flashinfer_attention import WORKSPACE_BYTES
 from stream_recon.cache.kernels.waves import KEY_BLOCK, PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, plan_waves
+from stream_recon.cache.kinds import cache_kind
 from stream_recon.cache.stream import StreamSchema
-from stream_recon.configs.schema import NetworkConfig, Preset
+from stream_recon.configs.schema import CacheChoice, NetworkConfig, Preset
 
 MEBIBYTE = 2**20
 COMPUTE = torch.bfloat16
@@ -40,7 +40,7 @@ one counts: a prediction must not be too low), and 2.5 where nothing had to be g
 ATTENTION_EFFICIENCY = 0.65
 """Share of the device's matrix rate that a full wave of attention reaches: in the step at 504x378, 14.34 ms for 24
 layers, 71,000 keys and 256 of 264 places."""
-FP8_PAGE_BLOCKS = 4
+PAGE_BLOCKS = 4
 """Blocks of keys whose time each page of a cache in e4m3 takes on top of its own: the pipeline of reads begins anew in
 each, and values have to become bf16. By the steps at 504x378, 518x294 and 448x252."""
 MATRIX_EFFICIENCY = 0.42
@@ -81,20 +81,20 @@ class RunMemory:
         return self.by_torch + self.context
 
 
-def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype = COMPUTE) -> RunMemory:
+def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full") -> RunMemory:
     """Of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
 
-    ``cache_dtype``: of the aggregator's keys and values; the camera head's are always in bf16. Attention by torch
-    (``--attention sdpa``), which copies a layer's visible keys and values together, takes more.
+    ``cache``: what the aggregator's keys and values are kept in; the camera head's are always in bf16. Attention by
+    torch (``--attention sdpa``), which copies a layer's visible keys and values together, takes more.
     """
     network, stream = preset.network, preset.stream
-    schema = StreamSchema.of(network, stream, grid[0] * grid[1], cache_dtype, COMPUTE)
+    schema = StreamSchema.of(network, stream, grid[0] * grid[1], COMPUTE, cache=cache)
     first, later = (trace_step(network, grid, frames).peak_bytes for frames in (stream.scale_frames, 1))
     return RunMemory(
         weights=network_size(network).bytes,
         caches=schema.bytes,
         activations=int((first + later) * ALLOCATOR_SLACK),
-        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and cache_dtype != FP8 else 0),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and not cache_kind(cache).paged else 0),
         context=CONTEXT_BYTES,
     )
 
@@ -146,9 +146,7 @@ def calls_per_second(work: Callable[[], None], seconds: float) -> float:
     return calls / passed
 
 
-def step_seconds(
-    preset: Preset, grid: tuple[int, int], rates: DeviceRates, cache_dtype: torch.dtype = COMPUTE
-) -> float:
+def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cache: CacheChoice = "full") -> float:
     """Expected time of a one-frame step, the window just full: later, in a long video, attention also reads the
     special tokens of all keyframes.
 
@@ -165,11 +163,12 @@ def step_seconds(
     within = (network.encoder_depth + network.depth) * _attention_seconds(network, tokens, tokens, rates)
     frames = stream.scale_frames + stream.window + 1
     frame_keys = tokens
-    if cache_dtype == FP8:  # pages of patches, each begun anew
-        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + FP8_PAGE_BLOCKS) * KEY_BLOCK
+    kind = cache_kind(cache)
+    if kind.paged:
+        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + PAGE_BLOCKS) * KEY_BLOCK
     across = max(
         _attention_seconds(network, tokens, frames * frame_keys, rates),
-        2 * frames * tokens * network.dim * cache_dtype.itemsize / rates.bandwidth,
+        2 * frames * tokens * network.dim * kind.patch_dtype(COMPUTE).itemsize / rates.bandwidth,
     )
     # Of the trace that `run_memory` begins with, too: it makes the position tables that the later step's finds.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames

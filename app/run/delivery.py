@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 
 from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.channel import Channel
@@ -103,6 +104,8 @@ class Delivery:
     def _tell(self, item: FrameResult | Revision) -> None:
         if isinstance(item, FrameResult):
             self._added.add(item.index)
+            # A copy: the engine holds on to some results, and not to what listeners work out of them.
+            item = replace(item)
             for listener in self._listeners:
                 listener.add(item)
             return

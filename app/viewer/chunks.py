@@ -199,17 +199,19 @@ class ChunkStore:
 
     def _follow(self, chunk: Chunk, all_named: bool) -> None:
         """Let a chunk follow its frames as far as a similarity can."""
-        strains = self._strains(chunk, chunk.S_world_chunk)
-        chunk.strain = float(strains.max())
-        if not all_named and chunk.strain <= 1:
+        strains = None if all_named else self._strains(chunk, chunk.S_world_chunk)
+        if strains is not None and strains.max() <= 1:
+            chunk.strain = float(strains.max())
             return
-        fitted = self._placements.fit(chunk.frames)
-        if fitted is None:
-            return
+        fitted = self._placements.fit(chunk.frames) or chunk.S_world_chunk
         anew = self._strains(chunk, fitted)
-        # Where most stay, and some go far, the fit would take all along.
-        if (anew > 1).sum() <= ((strains > 1).sum() if all_named else 0):
-            chunk.S_world_chunk, chunk.strain = fitted, float(anew.max())
+        if anew.max() > 1:
+            strains = self._strains(chunk, chunk.S_world_chunk) if strains is None else strains
+            # Where some stay, or most do and others go far, the fit would take those along.
+            if not all_named or (anew > 1).sum() > (strains > 1).sum():
+                chunk.strain = float(strains.max())
+                return
+        chunk.S_world_chunk, chunk.strain = fitted, float(anew.max())
 
     def _strains(self, chunk: Chunk, S_world_chunk: Similarity) -> NDArray[np.float64]:
         """How far [k] the furthest point of each frame may be from where it belongs, in half voxels of the chunk."""

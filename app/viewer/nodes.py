@@ -16,8 +16,8 @@ EMPHASIS = 1.6
 
 
 def wxyz(R: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A rotation [3, 3] as viser wants it."""
-    return np.roll(quaternion_xyzw(R), 1)
+    """Rotations [n, 3, 3] as viser wants them [n, 4]; many at once cost little more than one."""
+    return np.roll(quaternion_xyzw(R), 1, axis=-1)
 
 
 class ChunkNode:
@@ -33,21 +33,24 @@ class ChunkNode:
         self._signature: tuple[int, int, int] | None = None
         self._placed = chunk.S_world_chunk
 
-    def sync(self, chunk: Chunk, min_rank: int, last_frame: int | None, point_size: float) -> None:
-        """``point_size``: in voxels of the chunk; see `RankedPoints.shown` for the filter."""
+    def sync(
+        self, chunk: Chunk, turned: NDArray[np.float64], min_rank: int, last_frame: int | None, point_size: float
+    ) -> None:
+        """``turned``: the chunk's rotation (`wxyz`). ``point_size``: in voxels of the chunk. For the filter see
+        `RankedPoints.shown`."""
         last = chunk.last if last_frame is None else min(last_frame, chunk.last)
         signature = (chunk.version, min_rank, last)
         if signature != self._signature:
             self._signature = signature
-            self._send(chunk, chunk.points.shown(min_rank, last), point_size)
+            self._send(chunk, turned, chunk.points.shown(min_rank, last), point_size)
         if self.handle is None:
             return
         if self._placed is not chunk.S_world_chunk:
             self._placed = S = chunk.S_world_chunk
-            self.handle.wxyz, self.handle.position, self.handle.scale = wxyz(S.rotation), S.translation, S.scale
+            self.handle.wxyz, self.handle.position, self.handle.scale = turned, S.translation, S.scale
         self.handle.point_size = chunk.voxel * point_size
 
-    def _send(self, chunk: Chunk, points: RankedPoints, point_size: float) -> None:
+    def _send(self, chunk: Chunk, turned: NDArray[np.float64], points: RankedPoints, point_size: float) -> None:
         self.shown = len(points)
         if not len(points):
             self.remove()
@@ -65,7 +68,7 @@ class ChunkNode:
             point_shading="flat",
             precision="float16" if near else "float32",
             scale=S.scale,
-            wxyz=wxyz(S.rotation),
+            wxyz=turned,
             position=S.translation,
         )
         self.sent += 1
@@ -86,20 +89,30 @@ class Frustum:
         self._emphasis = emphasis
         self._view: View | None = None
         self._pose: NDArray[np.float64] | None = None
+        self._shape: tuple[float, float, float] | None = None
         self.handle: Any = None
 
-    def show(self, view: View, camera: Intrinsics, T_world_camera: NDArray[np.float64], size: float) -> None:
+    def show(
+        self,
+        view: View,
+        camera: Intrinsics,
+        T_world_camera: NDArray[np.float64],
+        turned: NDArray[np.float64],
+        size: float,
+    ) -> None:
+        """``turned``: the pose's rotation (`wxyz`)."""
         fov, aspect = view.shape(camera)
         scale = size * (EMPHASIS if self._emphasis else 1.0)
         moved = self._pose is None or not np.array_equal(self._pose, T_world_camera)
+        shape = (fov, aspect, scale)
         if self.handle is not None and self._view is view:
             if moved:
-                self.handle.wxyz, self.handle.position = wxyz(T_world_camera[:3, :3]), T_world_camera[:3, 3]
-                self._pose = T_world_camera.copy()
-            # Each is sent only if it differs.
-            self.handle.fov, self.handle.aspect, self.handle.scale = fov, aspect, scale
+                self.handle.wxyz, self.handle.position = turned, T_world_camera[:3, 3]
+            if shape != self._shape:
+                self.handle.fov, self.handle.aspect, self.handle.scale = shape
+            self._pose, self._shape = T_world_camera.copy(), shape
             return
-        self._view, self._pose = view, T_world_camera.copy()
+        self._view, self._pose, self._shape = view, T_world_camera.copy(), shape
         self.handle = self._server.scene.add_camera_frustum(
             self._name,
             fov,
@@ -110,7 +123,7 @@ class Frustum:
             color=self._color,
             image=view.image,
             jpeg_quality=80,
-            wxyz=wxyz(T_world_camera[:3, :3]),
+            wxyz=turned,
             position=T_world_camera[:3, 3].copy(),
             cast_shadow=False,
             receive_shadow=False,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.nodes import ChunkNode, Frustum
+from stream_recon.app.viewer.nodes import ChunkNode, Frustum, wxyz
 from stream_recon.app.viewer.timeline import Timeline, View
 
 CAMERA = (122, 132, 150)
@@ -63,10 +63,11 @@ class ViewerScene:
         present = {chunk.first for chunk in store.chunks}
         for first in [f for f in self.nodes if f not in present]:
             self.nodes.pop(first).remove()
-        for chunk in store.chunks:
+        turned = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
+        for chunk, quaternion in zip(store.chunks, turned, strict=True):
             node = self.nodes.setdefault(chunk.first, ChunkNode(self._server, chunk))
             with self._server.atomic():
-                node.sync(chunk, options.min_rank, options.last_frame, options.point_size)
+                node.sync(chunk, quaternion, options.min_rank, options.last_frame, options.point_size)
         with self._server.atomic():
             self._sync_path(timeline.path(MAX_PATH_VERTICES) if options.path else np.empty((0, 3), np.float32))
             self._sync_cameras(timeline, options, unit)
@@ -105,8 +106,9 @@ class ViewerScene:
                 frustum.hide()
             else:
                 shown.append((frustum, picked, view))
-        for frustum, ordinal, view in shown:
-            frustum.show(view, timeline.intrinsics(ordinal), timeline.poses[ordinal], FRUSTUM_SIZE * unit)
+        poses = timeline.poses[[ordinal for _, ordinal, _ in shown]]
+        for (frustum, ordinal, view), pose, turned in zip(shown, poses, wxyz(poses[:, :3, :3]), strict=True):
+            frustum.show(view, timeline.intrinsics(ordinal), pose, turned, FRUSTUM_SIZE * unit)
 
 
 def _spaced_views(timeline: Timeline, unit: float) -> dict[int, View]:

@@ -32,7 +32,8 @@ class Standpoints:
         self._first_unit = 1.0
         self._cleared_at = 0
         """Points there were at the last look for a clear view."""
-        self._cleared_from: tuple[NDArray[np.float64], float] | None = None
+        self._back = START_BACKS[0]
+        self._begun_at = np.zeros((2, 3))
 
     @property
     def unit(self) -> float:
@@ -59,18 +60,16 @@ class Standpoints:
         """Bring the first view of browsers still to come before what has been found behind the first camera."""
         if self._start is None:
             return
-        pose, unit = self._timeline.poses[self._start].copy(), self.unit
-        moved = self._cleared_from is not None and not (
-            np.array_equal(self._cleared_from[0], pose) and self._cleared_from[1] == unit
-        )
-        if not moved and store.total < GROWN * self._cleared_at:
-            return
-        self._cleared_at, self._cleared_from = store.total, (pose, unit)
-        for back in START_BACKS:
-            eye, _ = self._viewpoint(pose, back, back / 2)
-            if store.count_in_cone(eye, pose[:3, 3], START_SLOPE) < IN_THE_WAY:
-                break
-        self._begin_at(pose, back)
+        pose = self._timeline.poses[self._start]
+        if store.total >= GROWN * self._cleared_at:
+            self._cleared_at = store.total
+            for back in START_BACKS:
+                eye, _ = self._viewpoint(pose, back, back / 2)
+                if store.count_in_cone(eye, pose[:3, 3], START_SLOPE) < IN_THE_WAY:
+                    break
+            self._begin_at(pose, back)
+        elif not np.array_equal(self._begun_at, self._viewpoint(pose, self._back, self._back / 2)):
+            self._begin_at(pose, self._back)  # the first camera has moved, or the unit has changed
 
     def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Put a browser's view behind (``back``) and above (``lift``) a camera."""
@@ -95,8 +94,9 @@ class Standpoints:
         return position, centre + R @ np.array([0.0, 0.0, 1.0]) * self.unit
 
     def _begin_at(self, T_world_camera: NDArray[np.float64], back: float) -> None:
+        self._back, self._begun_at = back, np.stack(self._viewpoint(T_world_camera, back, back / 2))
         camera = self._server.initial_camera
-        camera.position, camera.look_at = self._viewpoint(T_world_camera, back, back / 2)
+        camera.position, camera.look_at = self._begun_at
 
 
 def _place(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:

@@ -17,7 +17,7 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Model, Unit, plan_units
-from stream_recon.app.batch.workers import ProcessPool, SerialPool
+from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
 from stream_recon.app.geometry import moved
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.transforms import Similarity
@@ -160,6 +160,9 @@ class RoomLoader:
 
     uses_gpu: bool = False
 
+    def check(self) -> None:
+        pass
+
     def describe(self) -> Model:
         return Model(fake_preset(), WEIGHTS)
 
@@ -170,7 +173,7 @@ class RoomLoader:
         assert "torch" not in sys.modules, "it would have counted its threads already"
 
     def load(self, weights_sha256: str | None = None) -> RoomEngine:
-        assert weights_sha256 in (None, WEIGHTS)
+        assert weights_sha256 in (None, WEIGHTS, HASHED_ELSEWHERE)
         if self.unusable:
             raise WeightsError("weights of another family")
         if self.crashing:
