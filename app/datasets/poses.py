@@ -37,10 +37,10 @@ def from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> Fl
     """A pose [4, 4] of a position [3] and a quaternion [4] of any length.
 
     Raises:
-        InputError: the quaternion is zero.
+        InputError: the quaternion is zero, or one of the numbers inf or nan.
     """
-    if np.linalg.norm(xyzw) < 1e-6:
-        raise InputError(f"{where}: the quaternion is zero")
+    if not (1e-6 <= np.linalg.norm(xyzw) < np.inf and np.isfinite(translation).all()):
+        raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")
     pose = np.eye(4)
     pose[:3, :3] = rotation_matrix(xyzw)
     pose[:3, 3] = translation

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.truth import DepthTruth, Poses, Truth, no_depth
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -21,10 +22,21 @@ SAME_CAMERA_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class PinholeCamera:
-    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there."""
+    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there.
+
+    Raises:
+        ValueError: a number that no camera has, such as nan.
+    """
 
     intrinsics: Intrinsics
     size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        k = self.intrinsics
+        if not (np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0 and k.fy > 0):
+            raise ValueError(f"a camera cannot have focal lengths {k.fx:g}, {k.fy:g} and centre {k.cx:g}, {k.cy:g}")
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     def at(self, size: tuple[int, int]) -> Intrinsics | None:
         """The same camera for images resized to (width, height); None where they were turned on their side."""
@@ -88,8 +100,13 @@ class Recording:
             intrinsics=None if self.camera is None else self.camera.at(size),
             metric=self.metric,
             has_depth=self.read_depth is not None,
-            read_depth=self.read_depth or no_depth,
+            read_depth=no_depth if self.read_depth is None else self._depth,
         )
+
+    def _depth(self, index: int) -> DepthTruth | None:
+        assert self.read_depth is not None
+        with dataset_errors(self.images[0].parent):
+            return self.read_depth(index)
 
 
 def image_size(images: Sequence[Path]) -> tuple[int, int]:

@@ -62,12 +62,9 @@ def is_icl(path: Path) -> bool:
     return (path / "associations.txt").is_file() and (path / "rgb").is_dir() and not is_tum(path)
 
 
-def count_listed(name: str, path: Path) -> int | None:
+def count_listed(name: str, path: Path) -> int:
     """Lines of a list of images."""
-    try:
-        return len(content_lines(path / name))
-    except InputError:
-        return None
+    return len(content_lines(path / name))
 
 
 def load_tum(path: Path) -> Recording:

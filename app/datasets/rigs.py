@@ -52,11 +52,8 @@ def kitti_images(path: Path) -> tuple[Path, ...]:
     return images_in(path / _kitti_camera(path))
 
 
-def count_euroc(path: Path) -> int | None:
-    try:
-        return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
-    except InputError:
-        return None
+def count_euroc(path: Path) -> int:
+    return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
 
 
 def spires_images(path: Path) -> tuple[Path, ...]:

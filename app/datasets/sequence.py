@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.datasets.text import dataset_errors, read_text
 from stream_recon.app.results import Frame, Intrinsics
 from stream_recon.app.truth import DepthMap, DepthPoints
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.frame_size import check_frame_size
-from stream_recon.app.video.readers import list_images, read_image
+from stream_recon.app.video.readers import list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 
 NOMINAL_FPS = 30.0
@@ -71,15 +71,19 @@ class TruthSequence:
         Raises:
             InputError: a depth file of the wrong form.
         """
-        stem = self.images[position].stem
+        with dataset_errors(self.folder):
+            return self._depth(self.images[position].stem)
+
+    def _depth(self, stem: str) -> DepthMap | DepthPoints | None:
         dense, sparse = self.folder / "depth" / f"{stem}.png", self.folder / "sparse" / f"{stem}.txt"
         if dense.is_file():
-            millimetres = cv2.imread(str(dense), cv2.IMREAD_UNCHANGED)
-            if millimetres is None or millimetres.dtype != np.uint16 or millimetres.ndim != 2:
+            millimetres = read_depth_image(dense)
+            if millimetres is None:
                 raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
             return DepthMap(millimetres.astype(np.float32) / 1000)
         if sparse.is_file():
-            return DepthPoints(np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3))
+            points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
+            return DepthPoints(points[np.isfinite(points).all(axis=1)])
         return None
 
 
@@ -100,15 +104,15 @@ def read_sequence(folder: Path) -> TruthSequence:
         )
     first = _read_rgb(images[0])
     size = (first.shape[1], first.shape[0])
-    poses = _read_poses(folder / "poses.txt", images)
-    return TruthSequence(
-        name=folder.resolve().name,
-        folder=folder,
-        images=images,
-        source_size=size,
-        poses=poses,
-        intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
-    )
+    with dataset_errors(folder):
+        return TruthSequence(
+            name=folder.resolve().name,
+            folder=folder,
+            images=images,
+            source_size=size,
+            poses=_read_poses(folder / "poses.txt", images),
+            intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
+        )
 
 
 def _read_rgb(path: Path) -> NDArray[np.uint8]:
@@ -121,7 +125,7 @@ def _read_rgb(path: Path) -> NDArray[np.uint8]:
 def _read_rows(path: Path, columns: int) -> list[list[float]]:
     """Rows of numbers; blank lines and lines that start with # are passed over."""
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
@@ -149,7 +153,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     if len(poses) != len(rows):
         raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
     positions = range(len(images))
-    by_name = [int(p.stem) if p.stem.isdigit() else -1 for p in images]
+    by_name = [int(p.stem) if p.stem.isdecimal() else -1 for p in images]
     keys = by_name if sum(k in poses for k in by_name) >= sum(k in poses for k in positions) else positions
     if poses and not any(k in poses for k in keys):
         raise InputError(f"{path}: none of its {len(poses)} poses belongs to an image in {path.parent / 'rgb'}")
@@ -171,7 +175,7 @@ def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
     if not path.is_file():
         return None
     rows = _read_rows(path, 6)
-    if len(rows) != 1 or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
+    if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
         raise InputError(f"{path}: one line 'fx fy cx cy width height' is wanted")
     fx, fy, cx, cy, width, height = rows[0]
     sx, sy = size[0] / width, size[1] / height

@@ -39,6 +39,8 @@ class Anchor:
         self._overlap = overlap
         self._recent: deque[tuple[PreparedFrame, FrameResult]] = deque(maxlen=frames)
         self._world: Similarity | None = None
+        self._last: NDArray[np.float64] | None = None
+        self._parted = False
         self._begin([])
 
     def _begin(self, scale_frames: Sequence[FrameResult]) -> None:
@@ -58,13 +60,19 @@ class Anchor:
 
     def place(self, frames: Sequence[PreparedFrame], results: Sequence[FrameResult]) -> list[FrameResult]:
         """The stream's ``results`` for ``frames`` in the first stream's world; its first ones are its scale frames."""
-        if not self._overlap:
-            return list(results)
         if not self._scale_frames:
             self._begin(results)
         else:
             self._count += len(results)
+        if self._parted:
+            assert self._last is not None
+            here = np.array([results[0].T_world_camera])
+            self._world = align_poses(here, self._last[None], self._scale)
+            self._parted = False
         placed = list(results) if self._world is None else [moved(result, self._world) for result in results]
+        self._last = placed[-1].T_world_camera
+        if not self._overlap:
+            return placed
         for frame, result, known in zip(frames, results, placed, strict=True):
             if known.is_keyframe:
                 self._recent.append((frame, known))
@@ -72,14 +80,24 @@ class Anchor:
                 self._apart = self._apart + 1 if apart else 0
         return placed
 
+    def part(self) -> None:
+        """The next stream has no tie to those before. For want of knowledge it begins where the last frame was seen
+        from, in the same unit."""
+        self._recent.clear()
+        self._begin([])
+        self._parted = self._last is not None
+
+    @property
+    def _scale(self) -> float:
+        return self._world.scale if self._world else 1.0
+
     def renew(self, results: Sequence[FrameResult]) -> None:
         """A new stream began with `frames` and gave these results."""
         pairs = [(known, result) for (_, known), result in zip(self._recent, results, strict=True)]
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
         earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
         # Without any depth lengths stay as they were.
-        before = self._world.scale if self._world else 1.0
-        self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else before)
+        self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else self._scale)
         self._begin(results)
 
     def _in_view(self, result: FrameResult) -> float:

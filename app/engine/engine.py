@@ -23,7 +23,7 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, lo
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
-from stream_recon.models.weights import load_network
+from stream_recon.models.weights import check_weights_file, load_network
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,9 @@ class Engine:
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []
+        self._gathers = True
+        """The next frames are scale frames of a stream to come."""
+        self._stretch = 0
         self.streams = 0
         """So many has the run been; see `Anchor`."""
         self._transform: ImageTransform | None = None
@@ -96,7 +99,9 @@ class Engine:
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
-        if not self.streams:
+        if frame.stretch != self._stretch:
+            return [*self._end_stretch(frame.stretch), *self.push(frame)]
+        if self._gathers:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
         if self._anchor.is_lost:
@@ -107,8 +112,15 @@ class Engine:
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         if not self._waiting:
             return []
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._gathers = self._waiting, [], False
         return self._anchor.place(waiting, self._begin(waiting))
+
+    def _end_stretch(self, following: int) -> list[FrameResult]:
+        """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
+        results = self.finish()
+        self._anchor.part()
+        self._gathers, self._stretch = True, following
+        return results
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they come."""
@@ -173,6 +185,7 @@ def _to_results(
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,
             flow=decision.flow,
+            stretch=frame.stretch,
         )
         for i, frame in enumerate(frames)
     ]
@@ -213,6 +226,8 @@ def load_engine(
     target = _choose_device(device)
     cache_kind(cache).check(attention, target)
     precision = fast_precision(target)
+    # Before anything reads it: a device or pipe would never end.
+    check_weights_file(file)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(file))

@@ -3,7 +3,7 @@
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
-``intrinsics_first`` where the intrinsics were revised.
+``intrinsics_first`` where the intrinsics were revised, and ``stretch`` after the first gap or cut.
 """
 
 import json
@@ -46,6 +46,7 @@ class Camera:
     """Width and height of the source image; None in files of format 1."""
     depth_scale: float = 1.0
     """What the depth in the frame's file has to be multiplied with."""
+    stretch: int = 0
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
@@ -61,6 +62,7 @@ class Camera:
             is_keyframe=bool(result.is_keyframe),
             flow=flow,
             source_size=result.transform.source_size,
+            stretch=result.stretch,
         )
 
     def revised(self, frame: FrameRevision) -> "Camera":
@@ -89,6 +91,8 @@ class Camera:
         }
         if self.intrinsics_first != self.intrinsics:
             record["intrinsics_first"] = _named(self.intrinsics_first)
+        if self.stretch:
+            record["stretch"] = self.stretch
         return json.dumps(record, allow_nan=False)
 
     @classmethod
@@ -114,6 +118,7 @@ class Camera:
             flow=record["flow"],
             source_size=(int(record["width"]), int(record["height"])) if sized else None,
             depth_scale=float(record["depth_scale"]) if version >= 2 else 1.0,
+            stretch=int(record.get("stretch", 0)),
         )
 
     def to_tum(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,16 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         transform=stored.transform,
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
+        stretch=camera.stretch,
     )
+
+
+def result_as_first_given(folder: Path, camera: Camera) -> FrameResult:
+    """A frame's result before any revision. Raises OutputError."""
+    first = replace(
+        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
+    )
+    return result_of(folder, first)
 
 
 def _read_run(folder: Path) -> dict[str, Any]:

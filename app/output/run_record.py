@@ -66,6 +66,10 @@ class Summary:
     streams: int = 0
     """More than one where the first frames went out of view; see `Anchor`."""
     warnings: tuple[str, ...] = ()
+    stretches: tuple[dict[str, Any], ...] = ()
+    """Where nothing connects frames with those before; see `Stretch`."""
+    source_lost: bool = False
+    """A live source broke off and did not come back."""
 
     @property
     def fps(self) -> float:
@@ -101,6 +105,7 @@ def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None 
         "source": info.source,
         "started": info.started.isoformat(timespec="seconds"),
         "interrupted": summary.interrupted,
+        "source_lost": summary.source_lost,
         "weights_sha256": info.weights_sha256,
         "device": info.device,
         "precision": info.precision,
@@ -122,6 +127,7 @@ def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None 
         },
         "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
         "revisions": dataclasses.asdict(revisions or FileRevisions()),
+        "stretches": list(summary.stretches),
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }

@@ -6,6 +6,7 @@ disk therefore slows a file down and loses nothing. For a live source it makes t
 frames by its own rule (`LiveReader`) and counts them.
 """
 
+import dataclasses
 import time
 from array import array
 from collections import deque
@@ -38,6 +39,7 @@ CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 0.05
 """Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
+POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
 
@@ -70,7 +72,8 @@ def reconstruct(
     """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
-    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
+    other end: there it is the normal one). A live source that broke off and did not come back is an interruption, too.
+    A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
     anew at the end, Ctrl-C leaves the old one and marks the result as interrupted.
 
     Args:
@@ -99,7 +102,7 @@ def reconstruct(
             except KeyboardInterrupt:
                 run.delivery.abandon()
                 raise
-            interrupted = stop.requested and not source.live
+            interrupted = source.lost or (stop.requested and not source.live)
     except StreamReconError:
         run.keep(interrupted=True)
         raise
@@ -189,7 +192,9 @@ class _Run:
             return summary
         with stop_on_signals() as stop:
             whole = self._writer.finish(summary, on_rebuild, lambda: stop.requested)
-        return summary if whole else replace(summary, interrupted=True)
+        if whole:
+            return summary
+        return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_BEHIND))
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""
@@ -213,6 +218,8 @@ class _Run:
             attention=self._engine.attention,
             streams=self._engine.streams,
             warnings=tuple(self._source.warnings),
+            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._source.stretches),
+            source_lost=self._source.lost,
         )
 
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:

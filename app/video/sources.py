@@ -13,21 +13,20 @@ from pathlib import Path
 from types import TracebackType
 
 from stream_recon.app.results import Frame
+from stream_recon.app.video.captures import capture_frame_count, open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.live import LiveReader
+from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
     ImageReader,
     Reader,
+    Stretch,
     VideoReader,
-    capture_frame_count,
     list_images,
-    open_capture,
 )
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
-ADDRESS_TIMEOUT_SECONDS = 10.0
 ALL_FRAMES = FrameChoice()
 
 
@@ -64,6 +63,16 @@ class Source:
     def dropped(self) -> int:
         """Frames so far that a live source sent while the one before was still waiting."""
         return self._reader.dropped
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """Where a new stretch began so far, beside the first."""
+        return list(self._reader.stretches)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a live source broke off and did not come back."""
+        return self._reader.lost
 
     @property
     def warnings(self) -> list[str]:
@@ -142,7 +151,7 @@ class Source:
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._reader.retrieve()) is not None:
                 due = index + self._choice.stride
-                yield Frame(index, timestamp, rgb)
+                yield Frame(index, timestamp, rgb, self._reader.stretch)
 
     def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
         """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
@@ -164,7 +173,7 @@ class Source:
             if abs(position - here) < error and not (self.live and error < math.inf):
                 rgb = self._reader.retrieve()
                 if rgb is not None:
-                    best, error = Frame(index, timestamp, rgb), abs(position - here)
+                    best, error = Frame(index, timestamp, rgb, self._reader.stretch), abs(position - here)
                     if self.live:
                         yield best
                         best = None
@@ -186,6 +195,7 @@ def open_source(
     start: float | None = None,
     end: float | None = None,
     max_frames: int | None = None,
+    reconnect: float = RECONNECT_SECONDS,
 ) -> Source:
     """Open a video file, an image file, a folder of images, a camera number or a stream address.
 
@@ -196,13 +206,16 @@ def open_source(
         fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
         start, end: seconds in the source's own time; ``end`` is left out.
         max_frames: stop after so many frames taken.
+        reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
     choice = FrameChoice(stride, fps, start, end, max_frames)
-    reader = _open_reader(spec, fps)
+    if not 0 <= reconnect < math.inf:
+        raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    reader = _open_reader(spec, fps, reconnect)
     if isinstance(reader, ImageReader):
         choice = dataclasses.replace(choice, fps=None)
     elif fps is not None and stride != 1:
@@ -211,9 +224,9 @@ def open_source(
     return Source(reader, choice)
 
 
-def _open_reader(spec: str, fps: float | None) -> Reader:
+def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
     if ADDRESS.match(spec):
-        return _open_address(spec)
+        return _open_address(spec, reconnect)
     path = Path(spec).expanduser()
     try:
         exists = path.exists()
@@ -221,12 +234,12 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if not exists:
         if spec.isascii() and spec.isdecimal():
-            return LiveReader(open_capture(int(spec), f"camera {spec}"), f"camera {spec}")
+            return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
     if path.is_dir():
         return _open_folder(path, fps)
     if path.is_char_device():
-        return LiveReader(open_capture(str(path), str(path)), str(path))
+        return _open_live(path, str(path), reconnect)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
     try:
@@ -236,7 +249,7 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if empty:
         raise InputError(f"{spec} is an empty file")
-    return VideoReader(open_capture(str(path), path.name), path.name, path)
+    return VideoReader(open_capture(path, path.name), path.name, path)
 
 
 def without_password(address: str) -> str:
@@ -244,13 +257,17 @@ def without_password(address: str) -> str:
     return re.sub(r"(?<=://)[^/]*@", "", address)
 
 
-def _open_address(spec: str) -> Reader:
+def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
+    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect)
+
+
+def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
-    capture = open_capture(spec, name, ADDRESS_TIMEOUT_SECONDS)
+    capture = open_capture(spec, name)
     # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
         return VideoReader(capture, name)
-    return LiveReader(capture, name)
+    return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)
 
 
 def _open_folder(path: Path, fps: float | None) -> Reader:

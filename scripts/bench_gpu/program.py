@@ -23,8 +23,9 @@ from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.video.captures import open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import Reader, VideoReader, open_capture
+from stream_recon.app.video.readers import Reader, VideoReader
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
@@ -63,7 +64,7 @@ class LoopedReader(Reader):
         self._file.close()
 
     def _open(self) -> VideoReader:
-        return VideoReader(open_capture(str(self._path), self._path.name), self._path.name)
+        return VideoReader(open_capture(self._path, self._path.name), self._path.name)
 
 
 class RecordingEngine:

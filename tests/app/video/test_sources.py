@@ -10,9 +10,10 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.video.captures import open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import LiveReader
-from stream_recon.app.video.readers import VideoReader, natural_key, open_capture
+from stream_recon.app.video.readers import VideoReader, natural_key
 from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import number_of, numbered_image, write_broken_avi, write_images, write_video
@@ -362,4 +363,4 @@ def test_portrait_video_keeps_its_shape(tmp_path: Path) -> None:
 
 def test_opening_reports_no_capture_as_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        open_capture(str(tmp_path / "none.mp4"), "none.mp4")
+        open_capture(tmp_path / "none.mp4", "none.mp4")

@@ -1,5 +1,7 @@
 """The viewer in a real headless Chromium, while it is being fed."""
 
+import functools
+import http.server
 import re
 import shutil
 import threading
@@ -11,9 +13,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import viser
 from numpy.typing import NDArray
 
 from stream_recon.app.viewer.overview import FreeView
+from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.standpoints import PANEL_PIXELS
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -241,3 +245,39 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     wait_for(lambda: distance_to(3) < 0.01)
     assert started > 0.1
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.2)
+
+
+ATTACK = """<script>
+const socket = new WebSocket("ws://%s", ["viser-v%s"]);
+socket.onopen = () => document.title = "open";
+socket.onerror = () => document.title = "refused";
+fetch("http://%s/").then(r => r.text()).then(t => window.read = t.length).catch(e => window.read = "refused");
+</script>"""
+
+
+def test_a_page_of_another_site_learns_nothing(fed: tuple[Viewer, Feeder], browser: Any, tmp_path: Path) -> None:
+    viewer, _ = fed
+    for name in ("127.0.0.1", "localhost"):
+        address = f"{name}:{viewer.port}"
+        (tmp_path / "index.html").write_text(ATTACK % (address, viser.__version__, address))
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            wait_for(lambda: browser.title in ("open", "refused"))
+            wait_for(lambda: browser.execute_script("return window.read"))
+            assert browser.title == "refused"
+            assert browser.execute_script("return window.read") == "refused"
+            server.shutdown()
+
+
+def test_a_page_behind_a_token_works_by_its_address_alone(browser: Any) -> None:
+    server = start_server("127.0.0.1", 0, token="secret")
+    try:
+        server.gui.add_markdown("behind the token")
+        browser.get(f"http://127.0.0.1:{server.get_port()}/")
+        assert "with its token" in page_text(browser)
+        browser.get(f"http://127.0.0.1:{server.get_port()}/?token=secret")
+        wait_for(lambda: "behind the token" in page_text(browser))
+    finally:
+        stop_server(server)
