@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
 from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.results import FrameResult, PreparedFrame, Revision
+from stream_recon.app.run.listeners import Stage
 from stream_recon.app.run.pipeline import Progress as RunProgress
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.video.sources import Source
@@ -87,15 +89,20 @@ def evaluate_scene(
     stride: int = 1,
     limit: int | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
+    stage: Stage | None = None,
 ) -> Evaluation:
     """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
+
+    ``stage``: as `reconstruct` has it.
 
     Raises:
         ConfigError: stride or limit below 1.
         InputError: an image or a truth file that cannot be read: figures over fewer frames would pass for better ones.
         KeyboardInterrupt: Ctrl-C came meanwhile.
     """
-    gatherer = Gatherer(scene.truth(), max_pixels=MAX_PIXELS)
+    truth = scene.truth()
+    gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
+    overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
 
@@ -104,15 +111,35 @@ def evaluate_scene(
             if on_progress is not None:
                 on_progress(progress)
 
-        summary = reconstruct(source, engine, None, [gatherer], watch)
+        summary = reconstruct(source, engine, None, [gatherer], watch, stage=overheard)
         _check(source, gatherer)
     if summary.interrupted:
         raise KeyboardInterrupt
     first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+    network = Errors.gathered(overheard.gatherer) if overheard is not None else first
     with scene.open(stride, limit) as frames:
         rows = baseline_errors(gatherer, frames)
     posed = len(gatherer.true_path())
-    return Evaluation(scene.name, stride, posed, ours=last, network=first, first=first, last=last, baselines=rows)
+    return Evaluation(scene.name, stride, posed, ours=last, network=network, first=first, last=last, baselines=rows)
+
+
+class OverheardStage:
+    """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
+
+    def __init__(self, stage: Stage, gatherer: Gatherer) -> None:
+        self.gatherer = gatherer
+        self._stage = stage
+
+    @property
+    def wants_grey(self) -> bool:
+        return self._stage.wants_grey
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        self.gatherer.add(result)
+        return self._stage.push(result, frame)
+
+    def finish(self) -> Sequence[FrameResult | Revision]:
+        return self._stage.finish()
 
 
 def _check(source: Source, gatherer: Gatherer) -> None:

@@ -40,6 +40,7 @@ CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 0.05
 """Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
+POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
 
@@ -208,7 +209,9 @@ class _Run:
             return summary
         with stop_on_signals() as stop:
             whole = self._writer.finish(summary, on_rebuild, lambda: stop.requested)
-        return summary if whole else replace(summary, interrupted=True)
+        if whole:
+            return summary
+        return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_BEHIND))
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""

@@ -148,6 +148,48 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stage(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 4 and not stage.finished
 
 
+def test_ctrl_c_while_the_cloud_is_built_anew_keeps_the_old_one(tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        assert total == 40
+        if done == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with open_source(str(write_video(tmp_path / "a.mp4", 40, size=(64, 48)))) as source:
+        writer = ResultWriter(tmp_path / "out", run_info())
+        summary = reconstruct(source, FakeEngine(), writer, stage=LiftingStage(), on_rebuild=interrupt)
+    assert summary.interrupted and summary.frames_reconstructed == 40 and "points.ply" in summary.warnings[-1]
+    run = read_result(tmp_path / "out").run
+    assert run["interrupted"] is True and run["revisions"] == {"cameras": 40, "trajectory": 40, "points": 0}
+    assert trajectory_of(tmp_path / "out")[:, 2] == pytest.approx(2.0), "the cameras are the last ones"
+    assert (tmp_path / "out" / "points.ply").stat().st_size > 10_000 and not list(tmp_path.rglob("*.part"))
+
+
+def test_listeners_share_what_they_work_out_and_the_engine_does_not_keep_it(tmp_path: Path) -> None:
+    given: list[FrameResult] = []
+    heard: list[list[FrameResult]] = [[], []]
+
+    class Keeping(FakeEngine):
+        def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
+            given.extend(results := super().push(frame))
+            return results
+
+    class Collecting(Listener):
+        def __init__(self, place: list[FrameResult]) -> None:
+            super().__init__()
+            self.place = place
+
+        def add(self, result: FrameResult) -> None:
+            self.place.append(result)
+            assert result.camera_points.shape == (*result.depth.shape, 3)
+
+    with open_source(str(write_video(tmp_path / "a.mp4", 6, size=(64, 48)))) as source:
+        reconstruct(source, Keeping(), None, [Collecting(place) for place in heard])
+    assert len(given) == len(heard[0]) == 6
+    for engines, first, second in zip(given, *heard, strict=True):
+        assert first.camera_points is second.camera_points
+        assert "camera_points" not in vars(engines) and first.index == engines.index
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
