@@ -111,6 +111,13 @@ def reconstruct_source(
     return INTERRUPTED if summary.interrupted else DONE
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name too long
+        return False
+
+
 def _before(unfinished: Unfinished, seam: Seam) -> Before:
     timings = unfinished.told("timings", dict)
     seconds = timings.get("seconds", 0.0)
@@ -131,7 +138,7 @@ def default_output(spec: str, overwrite: bool) -> Path:
         name = f"camera-{spec}"
     else:
         path = Path(spec).expanduser().resolve()
-        name = path.name if path.is_dir() else path.stem
+        name = path.name if _is_folder(path) else path.stem
     base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:LONGEST_NAME] or "stream"
     folder, number = Path(f"{base}-recon"), 1
     while folder.exists() and not overwrite:
