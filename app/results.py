@@ -108,6 +108,19 @@ class FrameResult:
 
 
 @dataclass(frozen=True)
+class Seam:
+    """How well frames that were run twice agree: medians over them."""
+
+    index: int
+    """The last one's number."""
+    rotation_deg: float
+    position: float
+    """In units of the median depth."""
+    depth: float
+    """Relative difference of depth."""
+
+
+@dataclass(frozen=True)
 class FrameRevision:
     """What is now known of a frame whose result was given out before."""
 

@@ -1,6 +1,5 @@
 """Two summaries side by side."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from rich.table import Table
 
 from stream_recon.app.batch.page import SHOWN
 from stream_recon.app.batch.summary import counts
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.run_record import PROGRAM
 from stream_recon.configs.errors import InputError
 
@@ -22,7 +22,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         InputError: missing, or not a ``summary.json`` of this program.
     """
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a summary.json: {error}") from error
     wanted = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}

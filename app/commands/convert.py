@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE
 from stream_recon.configs.errors import OutputError
 
@@ -23,5 +22,5 @@ def run(source: Path, target: Path, *, overwrite: bool) -> int:
     from stream_recon.models.weights import convert_checkpoint
 
     count = convert_checkpoint(source, target)
-    Console(soft_wrap=True, highlight=False).print(f"{count} tensors written to {target}", markup=False)
+    PlainConsole(soft_wrap=True).print(f"{count} tensors written to {target}")
     return DONE

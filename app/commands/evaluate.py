@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.error_table import error_table, summary_lines
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine_protocol import FrameEngine
@@ -64,12 +64,10 @@ def evaluate_all(
     engine: FrameEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
+    console = wide_console()
     evaluations: list[Evaluation] = []
     for scene in scenes:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        with Progress(console=PlainConsole(stderr=True), transient=True) as bar:
             show = partial(_show, bar, bar.add_task(scene.name, total=None))
             evaluation = evaluate_scene(engine, scene, stride, limit, show)
         evaluations.append(evaluation)
@@ -77,7 +75,7 @@ def evaluate_all(
         if json_path is not None:
             write_json(json_path, engine.weights_sha256, evaluations)
     for line in summary_lines(evaluations):
-        console.print(line, highlight=False)
+        console.print(line)
     return evaluations
 
 

@@ -14,7 +14,7 @@ points that belong within half a voxel from where they are.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from stream_recon.app.ply import Vertices, positions, taken, vertices_of
 from stream_recon.app.results import FrameResult, FrameRevision
 from stream_recon.app.transforms import transform_points
 from stream_recon.app.voxels import VoxelTable, voxel_first
+from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_NAME = "points.ply"
@@ -57,22 +58,37 @@ class _Piece:
 class PointCloud:
     """The cloud of one result folder while it grows."""
 
-    def __init__(self, folder: Path, config: PointsConfig) -> None:
-        """Begin the file anew. Raises OutputError."""
+    def __init__(self, folder: Path, config: PointsConfig, known: Sequence[Camera] = ()) -> None:
+        """Begin the file anew, or again with the points of the frames ``known``. Raises OutputError; the old one then
+        stays."""
         self._folder = folder
         self._config = config
         self._voxels = VoxelTable(config.voxel)
         self._placements = Placements()
         self._ends = [0]
-        self._ply = PlyFile(folder / POINTS_NAME)
+        path = folder / POINTS_NAME
+        part = path.with_name(path.name + PART_SUFFIX)
+        self._ply = PlyFile(part)
+        try:
+            for camera in known:
+                self.add(result_of(folder, camera), camera.depth_scale)
+            with output_errors(path):
+                part.replace(path)
+        except OutputError:
+            self._ply.close()
+            part.unlink(missing_ok=True)
+            raise
 
-    def add(self, result: FrameResult) -> None:
-        """Append the new points of the next frame. Raises OutputError."""
+    def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
+        """Append the new points of the next frame. Raises OutputError.
+
+        ``depth_scale``: see `Placements.add`.
+        """
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
         self._ply.append(xyz[new], points.rgb[new])
-        self._placements.add(result, points.xyz[:, 2])
+        self._placements.add(result, points.xyz[:, 2], depth_scale)
         self._ends.append(self._ply.count)
 
     def revise(self, row: int, frame: FrameRevision) -> None:
