@@ -1,8 +1,10 @@
 """The command line. Only what parses options is imported here: `--help` answers at once, torch comes later."""
 
 import functools
+import io
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec
 
@@ -13,6 +15,8 @@ from stream_recon.configs.errors import InputError, StreamReconError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
 
 P = ParamSpec("P")
+
+LONGEST_LINE = 600
 
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
@@ -31,17 +35,47 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        _print_any_name()
         try:
             code = command(*args, **kwargs)
         except StreamReconError as error:
-            typer.echo(f"stream-recon: error: {' '.join(str(error).split())}", err=True)
+            _say(f"error: {_shortened(' '.join(str(error).split()))}")
+            code = BAD_INPUT
+        except MemoryError:
+            _say("error: out of memory")
+            code = BAD_INPUT
+        except ImportError as error:
+            _say(f"error: the program cannot be loaded, for want of memory or by a broken installation: {error}")
             code = BAD_INPUT
         except KeyboardInterrupt:
-            typer.echo("stream-recon: stopped", err=True)
+            _say("stopped")
             code = INTERRUPTED
         raise typer.Exit(code)
 
     return run
+
+
+def _say(line: str) -> None:
+    # Whoever read our errors may be gone.
+    with suppress(OSError, ValueError):
+        typer.echo(f"stream-recon: {line}", err=True)
+
+
+def _shortened(line: str) -> str:
+    """A line fit for a terminal: a name may have thousands of characters."""
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
+
+
+def _print_any_name() -> None:
+    """Names of files need not be text; let what the terminal's encoding lacks be printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _at_terminal() -> bool:
+    # Service managers close it.
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,7 +102,16 @@ Mapping = Annotated[
     Literal["full", "off"],
     typer.Option(help="full: at the end refine everything by what the images' own points say; off: the network alone."),
 ]
-Host = Annotated[str, typer.Option(help="Address that the viewer listens on; it has no password.")]
+Host = Annotated[
+    str, typer.Option(help="Address that the viewer listens on; 0.0.0.0 lets other machines in, by an address to keep.")
+]
+Token = Annotated[
+    bool,
+    typer.Option("--token/--no-token", help="For other machines than this: ask for the token of the printed address."),
+]
+Reconnect = Annotated[
+    float, typer.Option(help="Seconds that a camera or stream which broke off is waited for; 0: its end is the end.")
+]
 Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535)]
 
 
@@ -82,11 +125,15 @@ def reconstruct_command(
         typer.Option("--output", "-o", help="Result folder; else NAME-recon here, numbered if that exists."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in that folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the result in that folder, which was cut off.")
+    ] = False,
     stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
     fps: Annotated[float | None, typer.Option(help="Take frames at this rate; for images: their rate.")] = None,
     start: Annotated[float | None, typer.Option(help="Begin at this second of the source.")] = None,
     end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
     max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
+    reconnect: Reconnect = 120.0,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
@@ -97,6 +144,7 @@ def reconstruct_command(
     viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    token: Token = True,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="Keep the viewer open at the end; at a terminal it always is.")
     ] = False,
@@ -117,9 +165,11 @@ def reconstruct_command(
         source,
         output=output,
         overwrite=overwrite,
+        resume=resume,
         frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
+        reconnect=reconnect,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
-        view=ViewerChoice(host, port, keep_open=keep_open or sys.stdin.isatty()) if viewer else None,
+        view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
         mapping=mapping,
     )
 
@@ -129,11 +179,12 @@ def view_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    token: Token = True,
 ) -> int:
     """Show a finished (or interrupted) result in the browser until Ctrl-C."""
     from stream_recon.app.commands.view import ViewerChoice, view_folder
 
-    return view_folder(folder, ViewerChoice(host, port, keep_open=True))
+    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
 
 
 @reported

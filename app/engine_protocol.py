@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Seam
 from stream_recon.configs.schema import Preset
 
 
@@ -43,5 +43,8 @@ class FrameEngine(Protocol):
         """Called by another thread than all else, some frames ahead of ``push``."""
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
+
+    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+        """Before the first frame: go on after frames of an earlier run, in its world, by its latest keyframes."""
 
     def finish(self) -> Sequence[FrameResult]: ...

@@ -26,7 +26,10 @@ class VoxelTable:
 
     def take_new(self, xyz: NDArray[np.float32]) -> NDArray[np.intp]:
         """Ascending indices of the points [N, 3] that are the first in their voxel, and remember these voxels."""
-        keys = self.keys(xyz)
+        return self.take_first(self.keys(xyz))
+
+    def take_first(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """`take_new` for the voxels [N] of points."""
         # Looking first leaves little to do: most points of a frame are in voxels seen before.
         unknown = self._unknown(keys)
         indices: NDArray[np.intp] = unknown[first_of_each(keys[unknown])]

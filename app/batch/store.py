@@ -15,6 +15,7 @@ from stream_recon.app.batch.manifest import (
     Mark,
     check_manifest,
     check_target,
+    is_real_folder,
     publish,
     remove_result,
 )
@@ -34,7 +35,7 @@ class Store(Protocol):
     def place(self, name: str) -> str:
         """Where a file or folder is, for people."""
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[object]:
         """Keep other batches out for the time of the block. Raises OutputError where one is at work."""
 
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
@@ -99,7 +100,7 @@ class LocalStore:
     def place(self, name: str) -> str:
         return str(self.folder / name)
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[object]:
         return output_lock(self.folder)
 
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
@@ -138,10 +139,10 @@ class LocalStore:
     def remove(self, name: str) -> None:
         parent = self.folder / name
         with output_errors(parent):
-            for folder in [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []:
+            for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
                 remove_result(folder)
             for place in (parent, parent.parent):
-                if place != self.folder and place.is_dir() and not any(place.iterdir()):
+                if place != self.folder and is_real_folder(place) and not any(place.iterdir()):
                     place.rmdir()
 
     def clear_work(self) -> None:

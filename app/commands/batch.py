@@ -21,7 +21,7 @@ from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import MappingChoice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
-from stream_recon.app.commands.console import wide_console
+from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -65,7 +65,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     if options.dry_run:
         _list_scenes(batch, console)
         return DONE
-    with _Bar(Console(stderr=True, highlight=False, markup=False)) as bar:
+    with _Bar(PlainConsole(stderr=True)) as bar:
         summary = run_batch(batch, loader, _pool(options, loader, store), bar)
     _report(summary, store, console)
     if other is not None:

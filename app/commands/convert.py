@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE
 from stream_recon.configs.errors import OutputError
 
@@ -13,13 +12,15 @@ def run(source: Path, target: Path, *, overwrite: bool) -> int:
 
     Raises:
         WeightsError: no checkpoint of the family.
-        OutputError: ``target`` exists (without ``overwrite``) or cannot be written.
+        OutputError: ``target`` exists (without ``overwrite``), is called otherwise, or cannot be written.
     """
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists: use --overwrite, or another OUT.safetensors")
+    if target.suffix != ".safetensors":
+        raise OutputError(f"{target}: a file of weights is called OUT.safetensors")
 
     from stream_recon.models.weights import convert_checkpoint
 
     count = convert_checkpoint(source, target)
-    Console(soft_wrap=True, highlight=False).print(f"{count} tensors written to {target}", markup=False)
+    PlainConsole(soft_wrap=True).print(f"{count} tensors written to {target}")
     return DONE

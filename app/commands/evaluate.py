@@ -2,15 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.error_table import error_table, summary_lines
 from stream_recon.app.commands.refine import MappingChoice
 from stream_recon.app.datasets.scene import Scene
@@ -21,7 +21,9 @@ from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo
 from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.interrupts import stop_on_signals
+from stream_recon.app.run.listeners import Stage
 from stream_recon.app.run.pipeline import Progress as RunProgress
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
@@ -77,12 +79,10 @@ def evaluate_all(
     mapping: MappingChoice = "off",
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
+    console = wide_console()
     evaluations: list[Evaluation] = []
     for scene in scenes:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        with Progress(console=PlainConsole(stderr=True), transient=True) as bar:
             show = partial(_show, bar, bar.add_task(scene.name, total=None))
             evaluation = evaluate_scene(engine, scene, stride, limit, show, mapping)
         evaluations.append(evaluation)
@@ -90,7 +90,7 @@ def evaluate_all(
         if json_path is not None:
             write_json(json_path, engine.weights_sha256, evaluations)
     for line in summary_lines(evaluations):
-        console.print(line, highlight=False)
+        console.print(line)
     return evaluations
 
 
@@ -105,15 +105,20 @@ def evaluate_scene(
     limit: int | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
     mapping: MappingChoice = "off",
+    stage: Stage | None = None,
 ) -> Evaluation:
     """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
+
+    ``stage``: as `reconstruct` has it.
 
     Raises:
         ConfigError: stride or limit below 1.
         InputError: an image or a truth file that cannot be read: figures over fewer frames would pass for better ones.
         KeyboardInterrupt: Ctrl-C came meanwhile.
     """
-    gatherer = Gatherer(scene.truth(), max_pixels=MAX_PIXELS)
+    truth = scene.truth()
+    gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
+    overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
 
@@ -128,7 +133,7 @@ def evaluate_scene(
                 # On the disk, as for users: no sequence has to fit into memory.
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
                 writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
-            summary = reconstruct(source, engine, writer, [gatherer], watch)
+            summary = reconstruct(source, engine, writer, [gatherer], watch, stage=overheard)
             _check(source, gatherer)
             if summary.interrupted:
                 raise KeyboardInterrupt
@@ -141,11 +146,31 @@ def evaluate_scene(
                         refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
                     except RefinementCancelledError as error:
                         raise KeyboardInterrupt from error
+            network = Errors.gathered(overheard.gatherer) if overheard is not None else first
             ours = Errors.gathered(gatherer)
     with scene.open(stride, limit) as frames:
         rows = baseline_errors(gatherer, frames)
     posed = len(gatherer.true_path())
-    return Evaluation(scene.name, stride, posed, ours=ours, network=first, first=first, last=last, baselines=rows)
+    return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
+
+
+class OverheardStage:
+    """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
+
+    def __init__(self, stage: Stage, gatherer: Gatherer) -> None:
+        self.gatherer = gatherer
+        self._stage = stage
+
+    @property
+    def wants_grey(self) -> bool:
+        return self._stage.wants_grey
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        self.gatherer.add(result)
+        return self._stage.push(result, frame)
+
+    def finish(self) -> Sequence[FrameResult | Revision]:
+        return self._stage.finish()
 
 
 def _check(source: Source, gatherer: Gatherer) -> None:

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.output.files import replace_file
 from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
 from stream_recon.app.planning.search import Choice, Way, choices, parse_memory
@@ -48,8 +49,8 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
     rates = measure_rates(device) if device else H200
     kept_in = [name for name in CACHE_CHOICES if device is None or cache_kind(name).runs_on(device)]
     found = choices(presets, (width, height), budget, rates, kept_in)
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:", markup=False)
+    out = PlainConsole(soft_wrap=True)
+    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
     out.print(_table(found))
     _print_notes(out, rates, found, measured=device is not None)
     if write:
@@ -98,12 +99,12 @@ def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
     if file is None and way.preset != original:
         stream, image = way.preset.stream, way.preset.image
         changed = {"window": stream.window, "special_budget": stream.special_budget}
-        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with", markup=False)
+        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with")
         tables = table_to_toml("stream", changed) + table_to_toml("image", dataclasses.asdict(image))
-        out.print(tables.rstrip(), markup=False)
+        out.print(tables.rstrip())
         command[-1] = "FILE.toml"
     if way.preset.network != load_preset(EMBEDDED_PRESET).network:
         command += ["--weights", "CHECKPOINT.safetensors"]
     if way.cache != "full":
         command += ["--cache", way.cache]
-    out.print(shlex.join(command), markup=False)
+    out.print(shlex.join(command))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.commands.refine import MappingChoice, refined
@@ -17,13 +18,20 @@ from stream_recon.app.commands.view import ViewerChoice
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.output.run_record import RunInfo, Summary, now_text
+from stream_recon.app.output.unfinished import Unfinished, read_unfinished
 from stream_recon.app.output.writer import ResultWriter, check_output
-from stream_recon.app.run.pipeline import Progress, reconstruct
+from stream_recon.app.results import Seam
+from stream_recon.app.run.pipeline import Before, Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
-from stream_recon.app.viewer.viewer import Viewer
+from stream_recon.app.viewer.viewer import show_results
+from stream_recon.configs.errors import ConfigError, InputError
+
+LONGEST_NAME = 80
+"""Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
 
 
 def reconstruct_source(
@@ -31,7 +39,9 @@ def reconstruct_source(
     *,
     output: Path | None,
     overwrite: bool,
+    resume: bool,
     frames: FrameChoice,
+    reconnect: float,
     model: ModelChoice,
     view: ViewerChoice | None,
     mapping: MappingChoice = "full",
@@ -41,21 +51,38 @@ def reconstruct_source(
     Raises:
         StreamReconError: bad input, no room, no memory.
     """
-    out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, highlight=False)
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     preset = model.load_preset()
-    folder = output or default_output(spec, overwrite)
-    check_output(folder, overwrite)
+    folder = output or default_output(spec, overwrite or resume)
+    unfinished = read_unfinished(folder) if resume else None
+    # A run that was cut off before its first result has left nothing to lose.
+    overwrite = overwrite or resume
+    if unfinished is None:
+        check_output(folder, overwrite)
     with ExitStack() as stack:
-        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
-        viewer = stack.enter_context(Viewer(preset.points, view.host, view.port)) if view else None
-        if viewer:
-            out.print(f"viewer: {viewer.url}")
+        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
+        if unfinished and source.live:
+            raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
+        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
+        lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = model.load()
         options = _options(spec, frames, model)
         info = RunInfo.of(engine, source.name, options)
-        writer = ResultWriter(folder, info, overwrite=overwrite)
-        out.print(f"result: {folder}", markup=False)
+        writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished)
+        out.print(f"result: {folder}")
+        before = None
+        if unfinished:
+            last = unfinished.last
+            if not source.resume(last.index, last.timestamp, len(unfinished.cameras)):
+                source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
+                source.resume_slowly(last.index, len(unfinished.cameras))
+            with memory_errors():
+                seam = engine.resume(unfinished.latest_keyframes(preset.stream.scale_frames))
+            before = _before(unfinished, seam)
+            out.print(f"resumed after frame {last.index}, {len(unfinished.cameras)} frames")
+            if viewer:
+                show_results(viewer, read_result(folder))
         with progress_bar(err) as show:
 
             def on_progress(progress: Progress) -> None:
@@ -66,7 +93,14 @@ def reconstruct_source(
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
             summary = reconstruct(
-                source, engine, writer, listeners, on_progress, paused=paused, on_rebuild=show.show_rebuild
+                source,
+                engine,
+                writer,
+                listeners,
+                on_progress,
+                paused=paused,
+                on_rebuild=show.show_rebuild,
+                before=before,
             )
         _report(summary, out, err)
         live = source.live
@@ -82,19 +116,40 @@ def reconstruct_source(
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
+    if summary.source_lost:
+        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
     return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name too long
+        return False
+
+
+def _before(unfinished: Unfinished, seam: Seam) -> Before:
+    timings = unfinished.told("timings", dict)
+    seconds = timings.get("seconds", 0.0)
+    return Before(
+        frames=len(unfinished.cameras),
+        keyframes=unfinished.keyframes,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
+        resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+    )
 
 
 def default_output(spec: str, overwrite: bool) -> Path:
     """``NAME-recon`` in the current folder; the first of ``NAME-recon-2``, ... that is free unless ``overwrite``."""
     if ADDRESS.match(spec):
         name = urlsplit(spec).hostname or "stream"
-    elif not Path(spec).exists() and spec.isdecimal():
+    elif spec.isdecimal() and not Path(spec).exists():
         name = f"camera-{spec}"
     else:
         path = Path(spec).expanduser().resolve()
-        name = path.name if path.is_dir() else path.stem
-    base = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "stream"
+        name = path.name if _is_folder(path) else path.stem
+    base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:LONGEST_NAME] or "stream"
     folder, number = Path(f"{base}-recon"), 1
     while folder.exists() and not overwrite:
         number += 1
@@ -118,4 +173,4 @@ def _report(summary: Summary, out: Console, err: Console) -> None:
     if summary.latency_p50_ms is not None:
         speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
     counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
-    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}", markup=False)
+    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}")

@@ -8,9 +8,11 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.mapping.refine import Report
 from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors
@@ -24,10 +26,9 @@ MappingChoice = Literal["full", "off"]
 
 def refine_folder(folder: Path) -> int:
     """Refine a finished or interrupted result, again or for the first time. Raises StreamReconError."""
-    out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, highlight=False)
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     result = read_result(folder)
-    open_again = source_of(result)
-    report = refined(result, open_again, out, err)
+    report = refined(result, source_of(result), out, err)
     return INTERRUPTED if report is None else DONE
 
 
@@ -56,7 +57,7 @@ def refined(
             bar.update(points, completed=done)
 
         try:
-            with memory_errors():
+            with memory_errors(), FolderLock(result.folder):
                 report = refine_result(
                     result,
                     open_again,

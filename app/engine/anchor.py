@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.geometry import depth_ratio, moved, project, unproject
-from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.transforms import Similarity, align_poses, invert_pose, transform_points
+from stream_recon.app.results import FrameResult, PreparedFrame, Seam
+from stream_recon.app.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 
 MIN_FRAMES = 24
 """A stream gets so many frames before it may end."""
@@ -28,7 +28,7 @@ _BEHIND = 1.3
 
 
 class Anchor:
-    """Of one run, which may be several streams.
+    """The scale frames of one run, which may be several streams: whether they are still in view, and the next ones.
 
     Args:
         overlap: a keyframe of which less than this share is in view of any scale frame is apart from them; 0: none is.
@@ -86,6 +86,29 @@ class Anchor:
         self._recent.clear()
         self._begin([])
         self._parted = self._last is not None
+
+    def remember(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> None:
+        """Stand on keyframes of an earlier run, given with their results there; `renew` comes next."""
+        self._recent.extend(pairs)
+        self._last = pairs[-1][1].T_world_camera
+
+    def seam(self, results: Sequence[FrameResult]) -> Seam:
+        """How well the results that `renew` was given lie on those known of the same frames."""
+        assert self._world is not None
+        placed = [moved(result, self._world) for result in results]
+        known = [result for _, result in list(self._recent)[-len(placed) :]]
+        unit = float(np.median([np.median(result.depth) for result in known]))
+        turned = [
+            rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])
+            for a, b in zip(known, placed, strict=True)
+        ]
+        shifted = [
+            np.linalg.norm(a.T_world_camera[:3, 3] - b.T_world_camera[:3, 3])
+            for a, b in zip(known, placed, strict=True)
+        ]
+        ratios = [ratio for ratio in (depth_ratio(*pair) for pair in zip(known, placed, strict=True)) if ratio]
+        depth = float(np.median(np.abs(np.array(ratios) - 1))) if ratios else 0.0
+        return Seam(known[-1].index, float(np.median(turned)), float(np.median(shifted)) / max(unit, 1e-9), depth)
 
     @property
     def _scale(self) -> float:

@@ -1,7 +1,7 @@
 """The engine: frames in, results out, one at a time. It alone knows the network and the caches."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from stream_recon.app.engine.anchor import Anchor
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.engine.stream import Stream
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.cache.kernels.triton_support import runs_triton
 from stream_recon.cache.kinds import cache_kind
@@ -23,7 +23,7 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, lo
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
-from stream_recon.models.weights import check_weights_file, load_network
+from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,23 @@ class Engine:
             return []
         waiting, self._waiting, self._gathers = self._waiting, [], False
         return self._anchor.place(waiting, self._begin(waiting))
+
+    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+        """Go on where an earlier run was cut off, in its world: before the first frame.
+
+        Args:
+            pairs: its latest keyframes, as many as there are scale frames or fewer, with their results. They are run
+                again as scale frames of a new stream, which is laid onto them; they give no results.
+
+        Raises:
+            ResourceError: see `push`.
+        """
+        frames = [frame for frame, _ in pairs]
+        self._transform, self._stretch, self._gathers = frames[0].transform, frames[-1].stretch, False
+        self._anchor.remember(pairs)
+        results = self._begin(frames)
+        self._anchor.renew(results)
+        return self._anchor.seam(results)
 
     def _end_stretch(self, following: int) -> list[FrameResult]:
         """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
@@ -226,8 +243,6 @@ def load_engine(
     target = _choose_device(device)
     cache_kind(cache).check(attention, target)
     precision = fast_precision(target)
-    # Before anything reads it: a device or pipe would never end.
-    check_weights_file(file)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(file))

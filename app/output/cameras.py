@@ -15,15 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
-from stream_recon.app.transforms import quaternion_xyzw
+from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
 FORMAT = 2
+LARGEST_LENGTH = 1e6
+"""Of a scale frame's distance; what is further cannot be thinned by voxels any more."""
 _INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
@@ -50,6 +53,7 @@ class Camera:
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
+        """The camera of a result that is given out for the first time."""
         pose = np.asarray(result.T_world_camera, np.float64)
         flow = None if result.flow is None else float(result.flow)
         return cls(
@@ -99,25 +103,34 @@ class Camera:
     def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "Camera":
         """Read a line of a file of that format.
 
-        Raises KeyError, TypeError or ValueError where a field is missing or of another kind.
+        Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, of another kind or has a value
+        that no run writes, such as nan.
         """
         last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_first"))
-        if last.shape != (4, 4) or first.shape != (4, 4):
-            raise ValueError("a pose is not 4x4")
+        if last.shape != (4, 4) or first.shape != (4, 4) or not is_rigid(np.stack([last, first])):
+            raise ValueError("a pose is not a rigid 4x4 matrix")
+        if np.abs([last[:3, 3], first[:3, 3]]).max() > LARGEST_LENGTH:
+            raise ValueError("a camera is out of all proportion")
         intrinsics = _intrinsics(record)
         first_intrinsics = record.get("intrinsics_first")
         sized = version >= 2 and record["width"] is not None
+        depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
+        if not 0 < depth_scale <= LARGEST_LENGTH:
+            raise ValueError("a depth scale is not above 0")
+        index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
+        if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
+            raise ValueError("a frame's number, time or flow is none")
         return cls(
-            index=int(record["index"]),
-            timestamp=float(record["timestamp"]),
+            index=index,
+            timestamp=timestamp,
             T_world_camera=last,
             T_world_camera_first=first,
             intrinsics=intrinsics,
             intrinsics_first=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
             is_keyframe=bool(record["keyframe"]),
-            flow=record["flow"],
+            flow=flow,
             source_size=(int(record["width"]), int(record["height"])) if sized else None,
-            depth_scale=float(record["depth_scale"]) if version >= 2 else 1.0,
+            depth_scale=depth_scale,
             stretch=int(record.get("stretch", 0)),
         )
 
@@ -133,17 +146,23 @@ def _named(k: Intrinsics) -> dict[str, float]:
 
 
 def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
-    return Intrinsics(*(float(record[name]) for name in _INTRINSICS))
+    k = Intrinsics(*(float(record[name]) for name in _INTRINSICS))
+    if not np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() or min(k.fx, k.fy) <= 0:
+        raise ValueError("intrinsics that no camera has")
+    return k
 
 
 class CameraFiles:
     """Both files while they grow."""
 
-    def __init__(self, folder: Path) -> None:
-        """Begin both files anew. Raises OutputError."""
-        self._rows: dict[int, int] = {}
-        self._cameras = GrowingFile(folder / CAMERAS_NAME, _head(0), _TAIL)
-        self._trajectory = GrowingFile(folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD)
+    def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
+        """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
+        self._rows: dict[int, int] = {camera.index: row for row, camera in enumerate(known)}
+        lines = (_line(row, camera) for row, camera in enumerate(known))
+        self._cameras = GrowingFile.replacing(folder / CAMERAS_NAME, _head(revisions), lines, _TAIL)
+        self._trajectory = GrowingFile.replacing(
+            folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in known)
+        )
 
     def append(self, camera: Camera) -> None:
         """Add the next frame to both files. Raises OutputError."""
@@ -203,15 +222,15 @@ def iterate_cameras(path: Path) -> Iterator[Camera]:
             version = _version(path, file.readline(), file.readline())
             for line in file:
                 if line.startswith(b"{"):
-                    yield Camera.from_json(json.loads(line.rstrip().rstrip(b",")), version)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+                    yield Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
 def _version(path: Path, first: bytes, second: bytes) -> int:
     """The format of the file that begins with these lines."""
     try:
-        version = json.loads(first.rstrip().rstrip(b",") + b"}")["format"]
+        version = parse_json(first.rstrip().rstrip(b",") + b"}")["format"]
     except (ValueError, KeyError, TypeError):
         version = None
     if not isinstance(version, int) or second.rstrip() != b'"frames": [':

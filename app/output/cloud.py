@@ -14,7 +14,7 @@ points that belong within half a voxel from where they are.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,8 @@ from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.ply import Vertices, positions, taken, vertices_of
 from stream_recon.app.results import FrameResult, FrameRevision
 from stream_recon.app.transforms import transform_points
-from stream_recon.app.voxels import VoxelTable, first_of_each
+from stream_recon.app.voxels import VoxelTable, voxel_first
+from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_NAME = "points.ply"
@@ -44,34 +45,50 @@ VACATED_CELL = 32
 
 @dataclass(frozen=True)
 class _Piece:
-    """Points of consecutive frames, one a voxel, on their way into the file."""
+    """Points [N] of consecutive frames on their way into the file."""
 
-    vertices: Vertices
     keys: NDArray[np.uint64]
-    """Their voxels."""
+    """Their voxels [N]."""
     ends: NDArray[np.intp]
     """How many of the points are of the frames up to each one's end."""
+    vertices: Callable[[NDArray[np.intp]], Vertices]
+    """Some of them as they lie in a file, by their indices."""
 
 
 class PointCloud:
     """The cloud of one result folder while it grows."""
 
-    def __init__(self, folder: Path, config: PointsConfig) -> None:
-        """Begin the file anew. Raises OutputError."""
+    def __init__(self, folder: Path, config: PointsConfig, known: Sequence[Camera] = ()) -> None:
+        """Begin the file anew, or again with the points of the frames ``known``. Raises OutputError; the old one then
+        stays."""
         self._folder = folder
         self._config = config
         self._voxels = VoxelTable(config.voxel)
         self._placements = Placements()
         self._ends = [0]
-        self._ply = PlyFile(folder / POINTS_NAME)
+        path = folder / POINTS_NAME
+        part = path.with_name(path.name + PART_SUFFIX)
+        self._ply = PlyFile(part)
+        try:
+            for camera in known:
+                self.add(result_of(folder, camera), camera.depth_scale)
+            with output_errors(path):
+                part.replace(path)
+        except OutputError:
+            self._ply.close()
+            part.unlink(missing_ok=True)
+            raise
 
-    def add(self, result: FrameResult) -> None:
-        """Append the new points of the next frame. Raises OutputError."""
+    def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
+        """Append the new points of the next frame. Raises OutputError.
+
+        ``depth_scale``: see `Placements.add`.
+        """
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
         self._ply.append(xyz[new], points.rgb[new])
-        self._placements.add(result, points.xyz[:, 2])
+        self._placements.add(result, points.xyz[:, 2], depth_scale)
         self._ends.append(self._ply.count)
 
     def revise(self, row: int, frame: FrameRevision) -> None:
@@ -115,9 +132,9 @@ class PointCloud:
                 for piece in in_order(pool, lambda make: make(voxels), self._work(again), ahead=2 * threads):
                     if cancelled():
                         return False
-                    new = voxels.take_new_keys(piece.keys)
+                    new = voxels.take_first(piece.keys)
                     ends += (ply.count + np.searchsorted(new, piece.ends)).tolist()
-                    ply.append_vertices(taken(piece.vertices, new))
+                    ply.append_vertices(piece.vertices(new))
                     if on_progress is not None:
                         on_progress(len(ends) - 1, len(self._placements))
             with output_errors(part):
@@ -140,16 +157,17 @@ class PointCloud:
     def _bereft(self, moved: NDArray[np.intp]) -> NDArray[np.intp]:
         """Rows of the frames that may have seen what a moved frame had represented in the file."""
         cell = VACATED_CELL * self._config.voxel
-        cells, since = [np.empty((0, 3), np.int64)], [np.empty(0, np.intp)]
+        if len(self._placements) - moved[0] == len(moved):
+            return moved[:0]  # nothing that stays comes after the first that moved
+        places, since = [], []
         for row in moved:
             xyz = positions(self._ply.read(self._ends[row], self._ends[row + 1]))
-            cells.append(np.unique(np.floor(xyz / np.float32(cell)).astype(np.int64), axis=0))
-            since.append(np.full(len(cells[-1]), row))
+            places.append(xyz[voxel_first(xyz, cell)])
+            since.append(np.full(len(places[-1]), row))
         # The first row that left a cell comes first, so it is the one that is kept.
-        unique, first = np.unique(np.concatenate(cells), axis=0, return_index=True)
-        order = np.argsort(first)
-        centres = ((unique[order] + 0.5) * cell).astype(np.float32)
-        return self._placements.overlooking(centres, np.concatenate(since)[first[order]], radius=cell * np.sqrt(3) / 2)
+        xyz = np.concatenate(places)
+        first = voxel_first(xyz, cell)
+        return self._placements.overlooking(xyz[first], np.concatenate(since)[first], radius=cell * np.sqrt(3))
 
     def _work(self, again: NDArray[np.intp]) -> Iterator[tuple[Callable[[VoxelTable], _Piece]]]:
         """What makes each piece of the new file, in order; pieces are made by several threads."""
@@ -174,7 +192,7 @@ class PointCloud:
             vertices = self._ply.read(self._ends[first], self._ends[last])
             keys = voxels.keys(positions(vertices))
             ends = np.array(self._ends[first + 1 : last + 1], np.intp) - self._ends[first]
-            return _piece(vertices, keys, ends)
+            return _Piece(keys, ends, lambda new: taken(vertices, new))
 
         return make
 
@@ -182,12 +200,7 @@ class PointCloud:
         def make(voxels: VoxelTable) -> _Piece:
             points = frame_points(result_of(self._folder, camera), self._config)
             xyz = transform_points(camera.T_world_camera, points.xyz)
-            vertices = vertices_of(xyz, points.rgb)
-            return _piece(vertices, voxels.keys(xyz), np.array([len(vertices)], np.intp))
+            ends = np.array([len(xyz)], np.intp)
+            return _Piece(voxels.keys(xyz), ends, lambda new: vertices_of(xyz[new], points.rgb[new]))
 
         return make
-
-
-def _piece(vertices: Vertices, keys: NDArray[np.uint64], ends: NDArray[np.intp]) -> _Piece:
-    first = first_of_each(keys)
-    return _Piece(taken(vertices, first), keys[first], np.searchsorted(first, ends))

@@ -8,11 +8,12 @@ system does: there is no fsync.
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 PART_SUFFIX = ".part"
@@ -26,7 +27,15 @@ def output_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(f"cannot write {path}: {reason}; what was finished before is kept") from error
+        kept = "; what was finished before is kept" if _holds_result(path) else ""
+        raise OutputError(f"cannot write {path}: {reason}{kept}") from error
+
+
+def _holds_result(path: Path) -> bool:
+    """Whether a run's record is beside the file that could not be written, or a folder above it."""
+    with suppress(OSError):
+        return any((folder / RUN_NAME).is_file() for folder in (path, path.parent, path.parent.parent))
+    return False
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -64,6 +73,18 @@ class GrowingFile:
         with output_errors(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.append(head)
+
+    @classmethod
+    def replacing(cls, path: Path, head: bytes, entries: Iterable[bytes], tail: bytes = b"") -> "GrowingFile":
+        """A file with these entries in place of the one at ``path``, in one step. Raises OutputError; it then stays."""
+        part = path.with_name(path.name + PART_SUFFIX)
+        file = cls(part, head, tail)
+        with output_errors(path):
+            for entry in entries:
+                file.append(entry)
+            part.replace(path)
+        file.path = path
+        return file
 
     def append(self, entry: bytes | memoryview) -> None:
         """Add an entry before the tail, in one write. Raises OutputError; the file is then as it was before."""

@@ -26,8 +26,11 @@ class Placements:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, result: FrameResult, z: NDArray[np.float32]) -> None:
-        """A frame whose points have depths ``z`` [N] lies in the cloud as the result says."""
+    def add(self, result: FrameResult, z: NDArray[np.float32], depth_scale: float = 1.0) -> None:
+        """A frame whose points have depths ``z`` [N] lies in the cloud as the result says.
+
+        ``depth_scale``: what the depth first given out was multiplied with in the result.
+        """
         if self._count == len(self._placed):
             self._placed, self._now, self._depths = (
                 np.concatenate([rows, np.empty_like(rows)]) for rows in (self._placed, self._now, self._depths)
@@ -35,9 +38,9 @@ class Placements:
         if not self._count:
             left, top, width, height = result.transform.crop
             self._corners = np.array([[left + i * width, top + j * height] for i in (0, 1) for j in (0, 1)])
-        self._placed[self._count] = _row(result.T_world_camera, 1.0, result.intrinsics)
+        self._placed[self._count] = _row(result.T_world_camera, depth_scale, result.intrinsics)
         self._now[self._count] = self._placed[self._count]
-        self._depths[self._count] = (z.min(), z.max()) if len(z) else (np.nan, np.nan)
+        self._depths[self._count] = (z.min() / depth_scale, z.max() / depth_scale) if len(z) else (np.nan, np.nan)
         self._count += 1
 
     def revise(self, row: int, frame: FrameRevision) -> None:

@@ -55,9 +55,9 @@ class Summary:
     frames_damaged: int = 0
     """Frames that should be there and could not be decoded."""
     seconds: float = 0.0
-    """From the first frame's decoding to now."""
+    """Time from the first frame's decoding to now."""
     latency_p50_ms: float | None = None
-    """From a frame's way into the engine to its result; None before the first one."""
+    """Time from a frame's way into the engine to its result; None before the first one."""
     latency_p95_ms: float | None = None
     peak_host_memory_mb: float = 0.0
     peak_device_memory_mb: float | None = None
@@ -68,6 +68,8 @@ class Summary:
     warnings: tuple[str, ...] = ()
     stretches: tuple[dict[str, Any], ...] = ()
     """Where nothing connects frames with those before; see `Stretch`."""
+    resumed: tuple[dict[str, Any], ...] = ()
+    """Where the run was gone on with after it had been cut off; see `Seam`."""
     source_lost: bool = False
     """A live source broke off and did not come back."""
 
@@ -88,6 +90,11 @@ class FileRevisions:
     cameras: int = 0
     trajectory: int = 0
     points: int = 0
+
+
+def now_text() -> str:
+    """The time now, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def program_version() -> str:
@@ -127,6 +134,7 @@ def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None 
         },
         "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
         "revisions": dataclasses.asdict(revisions or FileRevisions()),
+        "resumed": list(summary.resumed),
         "stretches": list(summary.stretches),
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),

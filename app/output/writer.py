@@ -11,7 +11,6 @@ Revisions change cameras.json and trajectory.txt at checkpoints and points.ply a
 `FileRevisions` for what run.json says meanwhile.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,14 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.output.lock import LOCK_NAME, FolderLock
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
 from stream_recon.app.output.tracks import TRACKS_NAME
+from stream_recon.app.output.unfinished import Unfinished
 from stream_recon.app.results import FrameResult, FrameRevision, Revision
-from stream_recon.configs.errors import OutputError
+from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +36,36 @@ logger = logging.getLogger(__name__)
 class ResultWriter:
     """Writes one run into one folder. Nothing in it is touched before the first result is there."""
 
-    def __init__(self, folder: Path, info: RunInfo, *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        info: RunInfo,
+        *,
+        overwrite: bool = False,
+        lock: FolderLock | None = None,
+        resume: Unfinished | None = None,
+    ) -> None:
         """
+        Args:
+            lock: of the folder, where it is held already; else it is held from here to `close`.
+            resume: what an earlier run left there, to go on with.
+
         Raises:
-            OutputError: the folder has something in it (see `check_output`), or cannot be made.
+            OutputError: the folder has something in it (see `check_output`), another run writes to it, or it cannot be
+                made.
         """
-        check_output(folder, overwrite)
+        if resume is None:
+            check_output(folder, overwrite)
+        self._lock = lock or FolderLock(folder)
+        try:
+            if resume is None:
+                # Once more: before the lock another run may have ended there.
+                check_output(folder, overwrite)
+            else:
+                resume.check(info)
+        except StreamReconError:
+            self._lock.release()
+            raise
         self.folder = folder
         self._info = info
         self._cameras: CameraFiles | None = None
@@ -47,12 +73,21 @@ class ResultWriter:
         self._pending: dict[int, FrameRevision] = {}
         """What `revise` has told since the last checkpoint, by the frames' indices."""
         self._kept = FileRevisions()
-        with output_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        if resume is not None:
+            self._continue(resume)
 
     def add(self, result: FrameResult) -> None:
-        """Write a frame: depth first, so that every camera that is listed has its depth. Raises OutputError."""
-        assert np.isfinite(result.T_world_camera).all(), f"frame {result.index} has no finite pose"
+        """Write a frame: depth first, so that every camera that is listed has its depth.
+
+        Raises:
+            OutputError: it cannot be written.
+            WeightsError: it has no finite pose, or no finite depth at all.
+        """
+        if not (np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).any()):
+            raise WeightsError(
+                f"the network gave no finite pose or depth for frame {result.index}: its weights, or what they were "
+                "converted from, are damaged"
+            )
         if self._cameras is None:
             self._begin()
         assert self._cameras is not None
@@ -97,7 +132,7 @@ class ResultWriter:
             OutputError: what was written before stays.
         """
         if self._cameras is None:
-            self._remove_if_empty()
+            self.close()
             return True
         try:
             whole = True
@@ -117,6 +152,7 @@ class ResultWriter:
         if self._cameras is not None:
             self._cameras.close()
             self._cloud.close()
+        self._lock.release()
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
@@ -125,6 +161,16 @@ class ResultWriter:
         replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
         self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
+
+    def _continue(self, unfinished: Unfinished) -> None:
+        """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
+        done = unfinished.record.get("revisions")
+        self._revisions = int(done["cameras"]) if isinstance(done, dict) else 0
+        for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
+            path.unlink(missing_ok=True)
+        self._cloud = PointCloud(self.folder, self._info.preset.points, unfinished.cameras)
+        self._cameras = CameraFiles(self.folder, unfinished.cameras, self._revisions)
+        self._kept = FileRevisions(self._revisions, self._revisions, self._revisions)
 
     def _keep_revisions(self, summary: Summary) -> None:
         """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
@@ -141,11 +187,6 @@ class ResultWriter:
     def _write_record(self, summary: Summary) -> None:
         replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept))
 
-    def _remove_if_empty(self) -> None:
-        with output_errors(self.folder):
-            if self.folder.is_dir() and not any(self.folder.iterdir()):
-                self.folder.rmdir()
-
 
 def check_output(folder: Path, overwrite: bool) -> None:
     """See whether a run may write into ``folder``; changes nothing.
@@ -161,7 +202,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
             return
         if not folder.is_dir():
             raise OutputError(f"{folder} is a file: choose another folder with -o")
-        empty = not any(folder.iterdir())
+        empty = all(path.name == LOCK_NAME for path in folder.iterdir())
     if empty:
         return
     if not overwrite:
@@ -174,7 +215,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        record = json.loads((folder / RUN_NAME).read_bytes())
+        record = parse_json((folder / RUN_NAME).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and record.get("program") == PROGRAM

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 0.05
-"""Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
+"""Share of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
 POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
 PROGRESS_SECONDS = 0.1
@@ -55,7 +56,19 @@ class Progress:
     fps: float
     """Over the last frames."""
     memory_mb: float
-    """Of the device where it is a GPU, else of this process; the peak."""
+    """Peak memory of the device where it is a GPU, else of this process."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an earlier run did that was cut off."""
+
+    frames: int = 0
+    keyframes: int = 0
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    resumed: tuple[dict[str, Any], ...] = ()
+    """See `Summary`."""
 
 
 def reconstruct(
@@ -68,6 +81,7 @@ def reconstruct(
     stage: Stage | None = None,
     paused: Callable[[], bool] | None = None,
     on_rebuild: Callable[[int, int], None] | None = None,
+    before: Before | None = None,
 ) -> Summary:
     """Run a whole source through an engine into a result folder, and let others listen.
 
@@ -81,13 +95,14 @@ def reconstruct(
         listeners: hear each result and revision after the writer, in the same thread; none may hold it up for long.
         stage: stands between engine and listeners, in a thread of its own.
         paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
+        before: what an earlier run had done that this one goes on with.
         on_rebuild: told how many frames are done, of how many, while the cloud is built anew after revisions.
 
     Raises:
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, listeners, stage, on_progress, paused)
+    run = _Run(source, engine, writer, listeners, stage, on_progress, paused, before or Before())
     try:
         with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
             # First the listeners: where several failed, the disk is what the user has to look at.
@@ -123,7 +138,9 @@ class _Run:
         stage: Stage | None,
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
+        before: Before,
     ) -> None:
+        self._before = before
         self._source = source
         self._engine = engine
         self._writer = writer
@@ -133,9 +150,9 @@ class _Run:
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
         self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
         self._begun = time.monotonic()
-        self._read = 0
-        self._reconstructed = 0
-        self._keyframes = 0
+        self._read = before.frames
+        self._reconstructed = before.frames
+        self._keyframes = before.keyframes
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
         self._recent: deque[float] = deque(maxlen=20)
@@ -210,14 +227,15 @@ class _Run:
             keyframes=self._keyframes,
             frames_dropped=self._source.dropped,
             frames_damaged=self._source.damaged,
-            seconds=time.monotonic() - self._begun,
+            seconds=self._before.seconds + time.monotonic() - self._begun,
             latency_p50_ms=p50,
             latency_p95_ms=p95,
             peak_host_memory_mb=peak_host_memory_mb(),
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             streams=self._engine.streams,
-            warnings=tuple(self._source.warnings),
+            warnings=(*self._before.warnings, *self._source.warnings),
+            resumed=self._before.resumed,
             stretches=tuple(dataclasses.asdict(stretch) for stretch in self._source.stretches),
             source_lost=self._source.lost,
         )

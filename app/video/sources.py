@@ -43,6 +43,8 @@ class Source:
         self._start = choice.start or 0.0
         self._end = math.inf if choice.end is None else choice.end
         self._to_skip = 0
+        self._taken_up_to: int | None = None
+        self._taken = 0
         self._frames = self._choose()
 
     @property
@@ -118,15 +120,34 @@ class Source:
         if frames and not read_through and self._reader.seek(frames * self._choice.stride):
             self._to_skip = 0
 
+    def resume(self, index: int, timestamp: float, taken: int) -> bool:
+        """Leave out all frames up to that of number ``index``, at ``timestamp`` seconds, the last of ``taken`` before.
+
+        False where that frame is not where the file's packets say: open the source once more and `resume_slowly`.
+        """
+        self.resume_slowly(index, taken)
+        if self._choice.fps is None and self._reader.seek(index):
+            step = self._reader.grab()
+            return step is not None and step[0] == index and abs(step[1] - timestamp) < 1e-6
+        return True
+
+    def resume_slowly(self, index: int, taken: int) -> None:
+        """As `resume`, but all that comes before is read."""
+        self._taken_up_to, self._taken = index, taken
+
     def interrupt(self) -> None:
         """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
         if self._reader.live:
             self._reader.close()
 
     def _choose(self) -> Iterator[Frame]:
-        count = 0
+        count = self._taken
+        if count == self._choice.max_frames:
+            return
         frames = self._every_stride() if self._choice.fps is None else self._nearest_to_grid(self._choice.fps)
         for frame in frames:
+            if self._taken_up_to is not None and frame.index <= self._taken_up_to:
+                continue
             yield frame
             count += 1
             if count == self._choice.max_frames:
@@ -142,7 +163,8 @@ class Source:
                 yield step
 
     def _every_stride(self) -> Iterator[Frame]:
-        due = -1
+        taken = self._taken_up_to
+        due = -1 if taken is None else taken + self._choice.stride
         for index, timestamp in self._within():
             if index >= due and self._to_skip:
                 due = index + self._choice.stride
@@ -178,13 +200,14 @@ class Source:
                         yield best
                         best = None
         # A last point after the end of the last frame is none of this source's.
-        if best is not None and cell < covered - 1e-6:
+        if best is not None and (cell == 0 or cell < covered - 1e-6):
             yield best
 
     def _why_nothing(self) -> str:
         if self._reader.damaged:
             return f"not one frame of {self.name} is readable"
-        return f"{self.name} has no frame between --start {self._start:g} s and --end {self._end:g} s"
+        end = f" and --end {self._end:g} s" if self._end < math.inf else " and its end"
+        return f"{self.name} has no frame between --start {self._start:g} s{end}"
 
 
 def open_source(
@@ -233,7 +256,7 @@ def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
     except OSError as error:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if not exists:
-        if spec.isascii() and spec.isdecimal():
+        if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
     if path.is_dir():

@@ -23,6 +23,7 @@ from websockets.http11 import Request, Response
 
 log = logging.getLogger(__name__)
 
+EVERYWHERE = ("", "0.0.0.0", "::")
 LARGEST_MESSAGE_BYTES = 2**16
 """From a page. Its camera and its controls take some hundred bytes."""
 MESSAGES_PER_S = 240.0
@@ -49,6 +50,17 @@ def is_loopback(host: str) -> bool:
         return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
     except (OSError, ValueError):
         return False
+
+
+def outward_address(host: str) -> str:
+    """The address by which other machines most likely reach what listens on all of this machine's."""
+    family, anywhere = (socket.AF_INET6, "2001:db8::1") if host == "::" else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((anywhere, 9))  # sends nothing, but asks for the route
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def new_token() -> str:

@@ -28,6 +28,7 @@ class ViewerPanel:
     def __init__(self, server: Any, min_rank: int, events: PanelEvents) -> None:
         gui = server.gui
         self.paused = False
+        self._paused_by: int | None = None
         self._changed = events.changed
         self._status = gui.add_markdown("Waiting for the first frames")
         self._pause = gui.add_button("Pause", hint="Hold the video; what was reconstructed stays")
@@ -56,6 +57,7 @@ class ViewerPanel:
         self._scrubbed = False
         self._pictured: View | None = None
         self._scrubber.on_update(self._scrub)
+        server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
         for control in (
             self._follow,
             self._min_rank,
@@ -110,8 +112,16 @@ class ViewerPanel:
             self._pictured = view
         self._frame_folder.visible = True
 
-    def _toggle_pause(self, _: Any) -> None:
-        self.paused = not self.paused
+    def _toggle_pause(self, event: Any) -> None:
+        self._pause_for(None if self.paused else event.client_id)
+
+    def client_gone(self, client_id: int) -> None:
+        """A browser left: a pause that it asked for ends, since nobody may be left to end it."""
+        if self.paused and self._paused_by == client_id:
+            self._pause_for(None)
+
+    def _pause_for(self, client_id: int | None) -> None:
+        self.paused, self._paused_by = client_id is not None, client_id
         self._pause.label = "Resume" if self.paused else "Pause"
         self._changed()
 

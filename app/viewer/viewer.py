@@ -15,6 +15,7 @@ from rich.filesize import decimal
 
 from stream_recon.app.results import FrameResult, Revision
 from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
+from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.inbox import Arrival, Inbox
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
@@ -49,10 +50,19 @@ class Viewer:
         host: str = "127.0.0.1",
         port: int = 8080,
         point_budget: int = 1_000_000,
+        *,
+        token: bool = True,
     ) -> None:
-        self._server = start_server(host, port)
-        shown_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        """``token``: where other machines can reach the page, let in only who has the token that `url` then holds."""
+        self.is_open = not is_loopback(host)
+        """Whether other machines can reach the page."""
+        secret = new_token() if token and self.is_open else None
+        self._server = start_server(host, port, secret)
+        shown_host = outward_address(host) if host in EVERYWHERE else host
+        shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         self.url = f"http://{shown_host}:{self._server.get_port()}"
+        if secret is not None:
+            self.url += f"/?token={secret}"
         self._wake = threading.Condition()
         self._inbox = Inbox()
         self._requests: deque[Callable[[], None]] = deque()
@@ -249,11 +259,17 @@ class Viewer:
 
 def view_results(viewer: Viewer, results: Iterable[FrameResult]) -> int:
     """Show a finished reconstruction without skipping; waits for the viewer instead. Gives the count of frames."""
+    count = show_results(viewer, results)
+    viewer.finish()
+    return count
+
+
+def show_results(viewer: Viewer, results: Iterable[FrameResult]) -> int:
+    """As `view_results`, of a reconstruction that goes on."""
     count = 0
     for result in results:
         while not viewer.has_room():
             time.sleep(0.005)
         viewer.add(result)
         count += 1
-    viewer.finish()
     return count

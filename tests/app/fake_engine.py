@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -95,6 +95,10 @@ class FakeEngine:
 
     def finish(self) -> Sequence[FrameResult]:
         return self._release()
+
+    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+        self._started = True
+        return Seam(pairs[-1][0].index, 0.0, 0.0, 0.0)
 
     def _release(self) -> list[FrameResult]:
         self._started = True

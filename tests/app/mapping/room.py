@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -50,7 +51,10 @@ def look_down(count: int) -> FloatArray:
     turns = np.cumsum(np.random.default_rng(2).choice([0.4, 1.5, 2.6, 3.1, -1.3], count))
     t = np.linspace(0, 2 * np.pi, count)
     return np.array(
-        [pose((0.7 * np.sin(s), -0.9, 0.5 * np.cos(2 * s)), 0.0, np.pi / 2 - 0.1, r) for s, r in zip(t, turns, strict=True)]
+        [
+            pose((0.7 * np.sin(s), -0.9, 0.5 * np.cos(2 * s)), 0.0, np.pi / 2 - 0.1, r)
+            for s, r in zip(t, turns, strict=True)
+        ]
     )
 
 
@@ -95,7 +99,7 @@ def drifting(truth: FloatArray, turn_deg: float, move: float, seed: int = 1) -> 
     """The true poses with errors that add up: of each step's turn, and of its length as a share."""
     random = np.random.default_rng(seed)
     poses = [truth[0]]
-    for before, after in zip(truth[:-1], truth[1:], strict=True):
+    for before, after in pairwise(truth):
         step = np.linalg.inv(before) @ after
         step[:3, :3] = step[:3, :3] @ cv2.Rodrigues(np.radians(random.normal(0, turn_deg, 3)))[0]
         step[:3, 3] *= 1 + random.normal(0, move)

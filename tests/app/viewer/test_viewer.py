@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,12 +169,12 @@ def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
 
 def test_the_pause_button_toggles_the_flag(viewer: Viewer) -> None:
     assert not viewer.paused
-    viewer.page.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     assert viewer.paused
     assert viewer.page.panel._pause.label == "Resume"
-    viewer.page.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     assert not viewer.paused
-    viewer.page.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     viewer.finish()
     assert not viewer.paused
 
@@ -226,7 +227,7 @@ def test_a_viewer_that_fails_says_so_once_and_the_run_goes_on(
 ) -> None:
     view_results(viewer, (room_result(i) for i in range(4)))
     assert viewer.flush()
-    viewer.page.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
 
     def breaks(*_: object) -> None:
         raise RuntimeError("no such prop: point_shading")
