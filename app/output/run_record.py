@@ -104,8 +104,10 @@ def program_version() -> str:
         return "not installed"
 
 
-def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None = None) -> dict[str, Any]:
-    """The content of ``run.json``."""
+def run_record(
+    info: RunInfo, summary: Summary, revisions: FileRevisions | None = None, without_depth: int = 0
+) -> dict[str, Any]:
+    """The content of ``run.json``. ``without_depth``: frames of which no depth file was to be kept."""
     return {
         "program": PROGRAM,
         "version": program_version(),
@@ -126,6 +128,7 @@ def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None 
             "keyframes": summary.keyframes,
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
+            "without_depth": without_depth,
         },
         "timings": {
             "seconds": round(summary.seconds, 3),
