@@ -10,7 +10,7 @@ from stream_recon.app.transforms import Similarity
 from stream_recon.configs.schema import PointsConfig
 
 UNSURE = 0.1
-"""Of the median confidence: less is next to none."""
+"""Share of the median confidence: less is next to none."""
 
 
 @dataclass(frozen=True)

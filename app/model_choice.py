@@ -22,7 +22,7 @@ class ModelChoice:
     device: str = "auto"
     attention: AttentionChoice = "auto"
     keyframes: str | None = None
-    """As `keyframe_overrides` has it."""
+    """``flow``, ``every`` or a number N for every N-th frame; None: as the preset has it."""
     cache: CacheChoice = "full"
 
     def load_preset(self) -> Preset:

@@ -68,7 +68,7 @@ class FrameResult:
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
-    """In pixels of the source image."""
+    """The camera in pixels of the source image."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
     confidence: NDArray[np.float32]  # [h, w], above 0, higher is surer; the published networks' is more by 1
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
@@ -130,7 +130,7 @@ class FrameRevision:
     depth_scale: float = 1.0
     """What the depth first given out has to be multiplied with: against that one, not against the last revision."""
     intrinsics: Intrinsics | None = None
-    """In pixels of the source image; None: as before."""
+    """A camera in pixels of the source image; None: as before."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Similarity:
 
     @classmethod
     def identity(cls) -> "Similarity":
+        """The similarity that changes nothing."""
         return cls(1.0, np.eye(3), np.zeros(3))
 
     @classmethod
@@ -56,12 +57,12 @@ class Similarity:
     def of_quaternion(
         cls, xyzw: NDArray[np.floating], translation: NDArray[np.floating], scale: float = 1.0
     ) -> "Similarity":
-        """Of a quaternion [4] of any length but zero."""
+        """The similarity of a turn by a quaternion [4] of any length but zero, then a shift."""
         return cls(scale, rotation_matrix(xyzw), np.array(translation, np.float64))
 
     @property
     def matrix(self) -> FloatArray:
-        """As a matrix [4, 4] for homogeneous points."""
+        """The matrix [4, 4] for homogeneous points."""
         T = np.eye(4)
         T[:3, :3], T[:3, 3] = self.scale * self.rotation, self.translation
         return T

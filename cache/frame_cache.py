@@ -36,6 +36,7 @@ class FrameCacheSchema:
 
     @staticmethod
     def of(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
+        """Sizes for a network, the budgets of a stream, and frames of so many ``patches``."""
         return FrameCacheSchema(
             layers=network.depth,
             heads=network.heads,

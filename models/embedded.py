@@ -20,7 +20,8 @@ def weights_file(preset: Preset, chosen: Path | None) -> Path:
         raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
     file = chosen or EMBEDDED_WEIGHTS
     if not file.is_file():
-        raise WeightsError(f"no weights at {file}: give a .safetensors file with --weights")
+        what = f"{file} is no file" if file.exists() else f"no weights at {file}"
+        raise WeightsError(f"{what}: give a .safetensors file with --weights")
     return file
 
 

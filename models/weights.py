@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stream_recon.configs.errors import WeightsError
+from stream_recon.configs.errors import OutputError, WeightsError
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.network import StreamingNetwork
 
@@ -142,10 +142,13 @@ def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
 
 
 def convert_checkpoint(source: Path, target: Path) -> int:
-    """Rewrite a published PyTorch checkpoint as safetensors under our names; the number of tensors written.
+    """Rewrite a published PyTorch checkpoint as safetensors under our names; gives the number of tensors written.
+
+    ``target`` is whole or, after an error, what it was.
 
     Raises:
         WeightsError: not a checkpoint, or one of another family.
+        OutputError: ``target`` cannot be written.
     """
     if not source.is_file():
         raise WeightsError(f"no checkpoint at {source}")
@@ -162,5 +165,12 @@ def convert_checkpoint(source: Path, target: Path) -> int:
     if not any(name.startswith(PUBLISHED_MARK) for name in tensors):
         raise WeightsError(f"{source} is not of the LingBot-Map family: it has no tensor {PUBLISHED_MARK}*")
     ours = {name: t.contiguous() for name, t in from_published(tensors).items()}
-    save_file(ours, target, metadata={"family": "lingbot-map"})
+    part = target.with_name(target.name + ".part")
+    try:
+        save_file(ours, part, metadata={"family": "lingbot-map"})
+        part.replace(target)
+    except (SafetensorError, OSError) as error:
+        raise OutputError(f"cannot write {target}: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
     return len(ours)

@@ -60,7 +60,7 @@ def preset_of(sizes: dict[str, Any], mode: str, point_head: bool) -> Preset:
     else:
         raise StreamReconError(f"unknown mode {mode!r} in the reference outputs")
     return preset_from_tables(
-        "golden", {"network": network, "stream": stream, "image": {"max_patches": 10**6, "max_side": 10**6}}
+        "golden", {"network": network, "stream": stream, "image": {"max_patches": 2**16, "max_side": 2**16}}
     )
 
 

@@ -32,7 +32,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
-    """For each scene that both know by path and have figures of: ours, theirs."""
+    """A table of ours and theirs for each scene that both know by path and have figures of."""
     pairs = _pairs(ours, other)
     shown = [name for name in COMPARED if any(_both(pair, name) for pair in pairs)]
     table = Table(title=f"this batch | the other: {len(pairs)} scenes in both", title_justify="left")

@@ -35,7 +35,7 @@ class Seam:
     last: int
     frames: int
     scale: float
-    """Of the later window against the one before."""
+    """Scale of the later window against the one before."""
     scale_spread: float
     """Median deviation of the frames' own scales from it, as a share of it."""
     position_error: float
@@ -52,7 +52,7 @@ class Joined:
 
     windows: tuple[ResultFolder, ...]
     transforms: tuple[Similarity, ...]
-    """From each window's world to the first one's."""
+    """The way from each window's world to the first one's."""
     seams: tuple[Seam, ...]
 
     def frames(self) -> Iterator[tuple[int, Camera]]:

@@ -25,9 +25,9 @@ class Stitched:
     """What was written."""
 
     cameras: list[Camera]
-    """In the order of their frames."""
+    """Cameras in the order of their frames."""
     marks: dict[str, Mark]
-    """Of the depth files, by their names in the folder."""
+    """Marks of the depth files, by their names in the folder."""
 
 
 def write_files(folder: Path, joined: Joined, voxel: float) -> Stitched:

@@ -33,7 +33,7 @@ class Model:
 
     @property
     def preset_tables(self) -> dict[str, Any]:
-        """As a JSON file gives them back: lists, not tuples."""
+        """The preset as a JSON file gives it back: lists, not tuples."""
         tables: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.preset)))
         return tables
 
@@ -84,6 +84,7 @@ class EngineLoader:
         return self.choice.device != "cpu"
 
     def gpus(self) -> list[str]:
+        """GPUs that CUDA_VISIBLE_DEVICES names, else all; none where the choice or torch leaves the CPU alone."""
         if not self.uses_gpu:
             return []
         import torch

@@ -12,10 +12,12 @@ def run(source: Path, target: Path, *, overwrite: bool) -> int:
 
     Raises:
         WeightsError: no checkpoint of the family.
-        OutputError: ``target`` exists (without ``overwrite``) or cannot be written.
+        OutputError: ``target`` exists (without ``overwrite``), is called otherwise, or cannot be written.
     """
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists: use --overwrite, or another OUT.safetensors")
+    if target.suffix != ".safetensors":
+        raise OutputError(f"{target}: a file of weights is called OUT.safetensors")
 
     from stream_recon.models.weights import convert_checkpoint
 

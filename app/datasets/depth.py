@@ -16,7 +16,7 @@ class DepthImages:
     """16-bit images of one channel, depth along the optical axis; 0 is unknown."""
 
     files: Mapping[int, Path]
-    """By frame index."""
+    """Files by frame index."""
     units_per_metre: float
     invalid: int = 0
     """Another value that means unknown."""

@@ -28,7 +28,7 @@ _BEHIND = 1.3
 
 
 class Anchor:
-    """Of one run, which may be several streams.
+    """The scale frames of one run, which may be several streams: whether they are still in view, and the next ones.
 
     Args:
         overlap: a keyframe of which less than this share is in view of any scale frame is apart from them; 0: none is.

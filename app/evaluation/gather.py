@@ -88,6 +88,7 @@ class Gatherer:
         """Why depth was no longer compared from some frame on: a damaged file of truth costs no reconstruction."""
 
     def add(self, result: FrameResult) -> None:
+        """Keep a result's pose and camera, and its depth at pixels of which the truth is known."""
         self._note(FrameRevision(result.index, _copy(result.T_world_camera), 1.0, result.intrinsics))
         self._source_size = result.transform.source_size
         if self.truth is not None:
@@ -140,11 +141,11 @@ class Gatherer:
         return np.array([frame.T_world_camera for frame in frames.values()], np.float64).reshape(-1, 4, 4)
 
     def pose_errors(self, *, first: bool = False) -> PoseErrors:
-        """Of the poses as ``first`` given out, else as last known."""
+        """Errors of the poses as ``first`` given out, else as last known."""
         return self.true_path().errors(self.poses(first=first))
 
     def depth_errors(self, *, first: bool = False) -> DepthErrors:
-        """Of the depth as ``first`` given out, else in the frames' last known scales."""
+        """Errors of the depth as ``first`` given out, else in the frames' last known scales."""
         frames = self._first if first else self._last
         z = self.pixels.depths(lambda index, pixels: pixels.depth.astype(np.float64) * frames[index].depth_scale)
         return depth_errors(*z) if z is not None else DepthErrors()

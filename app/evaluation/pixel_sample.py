@@ -19,7 +19,7 @@ class SampledPixels:
     """Network pixels [K] of one frame that have a true depth."""
 
     depth: NDArray[np.float32]
-    """As first given out."""
+    """Depth as first given out."""
     truth: FloatArray
     rows: NDArray[np.uint16]
     columns: NDArray[np.uint16]
@@ -51,7 +51,7 @@ class PixelSample:
         self._halvings = 0
         self._count = 0
         self._frames: dict[int, SampledPixels] = {}
-        """In the image's order while all are here, then in random order."""
+        """Pixels of each frame: in the image's order while all are here, then in random order."""
 
     def add(self, result: FrameResult, truth: MatchedPixels) -> None:
         """Take the pixels of a frame that have a true depth."""

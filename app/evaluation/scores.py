@@ -43,7 +43,7 @@ class Errors:
 
     @classmethod
     def gathered(cls, gatherer: Gatherer, *, first: bool = False) -> "Errors":
-        """Of all frames that a gatherer heard of, as ``first`` given out, else as last known."""
+        """Errors over all frames that a gatherer heard of, as ``first`` given out, else as last known."""
         pose, depth = gatherer.pose_errors(first=first), gatherer.depth_errors(first=first)
         return cls.of(gatherer.frames, pose, depth, gatherer.fov_error_deg(first=first))
 
@@ -57,13 +57,13 @@ class Evaluation:
     posed: int
     """Frames whose true pose is known; the others are left out of the pose errors."""
     ours: Errors
-    """The final result's."""
+    """Errors of the final result."""
     network: Errors
-    """The network's own."""
+    """Errors of the network's own results."""
     first: Errors
-    """Of each frame's result as first given out, when nothing was known yet of later frames."""
+    """Errors of each frame's result as first given out, when nothing was known yet of later frames."""
     last: Errors
-    """As known at the end of the stream."""
+    """Errors of what is known at the end of the stream."""
     baselines: Mapping[str, Errors]
 
     def to_json(self) -> dict[str, Any]:

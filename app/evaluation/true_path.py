@@ -12,7 +12,7 @@ from stream_recon.app.transforms import FloatArray
 
 @dataclass(frozen=True)
 class TruePath:
-    """Of N frames in a run those M that have a true pose."""
+    """The M of N frames in a run that have a true pose."""
 
     places: NDArray[np.intp]
     """[M] which of the run's frames they are, counted as they came."""
@@ -35,7 +35,7 @@ class TruePath:
         return adjacent
 
     def errors(self, predicted: FloatArray) -> PoseErrors:
-        """Of poses [N, 4, 4] for all frames of the run."""
+        """Errors of poses [N, 4, 4] for all frames of the run."""
         return pose_errors(predicted[self.places], self.poses, self.adjacent)
 
     def first_step(self) -> FloatArray | None:

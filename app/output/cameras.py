@@ -53,6 +53,7 @@ class Camera:
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
+        """The camera of a result that is given out for the first time."""
         pose = np.asarray(result.T_world_camera, np.float64)
         flow = None if result.flow is None else float(result.flow)
         return cls(

@@ -103,7 +103,7 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    """As float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
+    """Numbers as float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
     # Programs that only read these files, or hand work to others, need not wait for the import.
     import torch
 

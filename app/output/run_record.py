@@ -57,9 +57,9 @@ class Summary:
     frames_unseen: int = 0
     """Frames left out, since they were black or the lens covered."""
     seconds: float = 0.0
-    """From the first frame's decoding to now."""
+    """Time from the first frame's decoding to now."""
     latency_p50_ms: float | None = None
-    """From a frame's way into the engine to its result; None before the first one."""
+    """Time from a frame's way into the engine to its result; None before the first one."""
     latency_p95_ms: float | None = None
     peak_host_memory_mb: float = 0.0
     peak_device_memory_mb: float | None = None

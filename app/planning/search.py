@@ -18,7 +18,7 @@ SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 WINDOWS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 """Windows to choose from, of the preset's."""
 LEAST_WINDOW = 1 / 4
-"""Of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
+"""Share of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Way:
     base: str
     """The preset's name or file before anything was changed."""
     preset: Preset
-    """With this way's image and stream."""
+    """The preset with this way's image and stream."""
     image_size: tuple[int, int]
     """The network's image, (width, height) in pixels."""
     cache: CacheChoice

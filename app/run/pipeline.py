@@ -40,7 +40,7 @@ LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 0.05
-"""Of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
+"""Share of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
 POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
 PROGRESS_SECONDS = 0.1
@@ -58,7 +58,7 @@ class Progress:
     fps: float
     """Over the last frames."""
     memory_mb: float
-    """Of the device where it is a GPU, else of this process; the peak."""
+    """Peak memory of the device where it is a GPU, else of this process."""
     notice: str | None = None
     """Why the stretch under way began, unless it is the first; see `Stretch`."""
 

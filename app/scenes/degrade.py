@@ -76,6 +76,7 @@ class Degradations:
 
 
 def draw_lens(draws: Draws, clips: int) -> Lens:
+    """A lens for each clip; many have no distortion, no fall-off of light, or neither."""
     return Lens(
         draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),
         draws.uniform(-0.35, 0.35, clips) * draws.chance(0.4, clips),

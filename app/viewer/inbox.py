@@ -41,6 +41,7 @@ class Inbox:
         return len(self._heavy) < WAITING_RESULTS
 
     def put_result(self, result: FrameResult) -> None:
+        """Take a result; where too many wait, one of them gives up its points, and keyframes the last."""
         arrival = Arrival(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
         self._waiting.append(arrival)
         self._heavy.append(arrival)

@@ -17,7 +17,7 @@ SELECTED = (64, 200, 255)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
 MAX_FRUSTA = 48
 FRUSTUM_SIZE = 0.05
-"""In units of the typical depth, as is the next."""
+"""Depth of a frustum in units of the typical depth, as is the next."""
 FRUSTUM_SPACING = 0.1
 FRUSTUM_TURN_DEG = 30.0
 MAX_PATH_VERTICES = 2000
@@ -45,7 +45,7 @@ class ViewerScene:
     def __init__(self, server: Any) -> None:
         self._server = server
         self.nodes: dict[int, ChunkNode] = {}
-        """By the ordinal of the chunk's first frame."""
+        """Chunks on the page, by the ordinal of their first frame."""
         self.frusta: dict[int, Frustum] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
         self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)

@@ -29,6 +29,7 @@ class View:
 
 
 def make_view(ordinal: int, result: FrameResult) -> View:
+    """A frame's picture, shrunk to `THUMBNAIL_SIDE` along its longer side."""
     height, width = result.rgb.shape[:2]
     shrink = THUMBNAIL_SIDE / max(height, width)
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
@@ -63,7 +64,7 @@ class Timeline:
         return self._depth_scales.values
 
     def intrinsics(self, ordinal: int) -> Intrinsics:
-        """In pixels of the source image, as last known."""
+        """A camera in pixels of the source image, as last known."""
         return Intrinsics(*self._cameras.values[ordinal].tolist())
 
     def add_frame(self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics) -> int:
