@@ -54,6 +54,8 @@ class Summary:
     """Frames of a live source that came while the one before was still waiting."""
     frames_damaged: int = 0
     """Frames that should be there and could not be decoded."""
+    frames_unseen: int = 0
+    """Frames left out, since they were black or the lens covered."""
     seconds: float = 0.0
     """Time from the first frame's decoding to now."""
     latency_p50_ms: float | None = None
@@ -128,6 +130,7 @@ def run_record(
             "keyframes": summary.keyframes,
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
+            "unseen": summary.frames_unseen,
             "without_depth": without_depth,
         },
         "timings": {
