@@ -134,6 +134,13 @@ def reconstruct_command(
     end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
     max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
     reconnect: Reconnect = 120.0,
+    keep_depth: Annotated[
+        Literal["all", "keyframes", "none"],
+        typer.Option(help="Frames whose depth files are kept; poses and points are."),
+    ] = "all",
+    max_disk: Annotated[
+        str | None, typer.Option(help="Of the result, such as 20GB: beyond it the oldest depth files are removed.")
+    ] = None,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
@@ -168,6 +175,8 @@ def reconstruct_command(
         resume=resume,
         frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
         reconnect=reconnect,
+        keep_depth=keep_depth,
+        max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
         mapping=mapping,

@@ -22,6 +22,7 @@ from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
+from stream_recon.app.output.depth_budget import DepthBudget, DiskLimit
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.output.lock import LOCK_NAME, FolderLock
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
@@ -44,11 +45,13 @@ class ResultWriter:
         overwrite: bool = False,
         lock: FolderLock | None = None,
         resume: Unfinished | None = None,
+        limit: DiskLimit | None = None,
     ) -> None:
         """
         Args:
             lock: of the folder, where it is held already; else it is held from here to `close`.
             resume: what an earlier run left there, to go on with.
+            limit: how much may stay on the disk; None: all.
 
         Raises:
             OutputError: the folder has something in it (see `check_output`), another run writes to it, or it cannot be
@@ -68,6 +71,7 @@ class ResultWriter:
             raise
         self.folder = folder
         self._info = info
+        self._depth = DepthBudget(folder, limit or DiskLimit())
         self._cameras: CameraFiles | None = None
         self._revisions = 0
         self._pending: dict[int, FrameRevision] = {}
@@ -91,9 +95,13 @@ class ResultWriter:
         if self._cameras is None:
             self._begin()
         assert self._cameras is not None
-        write_depth(self.folder, result)
+        keep_depth = self._depth.wants(result)
+        if keep_depth:
+            write_depth(self.folder, result)
         self._cameras.append(Camera.of(result))
         self._cloud.add(result)
+        if keep_depth:
+            self._depth.wrote(result)
 
     def revise(self, revision: Revision) -> None:
         """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
@@ -185,7 +193,7 @@ class ResultWriter:
         self._kept = FileRevisions(self._revisions, self._revisions, points)
 
     def _write_record(self, summary: Summary) -> None:
-        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept))
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept, self._depth.removed))
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
