@@ -257,6 +257,7 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
             "frames": 48,
             "json_path": Path("r.json"),
             "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
+            "mapping": "full",
         },
     ]
 
