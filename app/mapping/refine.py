@@ -4,12 +4,14 @@ Keyframes are matched with their neighbours, with what else should see the same,
 are adjusted in two passes, the second one matched anew where the first one says; all other frames follow.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,12 +19,15 @@ from stream_recon.app.mapping import between, fit, graph, judgement, pairs
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.keyframes import choose_keyframes
+from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.motion import motion_only
 from stream_recon.app.mapping.pairs import held_out
 from stream_recon.app.mapping.problem import Lens, Observations, Priors
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.tracks import build_tracks
 from stream_recon.app.mapping.views import DepthReader, Scale, View
+
+logger = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -113,7 +118,13 @@ def refine(
         views: every frame, in order.
         scale: of the working images.
     """
-    return _Refiner(views, images, scale, progress, workers).run()
+    refiner = _Refiner(views, images, scale, progress, workers)
+    try:
+        return refiner.run()
+    except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
+        # A result that is complete must not be lost for want of a better one.
+        logger.exception("refinement")
+        return refiner.unchanged(f"the refinement failed: {error}")
 
 
 class _Refiner:
@@ -121,6 +132,7 @@ class _Refiner:
         self._views, self._images, self._scale, self._workers = views, images, scale, workers
         self._progress = progress
         self._report = Report()
+        self._keyframes: list[int] = []
         focal = float(np.median([view.focal for view in views]))
         self._lens = Lens(focal, scale.size[0] / 2, scale.size[1] / 2)
         self._T_network = np.array([view.T_world_camera for view in views])
@@ -136,17 +148,17 @@ class _Refiner:
         report = self._report
         report.keyframes, report.features = len(self._keyframes), sum(len(f) for f in self._features)
         if len(self._keyframes) < MIN_KEYFRAMES:
-            return self._unchanged("too few keyframes")
+            return self.unchanged("too few keyframes")
         with self._stage("matches"):
             first = self._matched(self._kept, self._features, self._lens)
         with self._stage("adjustment"):
             fitted = self._first_pass(first)
         if fitted is None:
-            return self._unchanged("too few matches")
+            return self.unchanged("too few matches")
         with self._stage("judgement"):
             left = self._judged(fitted, first)
         if left.all():
-            return self._unchanged("held-out matches agree better with the network")
+            return self.unchanged("held-out matches agree better with the network")
         with self._stage("adjustment again"):
             fitted = self._second_pass(fitted, first, left)
         with self._stage("frames between"):
@@ -310,7 +322,8 @@ class _Refiner:
                 _fit_between(fitted, frame, image, depth, sides, T, depth_scale)
             left, waiting = right, []
 
-    def _unchanged(self, why: str) -> Refinement:
+    def unchanged(self, why: str) -> Refinement:
+        """Everything as the network has it."""
         count = len(self._views)
         self._report.left_to_network.append({"first": self._views[0].index, "last": self._views[-1].index, "why": why})
         return Refinement(

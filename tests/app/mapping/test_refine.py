@@ -1,6 +1,7 @@
 """Refinement of whole videos, on a room whose truth is exact."""
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
@@ -99,3 +100,15 @@ def test_one_or_two_frames_are_left_alone() -> None:
         truth = walk(4)[:count]
         video = Video(truth, truth)
         assert np.array_equal(refine(video.views(), video, video.scale).T_world_camera, truth)
+
+
+def test_a_failing_adjustment_leaves_everything_to_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr("stream_recon.app.mapping.fit.adjust", fail)
+    truth = walk(6)
+    video = Video(truth, truth)
+    found = refine(video.views(), video, video.scale)
+    assert np.array_equal(found.T_world_camera, truth) and found.fit is None
+    assert "singular" in str(found.report.left_to_network[0]["why"])
