@@ -2,11 +2,12 @@
 
 import functools
 import io
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, ParamSpec
+from typing import Annotated, Literal, NoReturn, ParamSpec
 
 import typer
 
@@ -36,6 +37,8 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         _print_any_name()
         try:
+            with suppress(ValueError):  # outside the main thread there are no signals to be had
+                signal.signal(signal.SIGTERM, _stop)
             code = command(*args, **kwargs)
         except StreamReconError as error:
             _say(f"error: {_shortened(' '.join(str(error).split()))}")
@@ -52,6 +55,10 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
         raise typer.Exit(code)
 
     return run
+
+
+def _stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -106,6 +107,24 @@ def test_the_second_run_on_one_folder_is_told_at_once(tmp_path: Path) -> None:
     assert end(first)[0] == 0
     result = read_result(tmp_path / "mix")
     assert result.run["source"] == "a.mp4" and len(list(result)) == 30
+
+
+def test_terminating_it_while_it_loads_is_an_interruption(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def load(_: ModelChoice) -> FakeEngine:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+        return FakeEngine()
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        write_video(tmp_path / "v.mp4", 5)
+        monkeypatch.setattr(ModelChoice, "load", load)
+        assert run("v.mp4", "-o", "out", "--no-viewer") == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capfd.readouterr().err == "stream-recon: stopped\n" and not (tmp_path / "out").exists()
 
 
 def test_a_failed_load_leaves_no_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
