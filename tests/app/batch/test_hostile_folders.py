@@ -9,6 +9,7 @@ import pytest
 from stream_recon.app.batch.lock import output_lock
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.conftest import Run
+from tests.app.batch.fakes import SIZE
 from tests.app.batch.test_bad_input import last_line, scenes_of, tum
 from tests.app.media import write_video
 
@@ -65,8 +66,8 @@ def test_a_manifest_without_end_is_a_damaged_one(run: Run, tmp_path: Path, capfd
 def test_one_odd_scene_stops_no_other(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     tum(data / "room")
-    write_video(data / "good.mp4", 8).rename(data / os.fsdecode(b"bad\xff.mp4"))
-    write_video(data / "good.mp4", 8)
+    write_video(data / "good.mp4", 8, size=SIZE).rename(data / os.fsdecode(b"bad\xff.mp4"))
+    write_video(data / "good.mp4", 8, size=SIZE)
     (data / "deep").mkdir()
     (data / "deep" / "transforms.json").write_text(DEEP)
     (data / "pipe").mkdir()
