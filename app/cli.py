@@ -20,7 +20,8 @@ P = ParamSpec("P")
 LONGEST_LINE = 600
 
 EPILOG = (
-    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
+    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
+    "geometry, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
     "'stream-recon convert IN.pt OUT.safetensors' makes weights of a published checkpoint; 'stream-recon view --help' "
@@ -104,6 +105,10 @@ Keyframes = Annotated[
     str | None,
     typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
 ]
+Mapping = Annotated[
+    Literal["full", "off"],
+    typer.Option(help="full: at the end refine everything by what the images' own points say; off: the network alone."),
+]
 Host = Annotated[
     str, typer.Option(help="Address that the viewer listens on; 0.0.0.0 lets other machines in, by an address to keep.")
 ]
@@ -149,6 +154,7 @@ def reconstruct_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
     host: Host = "127.0.0.1",
     port: Port = 8080,
@@ -180,6 +186,7 @@ def reconstruct_command(
         max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
+        mapping=mapping,
     )
 
 
@@ -197,6 +204,20 @@ def view_command(
 
 
 @reported
+def refine_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+) -> int:
+    """Refine a finished or interrupted result by geometry, again or for the first time.
+
+    Begins from what the network gave, and reads the source's images again; where they are gone the result's own small
+    ones serve. Ctrl-C leaves the result as it was.
+    """
+    from stream_recon.app.commands.refine import refine_folder
+
+    return refine_folder(folder)
+
+
+@reported
 def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
     stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
@@ -208,6 +229,7 @@ def eval_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.commands.evaluate import run
@@ -221,6 +243,7 @@ def eval_command(
             frames=frames,
             json_path=json,
             model=ModelChoice(preset, weights, device, attention, keyframes, cache),
+            mapping=mapping,
         )
 
 
@@ -247,6 +270,7 @@ def batch_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     workers: Annotated[
         int | None,
         typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
@@ -286,9 +310,10 @@ def batch_command(
         "cache": cache,
         "keyframes": keyframes,
         "split": split,
+        "mapping": mapping,
     }
     choice = FrameChoice(stride, max_frames=max_frames)
-    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
+    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 
@@ -335,6 +360,7 @@ def convert_command(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
+    "refine": refine_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,

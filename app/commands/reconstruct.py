@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shutil
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from rich.console import Console
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
+from stream_recon.app.commands.refine import MappingChoice, refined
 from stream_recon.app.commands.view import ViewerChoice
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
@@ -48,6 +50,7 @@ def reconstruct_source(
     max_disk: str | None,
     model: ModelChoice,
     view: ViewerChoice | None,
+    mapping: MappingChoice = "full",
 ) -> int:
     """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
 
@@ -109,6 +112,13 @@ def reconstruct_source(
                 before=before,
             )
         _report(summary, out, err)
+        live = source.live
+        source.close()
+        refinement_stopped = False
+        if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+            result = read_result(folder)
+            open_again = partial(open_source, spec, **dataclasses.asdict(frames))
+            refinement_stopped = refined(result, open_again, out, err, listeners) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)
@@ -117,7 +127,7 @@ def reconstruct_source(
                 viewer.wait()
     if summary.source_lost:
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
-    return INTERRUPTED if summary.interrupted else DONE
+    return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
 
 
 def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:

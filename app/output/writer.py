@@ -4,6 +4,7 @@ trajectory.txt   TUM format, camera-to-world, seconds of the source
 cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
 points.ply       coloured points, the sure ones, thinned by voxels
+tracks.npz       points triangulated by a refinement, and where keyframes see them
 run.json         what was run, how fast, what was lost; "interrupted" until the end
 
 Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
@@ -25,6 +26,7 @@ from stream_recon.app.output.depth_budget import DepthBudget, DiskLimit
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.output.lock import LOCK_NAME, FolderLock
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.output.tracks import TRACKS_NAME
 from stream_recon.app.output.unfinished import Unfinished
 from stream_recon.app.results import FrameResult, FrameRevision, Revision
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
@@ -57,7 +59,7 @@ class ResultWriter:
         """
         if resume is None:
             check_output(folder, overwrite)
-        self._lock = lock or FolderLock(folder)
+        self._lock = FolderLock(folder) if lock is None else None
         try:
             if resume is None:
                 # Once more: before the lock another run may have ended there.
@@ -65,7 +67,7 @@ class ResultWriter:
             else:
                 resume.check(info)
         except StreamReconError:
-            self._lock.release()
+            self._release()
             raise
         self.folder = folder
         self._info = info
@@ -158,7 +160,11 @@ class ResultWriter:
         if self._cameras is not None:
             self._cameras.close()
             self._cloud.close()
-        self._lock.release()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
@@ -214,7 +220,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME, DEPTH_FOLDER)
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME, DEPTH_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -238,7 +244,7 @@ def _remove_old_result(folder: Path) -> None:
             depth_path(folder, index).unlink(missing_ok=True)
         for path in depth.glob("*.npz" + PART_SUFFIX):
             path.unlink()
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME):
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
         (folder / (RUN_NAME + PART_SUFFIX)).unlink(missing_ok=True)

@@ -126,5 +126,5 @@ def test_a_run_killed_while_it_begins_leaves_a_folder_that_is_known(
                 patch.setattr(target, step, killed)
                 with pytest.raises(KeyboardInterrupt):
                     writer.add(result)
-            writer._lock.release()
+            writer._release()
             ResultWriter(folder, run_info(), overwrite=True).close()
