@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def start(folder: Path, *arguments: str, seconds: float = 0.0, shell: str = "", **environment: str) -> Any:
     """The program in a process of its own, with an engine that needs no network; ``shell`` follows its arguments."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""), *sys.path])
-    command = [sys.executable, "-c", PROGRAM.format(seconds=seconds), *arguments]
+    command = [sys.executable, "-c", PROGRAM.format(seconds=seconds), *arguments, "--mapping", "off"]
     if shell:
         command = ["sh", "-c", f'"$@" {shell}', "sh", *command]
     return subprocess.Popen(
