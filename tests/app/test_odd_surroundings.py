@@ -123,12 +123,10 @@ def test_terminating_it_while_it_loads_is_an_interruption(
         return FakeEngine()
 
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        write_video(tmp_path / "v.mp4", 5)
-        monkeypatch.setattr(ModelChoice, "load", load)
-        assert run("v.mp4", "-o", "out", "--no-viewer") == 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    write_video(tmp_path / "v.mp4", 5)
+    monkeypatch.setattr(ModelChoice, "load", load)
+    assert run("v.mp4", "-o", "out", "--no-viewer") == 130
+    assert signal.getsignal(signal.SIGTERM) is before
     assert capfd.readouterr().err == "stream-recon: stopped\n" and not (tmp_path / "out").exists()
 
 
