@@ -205,9 +205,13 @@ class Trainer:
         return min(1.0, max(by_steps, by_time, 0.0))
 
     def _compile_shapes(self) -> None:
-        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk."""
+        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk.
+
+        So do runs beside this one: those of even seeds begin at one end, those of odd ones at the other.
+        """
         begin = time.monotonic()
         shapes, rank, count = self.config.schedule.shapes(), self.workers.rank, self.workers.count
+        shapes = shapes[:: -1 if self.config.seed % 2 else 1]
         for turn in range(count):
             for shape in shapes[(rank + turn) % count :: count]:
                 self.forward_backward(self.schedule.plan(shape))
