@@ -37,7 +37,7 @@ class SceneShares:
 
     plain: float = 0.55
     """Seen by a camera as most are: properly exposed, sharp, little noise. The others have defects of any strength."""
-    turning: float = 0.1
+    turning: float = 0.15
     """Turn by 6 to 20 degrees from frame to frame."""
     extreme: float = 0.1
     """Seen through a lens of 20 to 34 or of 101 to 112 degrees."""
