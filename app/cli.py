@@ -1,27 +1,30 @@
 """The command line. Only what parses options is imported here: `--help` answers at once, torch comes later."""
 
 import functools
+import io
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec
 
 import typer
 
+from stream_recon.app.commands.exit_codes import BAD_INPUT, INTERRUPTED
 from stream_recon.configs.errors import InputError, StreamReconError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
 
-ERROR_EXIT_CODE = 2
-INTERRUPTED_EXIT_CODE = 130
-"""128 + SIGINT, as shells report a program that Ctrl-C ended."""
-
 P = ParamSpec("P")
 
+LONGEST_LINE = 600
+
 EPILOG = (
-    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
+    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
+    "geometry, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
-    "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on; "
-    "'stream-recon view --help' says more. A word is a command only as the first argument; for a video or folder that "
+    "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
+    "'stream-recon convert IN.pt OUT.safetensors' makes weights of a published checkpoint; 'stream-recon view --help' "
+    "says more. A word is a command only as the first argument; for a video or folder that "
     "is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
     "(what was finished is kept)."
 )
@@ -32,17 +35,47 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        _print_any_name()
         try:
             code = command(*args, **kwargs)
         except StreamReconError as error:
-            typer.echo(f"stream-recon: error: {' '.join(str(error).split())}", err=True)
-            code = ERROR_EXIT_CODE
+            _say(f"error: {_shortened(' '.join(str(error).split()))}")
+            code = BAD_INPUT
+        except MemoryError:
+            _say("error: out of memory")
+            code = BAD_INPUT
+        except ImportError as error:
+            _say(f"error: the program cannot be loaded, for want of memory or by a broken installation: {error}")
+            code = BAD_INPUT
         except KeyboardInterrupt:
-            typer.echo("stream-recon: stopped", err=True)
-            code = INTERRUPTED_EXIT_CODE
+            _say("stopped")
+            code = INTERRUPTED
         raise typer.Exit(code)
 
     return run
+
+
+def _say(line: str) -> None:
+    # Whoever read our errors may be gone.
+    with suppress(OSError, ValueError):
+        typer.echo(f"stream-recon: {line}", err=True)
+
+
+def _shortened(line: str) -> str:
+    """A line fit for a terminal: a name may have thousands of characters."""
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
+
+
+def _print_any_name() -> None:
+    """Names of files need not be text; let what the terminal's encoding lacks be printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _at_terminal() -> bool:
+    # Service managers close it.
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,7 +98,20 @@ Keyframes = Annotated[
     str | None,
     typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
 ]
-Host = Annotated[str, typer.Option(help="Address that the viewer listens on; it has no password.")]
+Mapping = Annotated[
+    Literal["full", "off"],
+    typer.Option(help="full: at the end refine everything by what the images' own points say; off: the network alone."),
+]
+Host = Annotated[
+    str, typer.Option(help="Address that the viewer listens on; 0.0.0.0 lets other machines in, by an address to keep.")
+]
+Token = Annotated[
+    bool,
+    typer.Option("--token/--no-token", help="For other machines than this: ask for the token of the printed address."),
+]
+Reconnect = Annotated[
+    float, typer.Option(help="Seconds that a camera or stream which broke off is waited for; 0: its end is the end.")
+]
 Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535)]
 
 
@@ -79,20 +125,33 @@ def reconstruct_command(
         typer.Option("--output", "-o", help="Result folder; else NAME-recon here, numbered if that exists."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in that folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the result in that folder, which was cut off.")
+    ] = False,
     stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
     fps: Annotated[float | None, typer.Option(help="Take frames at this rate; for images: their rate.")] = None,
     start: Annotated[float | None, typer.Option(help="Begin at this second of the source.")] = None,
     end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
     max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
+    reconnect: Reconnect = 120.0,
+    keep_depth: Annotated[
+        Literal["all", "keyframes", "none"],
+        typer.Option(help="Frames whose depth files are kept; poses and points are."),
+    ] = "all",
+    max_disk: Annotated[
+        str | None, typer.Option(help="Of the result, such as 20GB: beyond it the oldest depth files are removed.")
+    ] = None,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    token: Token = True,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="Keep the viewer open at the end; at a terminal it always is.")
     ] = False,
@@ -104,15 +163,23 @@ def reconstruct_command(
 
     Works with SOURCE alone. The viewer's address is printed first; results are written as they come.
     """
-    from stream_recon.app.commands.reconstruct import FrameChoice, ModelChoice, ViewerChoice, reconstruct_source
+    from stream_recon.app.commands.reconstruct import reconstruct_source
+    from stream_recon.app.commands.view import ViewerChoice
+    from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.video.frame_choice import FrameChoice
 
     return reconstruct_source(
         source,
         output=output,
         overwrite=overwrite,
+        resume=resume,
         frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
+        reconnect=reconnect,
+        keep_depth=keep_depth,
+        max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
-        view=ViewerChoice(host, port, keep_open=keep_open or sys.stdin.isatty()) if viewer else None,
+        view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
+        mapping=mapping,
     )
 
 
@@ -121,17 +188,32 @@ def view_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    token: Token = True,
 ) -> int:
     """Show a finished (or interrupted) result in the browser until Ctrl-C."""
-    from stream_recon.app.commands.reconstruct import ViewerChoice, view_folder
+    from stream_recon.app.commands.view import ViewerChoice, view_folder
 
-    return view_folder(folder, ViewerChoice(host, port, keep_open=True))
+    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
+
+
+@reported
+def refine_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+) -> int:
+    """Refine a finished or interrupted result by geometry, again or for the first time.
+
+    Begins from what the network gave, and reads the source's images again; where they are gone the result's own small
+    ones serve. Ctrl-C leaves the result as it was.
+    """
+    from stream_recon.app.commands.refine import refine_folder
+
+    return refine_folder(folder)
 
 
 @reported
 def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
-    stride: Annotated[int, typer.Option(help="Take every n-th frame.", min=1)] = 1,
+    stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
     frames: Annotated[int | None, typer.Option(help="Take at most so many frames.", min=1)] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file, too.")] = None,
     preset: Preset = "small",
@@ -140,9 +222,11 @@ def eval_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.commands.evaluate import run
+    from stream_recon.app.model_choice import ModelChoice
     from stream_recon.app.run.process_memory import memory_errors
 
     with memory_errors():
@@ -151,12 +235,8 @@ def eval_command(
             stride=stride,
             frames=frames,
             json_path=json,
-            preset=preset,
-            weights=weights,
-            device=device,
-            attention=attention,
-            keyframes=keyframes,
-            cache=cache,
+            model=ModelChoice(preset, weights, device, attention, keyframes, cache),
+            mapping=mapping,
         )
 
 
@@ -183,6 +263,7 @@ def batch_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     workers: Annotated[
         int | None,
         typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
@@ -208,8 +289,10 @@ def batch_command(
     Leaves a result folder for each scene, summary.json, summary.csv and index.html. Given again, the command goes on
     where it was. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
     """
-    from stream_recon.app.batch.command import BatchOptions, run
-    from stream_recon.app.batch.units import Choice, EngineLoader
+    from stream_recon.app.batch.units import EngineLoader
+    from stream_recon.app.commands.batch import BatchOptions, run
+    from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.video.frame_choice import FrameChoice
 
     recorded = {
         "dataset": dataset,
@@ -220,18 +303,19 @@ def batch_command(
         "cache": cache,
         "keyframes": keyframes,
         "split": split,
+        "mapping": mapping,
     }
-    choice = Choice(stride, max_frames)
-    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
-    return run(options, EngineLoader(preset, weights, device, attention, keyframes, cache), recorded)
+    choice = FrameChoice(stride, max_frames=max_frames)
+    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, ray, dry_run, compare)
+    return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 
 @reported
 def datasets_command() -> int:
     """List the layouts of data sets that 'stream-recon batch' recognises."""
-    from stream_recon.app.batch.command import print_datasets
+    from stream_recon.app.commands.datasets import run
 
-    return print_datasets()
+    return run()
 
 
 @reported
@@ -255,12 +339,26 @@ def plan_command(
     return run(source, memory=memory, preset=preset, write=write, overwrite=overwrite)
 
 
+@reported
+def convert_command(
+    checkpoint: Annotated[Path, typer.Argument(metavar="IN.pt", help="A published LingBot-Map checkpoint")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The file to write")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it exists.")] = False,
+) -> int:
+    """Convert a published checkpoint into the format that --weights takes. Nothing but tensors is read from it."""
+    from stream_recon.app.commands.convert import run
+
+    return run(checkpoint, target, overwrite=overwrite)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
+    "refine": refine_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,
     "plan": plan_command,
+    "convert": convert_command,
 }
 
 

@@ -1,13 +1,16 @@
-"""Depth maps to points, and the few rigid-body formulas that writers, viewer and evaluation share."""
+"""Depth maps: to points and back to pixels, compared, and moved to another world."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.transforms import Similarity
 from stream_recon.configs.schema import PointsConfig
+
+UNSURE = 0.1
+"""Share of the median confidence: less is next to none."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,7 @@ def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     if valid.any():
         keep &= result.confidence >= _quantile(result.confidence[valid], config.confidence_quantile)
     pixels = np.flatnonzero(keep)
-    z = depth.reshape(-1)[pixels].astype(np.float32, copy=False)
-    rows, columns = np.divmod(pixels.astype(np.int32), np.int32(depth.shape[1]))
-    xyz = unproject(rows, columns, z, result.network_intrinsics)
+    xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
     rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
     return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
 
@@ -94,65 +95,19 @@ def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.fl
     return pixels
 
 
-def transform_points(T: NDArray[np.floating], xyz: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Apply a 4x4 transform (rigid or similar) to points [N, 3]; the product is in float32, the shift too."""
-    if not len(xyz):
-        return np.empty((0, 3), np.float32)
-    # For matrices this thin numpy's product takes twenty times as long.
-    points = np.ascontiguousarray(xyz, np.float32)[:, None]
-    moved: NDArray[np.float32] = cv2.transform(points, np.asarray(T[:3], np.float32)).reshape(-1, 3)
-    return moved
+def depth_ratio(earlier: FrameResult, later: FrameResult) -> float | None:
+    """Ratio of the median depths of two maps of one picture; None where no pixel has depth in both.
 
-
-def invert_pose(T: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Inverse of rigid transforms [..., 4, 4]."""
-    pose = np.asarray(T, np.float64)
-    inverse = np.zeros_like(pose)
-    R_inverse = np.swapaxes(pose[..., :3, :3], -1, -2)
-    inverse[..., :3, :3] = R_inverse
-    inverse[..., :3, 3] = -np.einsum("...ij,...j->...i", R_inverse, pose[..., :3, 3])
-    inverse[..., 3, 3] = 1.0
-    return inverse
-
-
-def rotation_angle_deg(R: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Angles [...] in degrees of rotations [..., 3, 3]; exact near 0 and 180, unlike arccos of the trace."""
-    m = np.asarray(R, np.float64)
-    axis = np.stack([m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]], axis=-1)
-    sine, cosine = np.linalg.norm(axis, axis=-1), np.trace(m, axis1=-2, axis2=-1) - 1.0
-    angle: NDArray[np.float64] = np.degrees(np.arctan2(sine, cosine))
-    return angle
-
-
-def quaternion_xyzw(R: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Unit quaternions [..., 4] (x, y, z, w; w >= 0) of rotations [..., 3, 3].
-
-    Of the four ways to solve for a quaternion the one with the largest divisor is taken (Shepperd 1978).
+    Only pixels of next to no confidence, such as sky, are left out: the surest ones alone lie at some depths rather
+    than others, where the ratio may be another one.
     """
-    m = np.asarray(R, np.float64)
-    xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
-    # Outer product 4 q q^T, written in the entries of the matrix; its longest row is the best conditioned.
-    outer = np.empty((*m.shape[:-2], 4, 4))
-    outer[..., 0, 0], outer[..., 1, 1] = 1 + xx - yy - zz, 1 - xx + yy - zz
-    outer[..., 2, 2], outer[..., 3, 3] = 1 - xx - yy + zz, 1 + xx + yy + zz
-    for a, b, c in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
-        outer[..., a, b] = outer[..., b, a] = m[..., a, b] + m[..., b, a]
-        # (c + 2) % 3 and (c + 1) % 3 are the rows left over, in the order that gives +sin.
-        outer[..., c, 3] = outer[..., 3, c] = m[..., (c + 2) % 3, (c + 1) % 3] - m[..., (c + 1) % 3, (c + 2) % 3]
-    best = np.argmax(np.diagonal(outer, axis1=-2, axis2=-1), axis=-1)
-    q = np.take_along_axis(outer, best[..., None, None], axis=-2)[..., 0, :]
-    q /= np.linalg.norm(q, axis=-1, keepdims=True)
-    signed: NDArray[np.float64] = np.where(q[..., 3:] < 0, -q, q)
-    return signed
+    chosen = (earlier.depth > 0) & (later.depth > 0)
+    for result in (earlier, later):
+        chosen &= result.confidence >= UNSURE * np.median(result.confidence)
+    return float(np.median(earlier.depth[chosen]) / np.median(later.depth[chosen])) if chosen.any() else None
 
 
-def rotation_matrix(quaternion: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Rotations [..., 3, 3] of quaternions [..., 4] (x, y, z, w) of any length but zero."""
-    q = np.asarray(quaternion, np.float64)
-    x, y, z, w = np.moveaxis(q / np.linalg.norm(q, axis=-1, keepdims=True), -1, 0)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+def moved(result: FrameResult, transform: Similarity) -> FrameResult:
+    """A result in another world of another unit."""
+    pose = transform.move_pose(result.T_world_camera)
+    return replace(result, T_world_camera=pose, depth=result.depth * np.float32(transform.scale))

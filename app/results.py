@@ -1,6 +1,7 @@
-"""What travels through the program: frames in, results and pose revisions out. Nothing here knows a network."""
+"""What travels through the program: frames in, results and revisions of them out. Nothing here knows a network."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ class Frame:
     timestamp: float
     """Seconds from the start of the source."""
     rgb: NDArray[np.uint8]  # [H, W, 3]
+    stretch: int = 0
+    """Counts up where nothing connects a frame with those before it, as after a gap of a live source."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class PreparedFrame:
     timestamp: float
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
+    grey: NDArray[np.uint8] | None = None
+    """[H', W'], the source's image in grey for tracking, see `grey_image`; None where nobody asked for it."""
+    stretch: int = 0
+    """See `Frame`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class FrameResult:
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
-    """In pixels of the source image."""
+    """The camera in pixels of the source image."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
     confidence: NDArray[np.float32]  # [h, w], above 0, higher is surer; the published networks' is more by 1
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
@@ -69,6 +76,9 @@ class FrameResult:
     is_keyframe: bool
     flow: float | None = None
     """Mean displacement in network pixels since the last keyframe; None where it was not measured."""
+    stretch: int = 0
+    """See `Frame`. Each has a world of its own: where it lies beside those before is a guess, that the camera did not
+    move meanwhile."""
 
     @property
     def network_intrinsics(self) -> Intrinsics:
@@ -78,10 +88,57 @@ class FrameResult:
         k = self.intrinsics
         return Intrinsics(k.fx * sx, k.fy * sy, (k.cx - left) * sx, (k.cy - top) * sy)
 
+    @cached_property
+    def camera_points(self) -> NDArray[np.float32]:
+        """Where each pixel's surface lies in the camera's axes [h, w, 3]; of no meaning where there is no depth.
+
+        Worked out once, for whoever asks first.
+        """
+        height, width = self.depth.shape
+        k = self.network_intrinsics
+        # Rays pass through the pixels' centres.
+        x = (np.arange(width) + 0.5 - np.float32(k.cx)) * np.float32(1 / k.fx)
+        y = (np.arange(height) + 0.5 - np.float32(k.cy)) * np.float32(1 / k.fy)
+        xyz = np.empty((height, width, 3), np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.multiply(x, self.depth, out=xyz[..., 0], casting="same_kind")
+            np.multiply(y[:, None], self.depth, out=xyz[..., 1], casting="same_kind")
+        xyz[..., 2] = self.depth
+        return xyz
+
 
 @dataclass(frozen=True)
-class PoseRevision:
-    """A better pose for a frame whose result was given out before."""
+class Seam:
+    """How well frames that were run twice agree: medians over them."""
 
     index: int
-    T_world_camera: NDArray[np.float64]  # [4, 4]
+    """The last one's number."""
+    rotation_deg: float
+    position: float
+    """In units of the median depth."""
+    depth: float
+    """Relative difference of depth."""
+
+
+@dataclass(frozen=True)
+class FrameRevision:
+    """What is now known of a frame whose result was given out before."""
+
+    index: int
+    """The frame's number in its source."""
+    T_world_camera: NDArray[np.float64]  # [4, 4], rigid
+    depth_scale: float = 1.0
+    """What the depth first given out has to be multiplied with: against that one, not against the last revision."""
+    intrinsics: Intrinsics | None = None
+    """A camera in pixels of the source image; None: as before."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One complete change of what was given out before.
+
+    Every frame whose pose, depth or intrinsics change is named, at most once. Frames without a name do not move,
+    anywhere: not in the files, not on the page, not in the figures.
+    """
+
+    frames: tuple[FrameRevision, ...]

@@ -26,7 +26,10 @@ class VoxelTable:
 
     def take_new(self, xyz: NDArray[np.float32]) -> NDArray[np.intp]:
         """Ascending indices of the points [N, 3] that are the first in their voxel, and remember these voxels."""
-        keys = self.keys(xyz)
+        return self.take_first(self.keys(xyz))
+
+    def take_first(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """`take_new` for the voxels [N] of points."""
         # Looking first leaves little to do: most points of a frame are in voxels seen before.
         unknown = self._unknown(keys)
         indices: NDArray[np.intp] = unknown[first_of_each(keys[unknown])]
@@ -48,6 +51,15 @@ class VoxelTable:
         unknown = self._unknown(keys)
         self._remember(keys[unknown])
         return unknown
+
+    def parts(self, keys: NDArray[np.uint64], bits: int) -> list[NDArray[np.intp]]:
+        """Ascending indices of voxels [N] in each of ``2 ** bits`` parts of the table.
+
+        Threads that each keep to one part may use `take_new_keys` side by side.
+        """
+        part = _places(keys, bits).astype(np.uint8) if bits else np.zeros(len(keys), np.uint8)
+        order = np.argsort(part, kind="stable")
+        return np.split(order, np.searchsorted(part[order], np.arange(1, 1 << bits)))
 
     def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
         return np.flatnonzero(self._keys[_places(keys, self._bits)] != keys)

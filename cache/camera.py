@@ -21,6 +21,7 @@ class CameraCacheSchema:
 
     @staticmethod
     def of(network: NetworkConfig, stream: StreamConfig) -> "CameraCacheSchema":
+        """Sizes for a network's camera head and the budgets of a stream."""
         width = network.camera_dim or 2 * network.dim
         return CameraCacheSchema(
             layers=network.camera_iterations * network.camera_depth,

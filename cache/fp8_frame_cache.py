@@ -35,10 +35,24 @@ class Fp8FrameCache(FrameCache):
         device: torch.device,
         inputs: StepInputs | None = None,
     ) -> None:
-        """``inputs``: as `FrameCache` has them."""
-        super().__init__(schema, stream, backend, device, SPECIAL_DTYPE, inputs, pool_tokens=schema.base)
+        """``inputs``: where steps of one frame find their places; see `FrameCache`."""
+        super().__init__(schema, stream, backend, device, SPECIAL_DTYPE, inputs)
         self._attention = backend
         self._pages = [_pages(schema, device) for _ in range(schema.layers)]
+
+    @staticmethod
+    def pool_tokens(schema: FrameCacheSchema) -> int:
+        return schema.base
+
+    @staticmethod
+    def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
+        """Bytes of special tokens in bf16, of patches in e4m3, and of their scales, whatever the run's ``dtype``."""
+        scales = 2 * schema.layers * schema.heads * schema.patch_slots
+        return (
+            schema.token_bytes(schema.base, SPECIAL_DTYPE)
+            + schema.token_bytes(schema.patch_slots * schema.patches, FP8)
+            + scales * torch.float32.itemsize
+        )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert self._written is not None, "attend outside a step"

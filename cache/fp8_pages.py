@@ -7,7 +7,7 @@ from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 SPECIAL_DTYPE = torch.bfloat16
-"""Of the special tokens beside the pages: they are few, and what is left of a frame when its patches are gone."""
+"""What the special tokens beside the pages are in: they are few, and all that is left once a frame's patches went."""
 LARGEST = 448.0
 """The largest number of e4m3."""
 LEAST = 1e-12

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
-from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE
 from stream_recon.cache.pages import Lease, SlotWindow, SpecialLog
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
@@ -37,6 +36,7 @@ class FrameCacheSchema:
 
     @staticmethod
     def of(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
+        """Sizes for a network, the budgets of a stream, and frames of so many ``patches``."""
         return FrameCacheSchema(
             layers=network.depth,
             heads=network.heads,
@@ -55,15 +55,9 @@ class FrameCacheSchema:
     def tokens(self) -> int:
         return self.base + self.patch_slots * self.patches
 
-    def bytes(self, dtype: torch.dtype) -> int:
-        """Of keys and values in ``dtype``; in e4m3 as `Fp8FrameCache` keeps them."""
-        heads = 2 * self.layers * self.heads
-        if dtype != FP8:
-            return heads * self.head_dim * self.tokens * dtype.itemsize
-        special_bytes = self.base * SPECIAL_DTYPE.itemsize
-        patch_bytes = self.patch_slots * self.patches * FP8.itemsize
-        scale_bytes = self.patch_slots * torch.float32.itemsize
-        return heads * (self.head_dim * (special_bytes + patch_bytes) + scale_bytes)
+    def token_bytes(self, tokens: int, dtype: torch.dtype) -> int:
+        """Bytes of the keys and values of so many tokens, in all layers."""
+        return 2 * self.layers * self.heads * self.head_dim * tokens * dtype.itemsize
 
 
 class FrameCache:
@@ -77,15 +71,13 @@ class FrameCache:
         device: torch.device,
         dtype: torch.dtype,
         inputs: StepInputs | None = None,
-        pool_tokens: int | None = None,
     ) -> None:
-        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph.
-        ``pool_tokens``: the pool's first ones alone, if the others are kept elsewhere."""
+        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph."""
         self.schema = schema
         self.slots = SlotWindow(stream.scale_frames, stream.window)
         self.log = SpecialLog(stream.scale_frames, stream.special_budget)
         self.backend = backend
-        shape = (schema.layers, pool_tokens or schema.tokens, schema.heads, schema.head_dim)
+        shape = (schema.layers, self.pool_tokens(schema), schema.heads, schema.head_dim)
         # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)
@@ -94,6 +86,16 @@ class FrameCache:
         self._kept_norms = self._key_norms.clone()
         self._inputs = inputs
         self._written: tuple[Lease, Lease] | None = None
+
+    @staticmethod
+    def pool_tokens(schema: FrameCacheSchema) -> int:
+        """How many tokens lie in the pool: all, from its lowest address on, unless a subclass keeps some elsewhere."""
+        return schema.tokens
+
+    @staticmethod
+    def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
+        """Bytes of all keys and values in ``dtype``."""
+        return schema.token_bytes(schema.tokens, dtype)
 
     def begin(self, count: int, *, evict_first: bool = False) -> None:
         """Open a step of ``count`` frames and plan its attention."""

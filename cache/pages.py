@@ -63,6 +63,7 @@ class SlotWindow:
         return Lease(self._pending, (*self._pinned, *window, *self._pending))
 
     def commit(self) -> None:
+        """Keep the step's frames: pinned in the first step, else in the window, whose oldest one then leaves."""
         assert self._pending is not None
         if not self._pinned:
             self._pinned.extend(self._pending)

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
-from stream_recon.cache.fp8_frame_cache import Fp8FrameCache, PagedAttention
-from stream_recon.cache.fp8_pages import FP8
-from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
+from stream_recon.cache.frame_cache import FrameCacheSchema
+from stream_recon.cache.kinds import CacheKind, cache_kind
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import NetworkConfig, StreamConfig
+from stream_recon.configs.schema import CacheChoice, NetworkConfig, StreamConfig
 
 MEBIBYTE = 2**20
 
@@ -24,8 +23,10 @@ class StreamSchema:
     frames: FrameCacheSchema
     camera: CameraCacheSchema
     dtype: torch.dtype
-    """Of the frames' keys and values; e4m3: as `Fp8FrameCache` keeps them."""
+    """The run's: what the frames' keys and values come in."""
     camera_dtype: torch.dtype
+    kind: CacheKind
+    """How the frames' are kept."""
 
     @staticmethod
     def of(
@@ -34,14 +35,16 @@ class StreamSchema:
         patches: int,
         dtype: torch.dtype,
         camera_dtype: torch.dtype | None = None,
+        cache: CacheChoice = "full",
     ) -> "StreamSchema":
-        """``camera_dtype``: of the camera head's cache, if it is another one."""
+        """Sizes for frames of so many ``patches``; ``camera_dtype``: the camera head's cache's, if another."""
         frames, camera = FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream)
-        return StreamSchema(frames, camera, dtype, camera_dtype or dtype)
+        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, cache_kind(cache))
 
     @property
     def bytes(self) -> int:
-        return self.frames.bytes(self.dtype) + self.camera.bytes(self.camera_dtype)
+        """Bytes of both caches, all of which are allocated before the first frame."""
+        return self.kind.bytes(self.frames, self.dtype) + self.camera.bytes(self.camera_dtype)
 
     def check_fits(self, available: int) -> None:
         """Raises ResourceError, naming the numbers, if ``available`` bytes are too few."""
@@ -67,15 +70,10 @@ class StreamMemory:
         inputs: StepInputs | None = None,
     ) -> None:
         """``inputs``: given, steps of one frame take all that changes from there, and may be captured.
-        ``backend``: a `PagedAttention` where the schema says e4m3."""
+        ``backend``: one that reads the schema's kind of cache."""
         self._device = device
         self._inputs = inputs
-        self._frame_cache: FrameCache
-        if schema.dtype == FP8:
-            assert isinstance(backend, PagedAttention), f"{backend.name} cannot read e4m3"
-            self._frame_cache = Fp8FrameCache(schema.frames, stream, backend, device, inputs)
-        else:
-            self._frame_cache = FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs)
+        self._frame_cache = schema.kind.frame_cache(schema.frames, stream, backend, device, schema.dtype, inputs)
         self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0

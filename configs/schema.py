@@ -5,6 +5,7 @@ a default have to be in the file; an unknown key is an error, so a misspelt opti
 """
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -16,11 +17,24 @@ from typing import Any, Literal
 from stream_recon.configs.errors import ConfigError
 
 PRESET_FOLDER = Path(__file__).parent
+LONGEST_PRESET_BYTES = 16_384
+"""Parsing TOML takes a time that grows with the square of what a file may nest."""
 
 KeyframeMode = Literal["flow", "every", "interval"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "fa2", "fa3", "cudnn", "sdpa"]
 CacheChoice = Literal["full", "fp8"]
 """What the frames' keys and values are kept in: the run's precision, or e4m3."""
+
+
+def _within(config: object, low: float, high: float, *names: str) -> None:
+    """Raises ConfigError unless all numbers of these fields are finite and from ``low`` to ``high``."""
+    for name in names:
+        value = getattr(config, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            # Written so that nan fails.
+            if number is not None and not low <= number <= high:
+                bound = f"at least {low:g}" if number < low else f"from {low:g} to {high:g}"
+                raise ConfigError(f"{name} must be {bound}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,11 @@ class NetworkConfig:
     """Channels of a head that turn with time in global attention; the rest is halved over rows and columns."""
 
     def __post_init__(self) -> None:
+        _within(self, 1, 65_536, "dim", "heads", "camera_dim", "dpt_features", "dpt_channels", "image_size")
+        _within(self, 1, 1024, "encoder_depth", "depth", "camera_depth", "camera_heads", "camera_iterations")
+        _within(self, 1, 256, "patch_size")
+        _within(self, 0, 1024, "output_layers", "registers", "rope_time_dims")
+        _within(self, 0.01, 1024, "mlp_ratio")
         if self.dim % self.heads or (self.dim // self.heads - self.rope_time_dims) % 4:
             raise ConfigError(
                 f"dim {self.dim}, heads {self.heads} and rope_time_dims {self.rope_time_dims} do not go together"
@@ -94,16 +113,9 @@ class StreamConfig:
     new stream; 0: never."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "scale_frames",
-            "window",
-            "special_budget",
-            "camera_window",
-            "keyframe_interval",
-            "max_gap",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")
+        _within(self, 1, 10**9, "keyframe_interval", "max_gap")
+        _within(self, 0, 10**9, "flow_threshold")
         if not 0 <= self.anchor_overlap < 1:
             raise ConfigError(f"anchor_overlap must be at least 0 and below 1, not {self.anchor_overlap}")
 
@@ -115,6 +127,9 @@ class ImageConfig:
     max_patches: int
     max_side: int
     """Longer side in pixels, at most."""
+
+    def __post_init__(self) -> None:
+        _within(self, 1, 65_536, "max_patches", "max_side")
 
 
 @dataclass(frozen=True)
@@ -130,6 +145,11 @@ class PointsConfig:
     min_confidence: float = 0.0
     """Less confident pixels are left out whatever their share: a network may say so that there is no surface."""
 
+    def __post_init__(self) -> None:
+        _within(self, 0, 1, "confidence_quantile")
+        _within(self, 1e-9, 10**9, "voxel")
+        _within(self, 0, 10**9, "edge_ratio", "min_confidence")
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -138,6 +158,21 @@ class Preset:
     stream: StreamConfig
     image: ImageConfig
     points: PointsConfig = field(default_factory=PointsConfig)
+
+
+def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
+    """Preset overrides for ``flow``, ``every`` or a number.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if keyframes is None:
+        return {}
+    if keyframes in ("flow", "every"):
+        return {"stream.keyframes": keyframes}
+    if not keyframes.isdecimal() or int(keyframes) < 1:
+        raise ConfigError(f"keyframes must be flow, every or a number from 1, not {keyframes!r}")
+    return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
 
 
 def preset_names() -> list[str]:
@@ -159,9 +194,13 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
     if not path.is_file():
         raise ConfigError(f"no preset {name_or_path!r}: give a TOML file or one of {', '.join(preset_names())}")
     try:
+        if path.stat().st_size > LONGEST_PRESET_BYTES:
+            raise ConfigError(f"preset {path} is longer than {LONGEST_PRESET_BYTES} bytes: that is no preset")
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise ConfigError(f"preset {path} is not readable TOML: {error}") from error
+    for name, table in tables.items():
+        _check_table(table, f"preset {path.stem} [{name}]")
     for dotted, value in (overrides or {}).items():
         if value is not None:
             table, _, key = dotted.partition(".")
@@ -170,7 +209,8 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
 
 
 def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
-    """Build a preset from its tables, as `dataclasses.asdict` gives them."""
+    """Build a preset from its tables, as `dataclasses.asdict` gives them. Raises ConfigError."""
+    _check_table(tables, f"preset {name}")
     kinds = {"network": NetworkConfig, "stream": StreamConfig, "image": ImageConfig, "points": PointsConfig}
     unknown = sorted(set(tables) - set(kinds) - {"name"})
     if unknown:
@@ -179,7 +219,13 @@ def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
     return Preset(name=name, **parts)
 
 
+def _check_table(table: object, where: str) -> None:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table of keys and values")
+
+
 def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    _check_table(table, where)
     hints = typing.get_type_hints(kind)
     known = {f.name: f for f in dataclasses.fields(kind)}
     for key in table:
@@ -189,7 +235,11 @@ def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
         has_default = entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
         if key not in table and not has_default:
             raise ConfigError(f"{where}: {key} is missing")
-    return kind(**{key: _coerce(hints[key], value, f"{where}: {key}") for key, value in table.items()})
+    values = {key: _coerce(hints[key], value, f"{where}: {key}") for key, value in table.items()}
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
@@ -210,7 +260,10 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"{where} must be {len(arguments)} numbers, not {value!r}")
         return tuple(_coerce(a, v, where) for a, v in zip(arguments, value, strict=True))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        # Integers of a file have no largest one.
+        value = float(value) if abs(value) < 2**63 else math.inf
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} must be a number, not {value}")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}")
     return value

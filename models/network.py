@@ -26,13 +26,13 @@ class Prediction:
     """[I, B, S, 9]: translation, quaternion xyzw, field of view (vertical, horizontal) in radians, after each
     iteration; camera to world, the world being the first camera."""
     dense: Tensor
-    """[B, S, 2, H, W]: log depth and log(confidence - 1); of the frames asked for."""
+    """[B, S, 2, H, W]: log depth and log confidence; of the frames asked for."""
     tokens: Tensor
     """[B, S, P, 2*dim]: the aggregator's last output."""
     patches: Tensor
     """[B, S, gh*gw, dim]: the encoder's output."""
     points: Tensor | None = None
-    """[B, S, 4, H, W] with a point head: signed log of world coordinates and log(confidence - 1)."""
+    """[B, S, 4, H, W] with a point head: signed log of world coordinates and log confidence."""
 
     @property
     def depth(self) -> Tensor:
@@ -40,12 +40,13 @@ class Prediction:
 
     @property
     def confidence(self) -> Tensor:
-        return 1 + self.certainty
+        """[B, S, H, W], above 0. Unsure pixels keep their order in it: of `depth_conf`, all below 1.0000001 are 1."""
+        return self.dense[:, :, 1].exp()
 
     @property
-    def certainty(self) -> Tensor:
-        """Confidence less 1. Unsure pixels keep their order in it: of confidences, all below 1.0000001 are 1."""
-        return self.dense[:, :, 1].exp()
+    def depth_conf(self) -> Tensor:
+        """[B, S, H, W], above 1: what the published networks of the family (DUSt3R, VGGT, ...) give under that name."""
+        return 1 + self.confidence
 
     @property
     def world_points(self) -> Tensor | None:
@@ -56,7 +57,8 @@ class Prediction:
         return xyz.sign() * xyz.abs().expm1()
 
     @property
-    def world_points_confidence(self) -> Tensor | None:
+    def world_points_conf(self) -> Tensor | None:
+        """[B, S, H, W], above 1: see `depth_conf`."""
         return None if self.points is None else 1 + self.points[:, :, 3].exp()
 
 

@@ -3,6 +3,7 @@
 Loading is strict: every tensor has to be there, with its shape, and none beside them.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stream_recon.configs.errors import WeightsError
+from stream_recon.configs.errors import OutputError, WeightsError
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.network import StreamingNetwork
 
@@ -60,16 +61,21 @@ def from_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
+def check_weights_file(path: Path) -> None:
+    """See whether ``path`` may be read at all. Raises WeightsError where it is no file, or a pickle."""
+    if not path.is_file():
+        raise WeightsError(f"no weights at {path}" if not path.exists() else f"{path} is no file: give a .safetensors")
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a .safetensors file, under our names.
 
     Raises:
         WeightsError: no such file, or not a safetensors file.
     """
-    if not path.is_file():
-        raise WeightsError(f"no weights at {path}")
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise WeightsError(f"{path} is a pickle: convert it with scripts/convert_checkpoint {path} OUT.safetensors")
+    check_weights_file(path)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -89,14 +95,20 @@ def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
 
 
 def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
-    """As `load_network`, from tensors under our names; a point head that the config leaves out is left out."""
+    """As `load_network`, from tensors under our names; a point head that the config leaves out is left out.
+
+    Raises:
+        WeightsError: see `check_tensors` and `check_values`.
+    """
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
     # Drawing random weights for the full-size network first would take longer than reading its file.
     with torch.device("meta"):
         network = StreamingNetwork(config)
     check_tensors(network.state_dict(), tensors, origin)
-    network.load_state_dict({name: t.float() for name, t in tensors.items()}, strict=True, assign=True)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    check_values(tensors, origin)
+    network.load_state_dict(tensors, strict=True, assign=True)
     network.make_constants()
     return network.eval().requires_grad_(False)
 
@@ -114,11 +126,29 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], o
             raise WeightsError(f"{origin} does not fit this preset: {name} has shape {shape}, not {wanted}")
 
 
+def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Raises WeightsError for what a broken conversion leaves: inf or nan in a tensor (it is named), or zeros alone."""
+    empty = True
+    for name, tensor in tensors.items():
+        if not tensor.numel():
+            continue
+        # Without a copy, as isfinite would make one; nan comes through both.
+        low, high = (float(value) for value in torch.aminmax(tensor))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise WeightsError(f"{origin} is damaged: tensor {name} holds inf or nan")
+        empty = empty and (tensor.ndim < 2 or low == high == 0)
+    if empty:
+        raise WeightsError(f"{origin} is damaged: all its matrices are zero")
+
+
 def convert_checkpoint(source: Path, target: Path) -> int:
-    """Rewrite a published PyTorch checkpoint as safetensors under our names; the number of tensors written.
+    """Rewrite a published PyTorch checkpoint as safetensors under our names; gives the number of tensors written.
+
+    ``target`` is whole or, after an error, what it was.
 
     Raises:
         WeightsError: not a checkpoint, or one of another family.
+        OutputError: ``target`` cannot be written.
     """
     if not source.is_file():
         raise WeightsError(f"no checkpoint at {source}")
@@ -135,5 +165,12 @@ def convert_checkpoint(source: Path, target: Path) -> int:
     if not any(name.startswith(PUBLISHED_MARK) for name in tensors):
         raise WeightsError(f"{source} is not of the LingBot-Map family: it has no tensor {PUBLISHED_MARK}*")
     ours = {name: t.contiguous() for name, t in from_published(tensors).items()}
-    save_file(ours, target, metadata={"family": "lingbot-map"})
+    part = target.with_name(target.name + ".part")
+    try:
+        save_file(ours, part, metadata={"family": "lingbot-map"})
+        part.replace(target)
+    except (SafetensorError, OSError) as error:
+        raise OutputError(f"cannot write {target}: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
     return len(ours)

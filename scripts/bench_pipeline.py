@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from stream_recon.app.commands.progress import progress_bar
-from stream_recon.app.output import writer as writers
+from stream_recon.app.output import cloud, writer
 from stream_recon.app.output.cameras import CameraFiles
 from stream_recon.app.output.run_record import RunInfo
 from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
@@ -69,7 +69,7 @@ class Watch:
 class StandIn:
     """An engine whose step is a pause of ``seconds``."""
 
-    device, attention, streams = "cpu", "none", 1
+    device, attention, streams, threads = "cpu", "none", 1, 0
 
     def __init__(self, seconds: float, watch: Watch) -> None:
         self._seconds, self._watch = seconds, watch
@@ -119,12 +119,12 @@ def watched_parts(watch: Watch, engine: type) -> Iterator[None]:
     parts: tuple[tuple[Any, str, str], ...] = (
         (Source, "__next__", "decoding thread: decode, colours"),
         (engine, "prepare", "decoding thread: resize"),
-        (writers.ResultWriter, "add", "writing thread: a frame"),
-        (writers, "write_depth", "of it, depth file"),
-        (writers, "frame_points", "of it, unprojection"),
-        (writers, "transform_points", "of it, to the world"),
-        (writers.VoxelTable, "take_new", "of it, voxels"),
-        (writers.PlyFile, "append", "of it, points.ply"),
+        (writer.ResultWriter, "add", "writing thread: a frame"),
+        (writer, "write_depth", "of it, depth file"),
+        (cloud, "frame_points", "of it, unprojection"),
+        (cloud, "transform_points", "of it, to the world"),
+        (cloud.VoxelTable, "take_new", "of it, voxels"),
+        (cloud.PlyFile, "append", "of it, points.ply"),
         (CameraFiles, "append", "of it, cameras"),
     )
     before = [(place, name, getattr(place, name)) for place, name, _ in parts]
@@ -152,10 +152,10 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
 
             viewer = stack.enter_context(Viewer(preset.points, port=0))
         source = stack.enter_context(open_source(str(video), max_frames=frames))
-        writer = writers.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
+        results = writer.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         with watched_parts(watch, StandIn), progress_bar(terminal) as show:
-            summary = reconstruct(source, engine, writer, viewer, show)
+            summary = reconstruct(source, engine, results, [viewer] if viewer else [], show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms
         share = 100 * fps / bare

@@ -60,7 +60,7 @@ def preset_of(sizes: dict[str, Any], mode: str, point_head: bool) -> Preset:
     else:
         raise StreamReconError(f"unknown mode {mode!r} in the reference outputs")
     return preset_from_tables(
-        "golden", {"network": network, "stream": stream, "image": {"max_patches": 10**6, "max_side": 10**6}}
+        "golden", {"network": network, "stream": stream, "image": {"max_patches": 2**16, "max_side": 2**16}}
     )
 
 
@@ -76,9 +76,9 @@ def run(network: StreamingNetwork, preset: Preset, rgb: Tensor) -> dict[str, Ten
         outputs = {
             "pose_enc": prediction.pose[-1, 0],
             "depth": prediction.depth[0, ..., None],
-            "depth_conf": prediction.confidence[0],
+            "depth_conf": prediction.depth_conf[0],
             "world_points": prediction.world_points,
-            "world_points_conf": prediction.world_points_confidence,
+            "world_points_conf": prediction.world_points_conf,
         }
         for name, value in outputs.items():
             if value is not None:

@@ -1,6 +1,5 @@
 """Two summaries side by side."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from rich.table import Table
 
 from stream_recon.app.batch.page import SHOWN
 from stream_recon.app.batch.summary import counts
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.run_record import PROGRAM
 from stream_recon.configs.errors import InputError
 
@@ -22,7 +22,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         InputError: missing, or not a ``summary.json`` of this program.
     """
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a summary.json: {error}") from error
     wanted = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
@@ -32,7 +32,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
-    """For each scene that both know by path and have figures of: ours, theirs."""
+    """A table of ours and theirs for each scene that both know by path and have figures of."""
     pairs = _pairs(ours, other)
     shown = [name for name in COMPARED if any(_both(pair, name) for pair in pairs)]
     table = Table(title=f"this batch | the other: {len(pairs)} scenes in both", title_justify="left")

@@ -7,18 +7,20 @@ A worker that is killed, or cut off and replaced, therefore never leaves anythin
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME
+from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth import DEPTH_FOLDER
-from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_file
+from stream_recon.app.output.lock import LOCK_NAME
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.output.writer import POINTS_NAME
 from stream_recon.configs.errors import OutputError
 from stream_recon.models.embedded import file_sha256
 
@@ -62,10 +64,10 @@ def check_content(
 ) -> Check:
     """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each."""
     try:
-        content = json.loads(manifest)
+        content = parse_json(manifest)
         recorded, result = content["key"], content["result"]
         expected = _marks(content)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return Check(None, "its manifest is damaged")
     if recorded != key:
         return Check(None, f"made with other {_difference(recorded, key)}")
@@ -85,8 +87,8 @@ def recorded_files(folder: Path) -> dict[str, Mark]:
     """What the manifest of a finished result says of each file. Raises OutputError."""
     path = folder / MANIFEST_NAME
     try:
-        return _marks(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return _marks(parse_json(path.read_bytes()))
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
@@ -100,23 +102,38 @@ def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
     return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
 
 
+def manifest_of(
+    work: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
+) -> bytes:
+    """The content of the manifest for the result in ``work``, of what ``key`` describes, with ``result`` to record.
+
+    ``known``: files, by name, that need not be read for their marks.
+
+    Raises:
+        OutputError: a file cannot be read.
+    """
+    known = known or {}
+    with output_errors(work):
+        unknown = [name for name in file_names(work) if name not in known]
+        with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
+            marks = pool.map(lambda name: ((work / name).stat().st_size, file_sha256(work / name)), unknown)
+            files = {**dict(zip(unknown, marks, strict=True)), **known}
+    manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
+    return (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
+
+
 def publish(
     work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
 ) -> None:
     """Move the result in ``work`` to ``folder``, in place of an earlier one, and write the manifest last.
 
-    ``known``: files, by name, that need not be read for their marks.
-
     Raises:
         OutputError: see `check_target`; or nothing can be written there.
     """
     check_target(folder)
-    known = known or {}
+    manifest = manifest_of(work, key, result, known)
     with output_errors(folder):
-        names = sorted(path.relative_to(work).as_posix() for path in _files(work))
-        # First what tells the folder as ours, should the move be cut short.
-        names.sort(key=lambda name: name != RUN_NAME)
-        files = {**_read_marks(work, [name for name in names if name not in known]), **known}
+        names = file_names(work)
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         for path in _own_files(folder) if _is_ours(folder) else ():
             # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
@@ -126,20 +143,19 @@ def publish(
             place.mkdir(parents=True, exist_ok=True)
         for name in names:
             (work / name).replace(folder / name)
-    manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
-    replace_json(folder / MANIFEST_NAME, manifest)
+    replace_file(folder / MANIFEST_NAME, lambda file: file.write(manifest))
 
 
-def _read_marks(folder: Path, names: Sequence[str]) -> dict[str, Mark]:
-    with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-        marks = pool.map(lambda name: ((folder / name).stat().st_size, file_sha256(folder / name)), names)
-        return dict(zip(names, marks, strict=True))
+def file_names(folder: Path) -> list[str]:
+    """Names, relative to it, of all files of a folder: first what tells whose it is, should a move be cut short."""
+    names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
+    return sorted(names, key=lambda name: name != RUN_NAME)
 
 
 def check_target(folder: Path) -> None:
     """Raises OutputError if ``folder`` holds something that was not written by this program."""
     with output_errors(folder):
-        if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        if folder.is_dir() and any(p.name != LOCK_NAME for p in folder.iterdir()) and not _is_ours(folder):
             raise OutputError(f"{folder} holds other files: move them away, or choose another folder with -o")
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file: move it away, or choose another folder with -o")
@@ -160,7 +176,7 @@ def _is_ours(folder: Path) -> bool:
 def is_own_record(data: bytes) -> bool:
     """Whether the content of one of the files called as in `SIGNS` was written by this program."""
     try:
-        record = json.loads(data)
+        record = parse_json(data)
     except ValueError:
         return False
     return isinstance(record, dict) and record.get("program") == PROGRAM
@@ -181,13 +197,18 @@ def remove_result(folder: Path) -> None:
         OutputError: a file cannot be removed.
     """
     with output_errors(folder):
-        if not folder.is_dir():
+        if not is_real_folder(folder):
             return
         for path in _own_files(folder):
             path.unlink(missing_ok=True)
         for place in (folder / DEPTH_FOLDER, folder):
-            if place.is_dir() and not any(place.iterdir()):
+            if is_real_folder(place) and not any(place.iterdir()):
                 place.rmdir()
+
+
+def is_real_folder(path: Path) -> bool:
+    """Whether a folder is here itself: what a link leads to is not ours to remove."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -196,8 +217,9 @@ def _own_files(folder: Path) -> Iterator[Path]:
         yield folder / name
         yield folder / (name + PART_SUFFIX)
     depth = folder / DEPTH_FOLDER
-    if depth.is_dir():
+    if is_real_folder(depth):
         yield from [path for path in depth.iterdir() if OWN_DEPTH.fullmatch(path.name)]
+    yield folder / LOCK_NAME
     yield folder / (RUN_NAME + PART_SUFFIX)
     yield folder / RUN_NAME
 

@@ -5,15 +5,17 @@ All nodes need the package and the same view of the scenes and of the results' f
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stream_recon.app.batch.scene_run import run_unit
 from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
-from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS
+from stream_recon.app.batch.workers import POLL_SECONDS
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.spare_cores import beginning_with
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -41,14 +43,17 @@ class RayPool:
         self._address = address
         self._actors = actors
 
+    def begin(self, units: int) -> None:
+        """Nothing: how many actors there will be depends on the cluster."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`. Also raises ResourceError where no cluster answers."""
         self._connect()
         try:
-            self._todo = deque(units)
-            self._attempts = dict.fromkeys((unit.name for unit in units), 0)
-            self._on_event = on_event
-            self._work(stop)
+            self._work(Todo(units, on_event), stop)
         finally:
             self._ray.shutdown()
 
@@ -62,10 +67,10 @@ class RayPool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ResourceError(f"no Ray cluster at {self._address}: {error}") from error
 
-    def _work(self, stop: StopRequest) -> None:
+    def _work(self, todo: Todo, stop: StopRequest) -> None:
         resources = self._ray.cluster_resources()
         gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
-        count = min(self._actors or max(gpus, 1), len(self._todo))
+        count = min(self._actors or max(gpus, 1), len(todo))
         share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
         needs = {"num_gpus": 1 if gpus else 0, "num_cpus": share}
         # A second thread answers how far the first one is.
@@ -79,50 +84,45 @@ class RayPool:
 
         for _ in range(count):
             begin()
-        stopping = False
         asked: dict[Any, Any] = {}
 
         def at_work() -> bool:
-            return any(unit is not None for _, unit in busy.values()) or (bool(self._todo) and not stopping)
+            return bool(todo) or any(unit is not None for _, unit in busy.values())
 
         while at_work() and not stop.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, unit = busy.pop(answer)
-                if not self._answered(answer, unit):
+                if not self._answered(answer, unit, todo):
                     # One that only cannot be reached must not publish what its successor does again.
                     self._ray.kill(actor)
                     begin()
                     continue
-                stopping |= self._disk_full
-                if self._todo and not stopping:
-                    following = self._todo.popleft()
-                    self._attempts[following.name] += 1
+                if todo:
+                    following = todo.take()
                     busy[actor.run.remote(following)] = (actor, following)
-            self._ask(asked, {unit.name: actor for actor, unit in busy.values() if unit is not None})
+            self._ask(asked, {unit.name: actor for actor, unit in busy.values() if unit is not None}, todo)
         for actor, _ in busy.values():
             self._ray.kill(actor)
 
-    def _answered(self, answer: Any, unit: Unit | None) -> bool:
+    def _answered(self, answer: Any, unit: Unit | None, todo: Todo) -> bool:
         """Take an actor's answer; False if the actor is lost."""
-        self._disk_full = False
         try:
             outcome = self._ray.get(answer)
         except self._ray.exceptions.RayActorError as error:
             if unit is None:
                 raise ResourceError(f"a Ray actor died while it loaded the model: {_last_line(error)}") from error
             logger.warning("lost a Ray actor, %s is done again: %s", unit.name, _last_line(error))
-            self._again(unit)
+            todo.lost(unit, f"its Ray actor was lost {MAX_ATTEMPTS} times")
             return False
         except self._ray.exceptions.RayTaskError as error:
             raise ResourceError(f"a Ray actor cannot load the model: {_last_line(error)}") from error
         if isinstance(outcome, StreamReconError):
             raise outcome
         if outcome is not None:
-            self._disk_full = outcome.status == "disk full"
-            self._on_event(outcome)
+            todo.tell(outcome)
         return True
 
-    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any]) -> None:
+    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any], todo: Todo) -> None:
         """Pass on how far actors are, and ask again those that have told; ``asked``: by answer, ``busy``: by unit."""
         told = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []
         for answer in told:
@@ -133,16 +133,10 @@ class RayPool:
                 # What became of its unit, the answer to that says.
                 continue
             if event is not None and event.name in busy:
-                self._on_event(event)
+                todo.tell(event)
         for actor in busy.values():
             if actor not in asked.values():
                 asked[actor.progress.remote()] = actor
-
-    def _again(self, unit: Unit) -> None:
-        if self._attempts[unit.name] < MAX_ATTEMPTS:
-            self._todo.appendleft(unit)
-        else:
-            self._on_event(Outcome(unit.name, "failed", reason=f"its Ray actor was lost {MAX_ATTEMPTS} times"))
 
 
 def _last_line(error: Exception) -> str:
@@ -155,8 +149,7 @@ class SceneActor:
     """Lives on some node, with the model."""
 
     def __init__(self, loader: ModelLoader, store: Store, threads: int) -> None:
-        # Read by torch when it is imported, with the model.
-        os.environ["OMP_NUM_THREADS"] = str(threads)
+        self._threads = threads
         self._loader = loader
         self._store = store
         self._progress: UnitProgress | None = None
@@ -164,7 +157,9 @@ class SceneActor:
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
         try:
-            with memory_errors():
+            # Torch is imported with the model. Ray sets a number of its own, by CPUs asked for.
+            os.environ.pop("OMP_NUM_THREADS", None)
+            with beginning_with(self._threads), memory_errors():
                 self._engine = self._loader.load()
         except StreamReconError as error:
             return error
@@ -172,7 +167,7 @@ class SceneActor:
 
     def run(self, unit: Unit) -> Outcome:
         """Do a unit."""
-        return self._store.reconstruct(self._engine, unit, lambda frames: self._note(unit, frames))
+        return run_unit(self._engine, unit, self._store, lambda frames: self._note(unit, frames))
 
     def progress(self) -> UnitProgress | None:
         """How far the unit under way is; None before the first one."""

@@ -4,8 +4,8 @@ As in a folder, the manifest is written last: what a killed worker has uploaded 
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +15,22 @@ from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
     SIGNS,
     Check,
+    Mark,
     check_content,
+    file_names,
     is_own_name,
     is_own_record,
+    manifest_of,
 )
 from stream_recon.app.batch.remote_files import RemoteFiles
 from stream_recon.app.batch.remote_lock import remote_lock
-from stream_recon.app.batch.scene_run import guarded, reconstruct_unit
-from stream_recon.app.batch.stitch import stitch
-from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Outcome, SceneEngine, Unit
 from stream_recon.app.output.depth import DEPTH_FOLDER
+from stream_recon.app.output.files import output_errors
 from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
+
+TEMPORARY = "stream-recon-"
+"""Begins the names of temporary folders."""
 
 
 @dataclass(frozen=True)
@@ -63,33 +67,49 @@ class RemoteStore:
             return Check(None, "unfinished" if sizes else "not there")
         return check_content(manifest, key, sizes, lambda file: self._files.sha256(f"{name}/{file}"))
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
-        def work() -> dict[str, Any]:
-            self._check_target(unit.name)
-            with tempfile.TemporaryDirectory(prefix="stream-recon-") as folder:
-                result = reconstruct_unit(engine, unit, Path(folder), on_frames)
-                self._publish(Path(folder), unit.name)
-            return result
+    def check_target(self, name: str) -> None:
+        if self._files.sizes(name) and not any(
+            is_own_record(self._files.read(f"{name}/{sign}") or b"") for sign in SIGNS
+        ):
+            raise OutputError(f"{self.place(name)} holds other files: move them away, or choose another -o")
 
-        return guarded(unit.name, work)
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        with output_errors(Path(tempfile.gettempdir())):
+            folder = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
+        with folder as path:
+            yield Path(path)
 
-    def stitch(self, unit: Unit, windows: Sequence[Unit], model: Model) -> Outcome:
-        def work() -> dict[str, Any]:
-            self._check_target(unit.name)
-            with tempfile.TemporaryDirectory(prefix="stream-recon-") as folder:
-                for window in windows:
-                    self._files.download(window.name, list(self._files.sizes(window.name)), Path(folder, window.name))
-                result = stitch(unit, windows, Path(folder), model)
-                self._publish(Path(folder), unit.name)
-            self.clear_windows(unit.name)
-            return result
+    def publish(
+        self,
+        work: Path,
+        name: str,
+        key: Mapping[str, Any],
+        result: Mapping[str, Any],
+        known: Mapping[str, Mark] | None = None,
+    ) -> None:
+        self.check_target(name)
+        manifest = manifest_of(work, key, result, known)
+        # The sign of whose folder it is stays until a new one replaces it.
+        old = [file for file in self._files.sizes(name) if is_own_name(file) and file != RUN_NAME]
+        self._remove_own(name, old)
+        self._files.upload(work, name, [RUN_NAME])
+        self._files.upload(work, name, [file for file in file_names(work) if file != RUN_NAME])
+        self._files.write(f"{name}/{MANIFEST_NAME}", manifest)
 
-        return guarded(unit.name, work)
+    @contextmanager
+    def fetch(self, name: str) -> Iterator[Path | None]:
+        files = list(self._files.sizes(name))
+        if MANIFEST_NAME not in files:
+            yield None
+            return
+        with self.workspace() as folder:
+            self._files.download(name, files, folder / name)
+            yield folder / name
 
-    def clear_windows(self, name: str) -> None:
-        parent = f"{WINDOWS_FOLDER}/{name}"
-        # Below it: the window's number, and what a run writes.
-        self._remove_own(parent, [file for file in self._files.sizes(parent) if is_own_name(file.partition("/")[2])])
+    def remove(self, name: str) -> None:
+        # Below it: a folder for each result, and what a run writes.
+        self._remove_own(name, [file for file in self._files.sizes(name) if is_own_name(file.partition("/")[2])])
 
     def clear_work(self) -> None:
         """Temporary folders are gone with their workers' machines at the latest; nothing of them is here."""
@@ -103,28 +123,6 @@ class RemoteStore:
             return self._files.read(f"{name}/{DEPTH_FOLDER}/{frames[len(frames) // 2]}") if frames else None
         except OutputError:
             return None
-
-    def _check_target(self, name: str) -> None:
-        """Raises OutputError if there are files under that name that were not written by this program."""
-        if self._files.sizes(name) and not any(
-            is_own_record(self._files.read(f"{name}/{sign}") or b"") for sign in SIGNS
-        ):
-            raise OutputError(f"{self.place(name)} holds other files: move them away, or choose another -o")
-
-    def _publish(self, local: Path, name: str) -> None:
-        """Upload a finished result in place of an earlier one. Raises OutputError."""
-        source = local / name
-        if not (source / MANIFEST_NAME).is_file():
-            # A window beyond the end of its video.
-            return
-        self._check_target(name)
-        new = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
-        # The sign of whose folder it is stays until a new one replaces it.
-        old = [file for file in self._files.sizes(name) if is_own_name(file) and file != RUN_NAME]
-        self._remove_own(name, old)
-        self._files.upload(source, name, [RUN_NAME])
-        self._files.upload(source, name, [file for file in new if file not in SIGNS])
-        self._files.upload(source, name, [MANIFEST_NAME])
 
     def _remove_own(self, folder: str, files: Sequence[str]) -> None:
         """Manifests first: what is half removed must not count."""

@@ -3,14 +3,25 @@
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.scene_run import guarded
+from stream_recon.app.batch.stitch import stitch
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
-from stream_recon.app.batch.units import Event, Model, ModelLoader, Outcome, Unit, UnitProgress, longest_first
+from stream_recon.app.batch.units import (
+    Event,
+    Model,
+    ModelLoader,
+    Outcome,
+    Unit,
+    UnitProgress,
+    longest_first,
+    windows_folder,
+)
 from stream_recon.app.batch.windows import window_units
 from stream_recon.app.batch.workers import Pool
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
@@ -41,16 +52,16 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
         StreamReconError: the model cannot be loaded.
     """
-    model = loader.describe()
-    with batch.store.lock(), stop_on_signals() as stop:
+    loader.check()
+    with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
+        stack.callback(pool.end)
+        # Workers load the model while its file is hashed here, and finished results are checked.
+        pool.begin(len(batch.scenes) * batch.split)
+        model = loader.describe()
         batch.store.clear_work()
         run = _Run(batch, model, listener)
         try:
             run.work(pool, stop)
-            if run.disk_full is not None:
-                raise OutputError(
-                    f"{run.disk_full}. The disk is full: make room, then the same command goes on from there"
-                )
         except BaseException:
             # On a full disk the summary of the scenes so far may not fit either.
             with suppress(OutputError):
@@ -68,7 +79,8 @@ class _Run:
         self._store = batch.store
         self._model = model
         self._listener = listener
-        self.disk_full: str | None = None
+        self._disk_full: str | None = None
+        """What could not be written for want of room; nothing is begun after that."""
         self._begun = time.monotonic()
         self._written = 0.0
         self._units = {unit.name: unit for unit in batch.units(model)}
@@ -86,7 +98,11 @@ class _Run:
         return replace(row, status="done", resumed=True, result=check.result, reason="")
 
     def work(self, pool: Pool, stop: StopRequest) -> None:
-        """Everything that is not done, unless ``stop`` is requested or the disk is full."""
+        """Everything that is not done, until ``stop`` is requested.
+
+        Raises:
+            OutputError: the disk is full.
+        """
         todo = [unit for name, unit in self._units.items() if self._rows[name].status != "done"]
         units, refused = [], []
         for unit in todo:
@@ -98,14 +114,25 @@ class _Run:
         for outcome in refused:
             self._settle(outcome)
         if units:
-            pool.run(longest_first(units), self._on_event, stop)
+            self._share_out(units, pool, stop)
         for name, windows in self._windows.items():
-            if stop.requested or self.disk_full is not None:
+            if stop.requested:
                 return
             self._join(name, windows, pool, stop)
         for name, row in self._rows.items():
             if row.status == "done":
-                self._store.clear_windows(name)
+                self._store.remove(windows_folder(name))
+
+    def _share_out(self, units: list[Unit], pool: Pool, stop: StopRequest) -> None:
+        pool.run(longest_first(units), self._on_event, stop)
+        self._check_room()
+
+    def _check_room(self) -> None:
+        """Raises OutputError once something did not fit."""
+        if self._disk_full is not None:
+            raise OutputError(
+                f"{self._disk_full}. The disk is full: make room, then the same command goes on from there"
+            )
 
     def _parts(self, unit: Unit) -> list[Unit]:
         """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""
@@ -133,7 +160,7 @@ class _Run:
     def _note_window(self, outcome: Outcome) -> None:
         name = next(scene for scene, windows in self._windows.items() if outcome.name in [w.name for w in windows])
         if outcome.status == "disk full":
-            self.disk_full = outcome.reason
+            self._disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
             self._windows_failed.setdefault(name, f"window {number}: {outcome.reason}")
@@ -142,26 +169,27 @@ class _Run:
         outcome = self._joined(name, windows)
         if outcome.misplaced:
             logger.warning("%s: %s; reading it through", name, outcome.reason)
-            self._store.clear_windows(name)
+            self._store.remove(windows_folder(name))
             windows = [replace(window, read_through=True) for window in windows]
-            pool.run(longest_first(windows), self._on_event, stop)
-            if stop.requested or self.disk_full is not None:
+            self._share_out(windows, pool, stop)
+            if stop.requested:
                 return
             outcome = self._joined(name, windows)
         self._settle(outcome)
+        self._check_room()
 
     def _joined(self, name: str, windows: list[Unit]) -> Outcome:
         failed = self._windows_failed.get(name)
         if failed is not None:
             return Outcome(name, "failed", reason=failed)
-        return self._store.stitch(self._units[name], windows, self._model)
+        return guarded(name, lambda: stitch(self._units[name], windows, self._store, self._model))
 
     def _settle(self, outcome: Outcome) -> None:
         """A scene has come to its end."""
         if outcome.status == "interrupted":
             return
         if outcome.status == "disk full":
-            self.disk_full = outcome.reason
+            self._disk_full = outcome.reason
             return
         row = replace(self._rows[outcome.name], status=outcome.status, reason=outcome.reason, result=outcome.result)
         self._rows[outcome.name] = row

@@ -3,22 +3,24 @@
 import dataclasses
 import errno
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.manifest import check_target, publish, remove_result
 from stream_recon.app.batch.seams import MisplacedError
-from stream_recon.app.batch.units import WORK_FOLDER, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.units import Outcome, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.output.files import output_errors
+from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,14 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class UnitInterruptedError(Exception):
     """Ctrl-C came while a unit was under way."""
+
+
+def run_unit(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> Outcome:
+    """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
+
+    ``on_frames`` is called with the number of frames written, from another thread.
+    """
+    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames))
 
 
 def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
@@ -54,25 +64,23 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Callable[[int], None]) -> dict[str, Any]:
-    """Reconstruct a unit into its folder within ``out``; gives what its manifest records.
-
-    ``on_frames`` is called with the number of frames written, from another thread.
+def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> dict[str, Any]:
+    """Gives what the manifest records.
 
     Raises:
         UnitInterruptedError: Ctrl-C came meanwhile.
         StreamReconError: no frame can be read, or nothing written.
     """
-    check_target(out / unit.name)
+    store.check_target(unit.name)
     # The windows of a split scene are measured once they are joined.
     gatherer = Gatherer(unit.scene.truth() if unit.window is None else None, on_frames)
     begun = time.monotonic()
-    with open_unit(unit) as source, WorkFolder(out) as work:
+    with open_unit(unit) as source, store.workspace() as work:
         engine.reset()
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo.of(engine, source.name, options)
         try:
-            summary = reconstruct(source, engine, ResultWriter(work, info), gatherer)
+            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer])
         except InputError:
             if unit.window is None or has_frames(unit):
                 raise
@@ -80,9 +88,26 @@ def reconstruct_unit(engine: SceneEngine, unit: Unit, out: Path, on_frames: Call
             return {"frames": 0}
         if summary.interrupted:
             raise UnitInterruptedError
+        if unit.mapping == "full" and unit.window is None:
+            refine_scene(unit, work, gatherer)
         result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)
-        publish(work, out / unit.name, unit.key, result)
+        store.publish(work, unit.name, unit.key, result)
     return result
+
+
+def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
+    """Refine a scene's result before it is published.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: a file cannot be read or written.
+    """
+    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    with stop_on_signals() as stop:
+        try:
+            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+        except RefinementCancelledError as error:
+            raise UnitInterruptedError from error
 
 
 def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:
@@ -102,32 +127,3 @@ def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str)
         "figures": dataclasses.asdict(figures) if figures is not None else None,
         "plot": dataclasses.asdict(plot),
     }
-
-
-class WorkFolder:
-    """A new folder under ``OUT/.work``, gone at the end of the block with what a run wrote into it."""
-
-    def __init__(self, out: Path) -> None:
-        self._parent = out / WORK_FOLDER
-
-    def __enter__(self) -> Path:
-        """Raises OutputError."""
-        with output_errors(self._parent):
-            self._parent.mkdir(exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(dir=self._parent))
-        return self._folder
-
-    def __exit__(self, *_error: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def clear_work(out: Path) -> None:
-    """Remove what killed workers left. Only while the output is locked. Raises OutputError."""
-    work = out / WORK_FOLDER
-    with output_errors(work):
-        folders = [path for path in work.iterdir() if path.is_dir()] if work.is_dir() else []
-    for folder in folders:
-        remove_result(folder)
-    with output_errors(work):
-        if work.is_dir() and not any(work.iterdir()):
-            work.rmdir()

@@ -1,7 +1,7 @@
 """Windows of one video, each in a world of its own, brought into the first one's.
 
 Two neighbours share the frames of their overlap. The scale between them is the median over these frames of
-`worlds.depth_ratio`: the same picture, so no matching is needed. For the rest see `worlds.similarity_between`.
+`geometry.depth_ratio`: the same picture, so no matching is needed. For the rest see `transforms.align_poses`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from stream_recon.app.evaluation.metrics import Similarity
-from stream_recon.app.geometry import rotation_angle_deg
+from stream_recon.app.geometry import depth_ratio, moved
 from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.folder import ResultFolder, result_of
 from stream_recon.app.results import FrameResult
-from stream_recon.app.worlds import IDENTITY, composed, depth_ratio, moved, similarity_between
+from stream_recon.app.transforms import Similarity, align_poses, rotation_angle_deg
 from stream_recon.configs.errors import InputError
 
 THREADS = 8
@@ -36,7 +35,7 @@ class Seam:
     last: int
     frames: int
     scale: float
-    """Of the later window against the one before."""
+    """Scale of the later window against the one before."""
     scale_spread: float
     """Median deviation of the frames' own scales from it, as a share of it."""
     position_error: float
@@ -53,7 +52,7 @@ class Joined:
 
     windows: tuple[ResultFolder, ...]
     transforms: tuple[Similarity, ...]
-    """From each window's world to the first one's."""
+    """The way from each window's world to the first one's."""
     seams: tuple[Seam, ...]
 
     def frames(self) -> Iterator[tuple[int, Camera]]:
@@ -85,10 +84,10 @@ def join(windows: Sequence[ResultFolder]) -> Joined:
         InputError: a shared frame without depth.
         OutputError: a damaged result.
     """
-    transforms, seams = [IDENTITY], []
+    transforms, seams = [Similarity.identity()], []
     for before, after in pairwise(windows):
         similarity, seam = _align(before, after, transforms[-1].scale)
-        transforms.append(composed(transforms[-1], similarity))
+        transforms.append(transforms[-1] @ similarity)
         seams.append(seam)
     return Joined(tuple(windows), tuple(transforms), tuple(seams))
 
@@ -114,7 +113,7 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
     scale = float(np.median(scales))
     earlier = np.array([a.T_world_camera for a, _ in pairs])
     later = np.array([b.T_world_camera for _, b in pairs])
-    similarity = similarity_between(earlier, later, scale)
+    similarity = align_poses(later, earlier, scale)
     off = np.linalg.norm(similarity.apply(later[:, :3, 3]) - earlier[:, :3, 3], axis=1)
     error = float(np.sqrt(np.mean(off**2)))
     path = float(np.linalg.norm(np.diff(earlier[:, :3, 3], axis=0), axis=1).sum())

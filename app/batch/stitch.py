@@ -3,25 +3,25 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
-from stream_recon.app.batch.manifest import MANIFEST_NAME, publish, remove_result
-from stream_recon.app.batch.scene_run import WorkFolder, record_of
+from stream_recon.app.batch.scene_run import record_of, refine_scene
 from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.stitched_files import write_files
-from stream_recon.app.batch.units import WINDOWS_FOLDER, Model, Unit
+from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.units import Model, Unit, windows_folder
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.files import output_errors, replace_json
+from stream_recon.app.output.files import replace_json
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary, run_record
 from stream_recon.app.run.process_memory import peak_host_memory_mb
 from stream_recon.configs.errors import InputError
 
 
-def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict[str, Any]:
-    """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows' folders.
+def stitch(unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> dict[str, Any]:
+    """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows.
 
     Gives what the manifest records; ``seams`` says how well the windows fit, ``window_seconds`` and
     ``stitch_seconds`` how long each of them and the joining took.
@@ -30,13 +30,16 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
         StreamReconError: windows that share no frame, damaged results, no room.
     """
     begun = time.monotonic()
+    store.check_target(unit.name)
     truth = unit.scene.truth()
     gatherer = Gatherer(truth)
-    with WorkFolder(out) as work:
-        filled = [window for window in windows if (out / window.name / MANIFEST_NAME).is_file()]
+    with ExitStack() as stack:
+        work = stack.enter_context(store.workspace())
+        fetched = [stack.enter_context(store.fetch(window.name)) for window in windows]
+        filled = [folder for folder in fetched if folder is not None]
         if not filled:
             raise InputError(f"not one frame of {unit.scene.path} is readable")
-        joined = join([read_result(out / window.name) for window in filled])
+        joined = join([read_result(folder) for folder in filled])
         seams = [dataclasses.asdict(seam) for seam in joined.seams]
         runs = [window.run for window in joined.windows]
         options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
@@ -64,29 +67,17 @@ def stitch(unit: Unit, windows: Sequence[Unit], out: Path, model: Model) -> dict
             warning = f"it ends in window {len(filled)} of {len(windows)}: the others had no readable frame"
             summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
         replace_json(work / RUN_NAME, run_record(info, summary))
+        if unit.mapping == "full":
+            # Over the seams, too: windows that drifted apart are one again.
+            refine_scene(unit, work, gatherer)
         record = record_of(summary, gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitching, 3),
         }
-        publish(work, out / unit.name, unit.key, record, written.marks)
-    clear_windows(out, unit.name)
+        store.publish(work, unit.name, unit.key, record, written.marks)
+    store.remove(windows_folder(unit.name))
     return record
-
-
-def clear_windows(out: Path, name: str) -> None:
-    """Remove the results of a scene's windows, also of an earlier split that never came to its end.
-
-    Raises:
-        OutputError: they cannot be removed.
-    """
-    parent = out / WINDOWS_FOLDER / name
-    with output_errors(parent):
-        for window in [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []:
-            remove_result(window)
-        for place in (parent, parent.parent):
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
 
 
 def _summary(windows: Sequence[ResultFolder], cameras: Sequence[Camera], seconds: float) -> Summary:

@@ -1,18 +1,28 @@
 """Where the results of a batch go."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.batch.manifest import Check, check_manifest
-from stream_recon.app.batch.scene_run import clear_work, guarded, reconstruct_unit
-from stream_recon.app.batch.stitch import clear_windows, stitch
-from stream_recon.app.batch.units import Model, Outcome, SceneEngine, Unit
+from stream_recon.app.batch.manifest import (
+    MANIFEST_NAME,
+    Check,
+    Mark,
+    check_manifest,
+    check_target,
+    is_real_folder,
+    publish,
+    remove_result,
+)
 from stream_recon.app.output.depth import DEPTH_FOLDER
-from stream_recon.app.output.files import replace_file
+from stream_recon.app.output.files import output_errors, replace_file
+
+WORK_FOLDER = ".work"
 
 
 class Store(Protocol):
@@ -25,23 +35,47 @@ class Store(Protocol):
     def place(self, name: str) -> str:
         """Where a file or folder is, for people."""
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[object]:
         """Keep other batches out for the time of the block. Raises OutputError where one is at work."""
 
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
-        """See `check_manifest`."""
+        """See whether the result of that name is complete and what ``key`` describes; see `check_manifest`."""
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
-        """Do a unit; whatever goes wrong with it is the outcome's reason.
+    def check_target(self, name: str) -> None:
+        """Raises OutputError if something stands at that name that was not written by this program."""
 
-        ``on_frames`` is called with the number of frames written, from another thread.
+    def workspace(self) -> AbstractContextManager[Path]:
+        """A new folder of this machine to make a result in, gone at the end of the block with what was written there.
+
+        Raises:
+            OutputError: it cannot be made.
         """
 
-    def stitch(self, unit: Unit, windows: Sequence[Unit], model: Model) -> Outcome:
-        """Join the finished windows of a unit; see `stitch.stitch`."""
+    def publish(
+        self,
+        work: Path,
+        name: str,
+        key: Mapping[str, Any],
+        result: Mapping[str, Any],
+        known: Mapping[str, Mark] | None = None,
+    ) -> None:
+        """Put the result that was made in a workspace in its place, and its manifest last; see `manifest_of`.
 
-    def clear_windows(self, name: str) -> None:
-        """Remove the windows of the unit of that name. Raises OutputError."""
+        Raises:
+            OutputError: see `check_target`; or it cannot be written.
+        """
+
+    def fetch(self, name: str) -> AbstractContextManager[Path | None]:
+        """The files of a finished result in a folder of this machine, to read for the time of the block.
+
+        None where there is no finished result of that name.
+
+        Raises:
+            OutputError: it cannot be read.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove the results, finished or not, in the folders within the one of that name. Raises OutputError."""
 
     def clear_work(self) -> None:
         """Remove what killed workers left. Only while locked. Raises OutputError."""
@@ -66,23 +100,53 @@ class LocalStore:
     def place(self, name: str) -> str:
         return str(self.folder / name)
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[object]:
         return output_lock(self.folder)
 
     def check(self, name: str, key: Mapping[str, Any]) -> Check:
         return check_manifest(self.folder / name, key)
 
-    def reconstruct(self, engine: SceneEngine, unit: Unit, on_frames: Callable[[int], None]) -> Outcome:
-        return guarded(unit.name, lambda: reconstruct_unit(engine, unit, self.folder, on_frames))
+    def check_target(self, name: str) -> None:
+        check_target(self.folder / name)
 
-    def stitch(self, unit: Unit, windows: Sequence[Unit], model: Model) -> Outcome:
-        return guarded(unit.name, lambda: stitch(unit, windows, self.folder, model))
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        # Beside the results: from another file system they would have to be copied.
+        parent = self.folder / WORK_FOLDER
+        with output_errors(parent):
+            parent.mkdir(exist_ok=True)
+            work = Path(tempfile.mkdtemp(dir=parent))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
-    def clear_windows(self, name: str) -> None:
-        clear_windows(self.folder, name)
+    def publish(
+        self,
+        work: Path,
+        name: str,
+        key: Mapping[str, Any],
+        result: Mapping[str, Any],
+        known: Mapping[str, Mark] | None = None,
+    ) -> None:
+        publish(work, self.folder / name, key, result, known)
+
+    @contextmanager
+    def fetch(self, name: str) -> Iterator[Path | None]:
+        folder = self.folder / name
+        yield folder if (folder / MANIFEST_NAME).is_file() else None
+
+    def remove(self, name: str) -> None:
+        parent = self.folder / name
+        with output_errors(parent):
+            for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
+                remove_result(folder)
+            for place in (parent, parent.parent):
+                if place != self.folder and is_real_folder(place) and not any(place.iterdir()):
+                    place.rmdir()
 
     def clear_work(self) -> None:
-        clear_work(self.folder)
+        self.remove(WORK_FOLDER)
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(self.folder / name, lambda file: file.write(data))

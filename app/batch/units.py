@@ -9,34 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from stream_recon.app.commands.evaluate import keyframe_overrides
-from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.run.pipeline import FrameEngine
+from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.truth import Truth
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import Source
-from stream_recon.configs.errors import ConfigError, WeightsError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
+from stream_recon.configs.schema import Preset
+from stream_recon.models.embedded import file_sha256
 
 MAX_NAME_BYTES = 200
 """File systems end at 255; a number may follow."""
 RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
-WORK_FOLDER = ".work"
 WINDOWS_FOLDER = ".windows"
-
-
-class SceneEngine(FrameEngine, Protocol):
-    """What a worker needs of an engine."""
-
-    preset: Preset
-    weights_sha256: str
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def cache(self) -> str: ...
-
-    def reset(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +33,7 @@ class Model:
 
     @property
     def preset_tables(self) -> dict[str, Any]:
-        """As a JSON file gives them back: lists, not tuples."""
+        """The preset as a JSON file gives it back: lists, not tuples."""
         tables: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.preset)))
         return tables
 
@@ -61,8 +45,11 @@ class ModelLoader(Protocol):
     def uses_gpu(self) -> bool:
         """Whether it takes a GPU where there is one."""
 
+    def check(self) -> None:
+        """See at once whether there is such a model. Raises StreamReconError."""
+
     def describe(self) -> Model:
-        """Without loading it. Raises StreamReconError where it could not be loaded."""
+        """Without loading it, but by reading all of it. Raises StreamReconError where it could not be loaded."""
 
     def gpus(self) -> list[str]:
         """Names, as in CUDA_VISIBLE_DEVICES, of this machine's GPUs to share out; none for work on the CPU."""
@@ -70,36 +57,34 @@ class ModelLoader(Protocol):
     def prepare(self) -> None:
         """Do what of the loading needs no GPU and lasts: called in a process that is not told of its GPU yet."""
 
-    def load(self, weights_sha256: str | None = None) -> SceneEngine:
+    def load(self, weights_sha256: str | None = None) -> FrameEngine:
         """``weights_sha256``: of the weights on this machine, where it is known. Raises StreamReconError."""
 
 
 @dataclass(frozen=True)
 class EngineLoader:
-    """The program's engine; see `load_engine`."""
+    """The program's engine."""
 
-    preset: str
-    weights: Path | None
-    device: str
-    attention: AttentionChoice
-    keyframes: str | None
-    cache: CacheChoice = "full"
+    choice: ModelChoice
+
+    def check(self) -> None:
+        """Raises ConfigError, WeightsError."""
+        self._chosen()
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
-        weights = self.weights or EMBEDDED_WEIGHTS
-        preset = load_preset(self.preset, keyframe_overrides(self.keyframes))
-        if self.weights is None and preset.network != load_preset(EMBEDDED_PRESET).network:
-            raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")
-        if not weights.is_file():
-            raise WeightsError(f"no weights at {weights}: give a .safetensors file with --weights")
-        return Model(preset, file_sha256(weights), self.cache)
+        preset, weights = self._chosen()
+        return Model(preset, file_sha256(weights), self.choice.cache)
+
+    def _chosen(self) -> tuple[Preset, Path]:
+        return self.choice.load_preset(), self.choice.weights_file()
 
     @property
     def uses_gpu(self) -> bool:
-        return self.device != "cpu"
+        return self.choice.device != "cpu"
 
     def gpus(self) -> list[str]:
+        """GPUs that CUDA_VISIBLE_DEVICES names, else all; none where the choice or torch leaves the CPU alone."""
         if not self.uses_gpu:
             return []
         import torch
@@ -112,13 +97,8 @@ class EngineLoader:
     def prepare(self) -> None:
         import torch  # noqa: F401  # most of the seconds until the first frame; looks for no GPU
 
-    def load(self, weights_sha256: str | None = None) -> SceneEngine:
-        from stream_recon.app.engine.engine import load_engine
-
-        overrides = keyframe_overrides(self.keyframes)
-        return load_engine(
-            self.preset, self.weights, self.device, self.attention, overrides, self.cache, weights_sha256
-        )
+    def load(self, weights_sha256: str | None = None) -> FrameEngine:
+        return self.choice.load(weights_sha256)
 
 
 @dataclass(frozen=True)
@@ -129,25 +109,7 @@ class Window:
     last: int | None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which frames of each scene are taken."""
-
-    stride: int = 1
-    max_frames: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ConfigError(f"--stride must be at least 1, not {self.stride}")
-        if self.max_frames is not None and self.max_frames < 1:
-            raise ConfigError(f"--max-frames must be at least 1, not {self.max_frames}")
-
-    def count(self, frames: int | None) -> int | None:
-        """How many of ``frames`` are taken."""
-        if frames is None:
-            return self.max_frames
-        taken = -(-frames // self.stride)
-        return taken if self.max_frames is None else min(taken, self.max_frames)
+MappingChoice = Literal["full", "off"]
 
 
 class BatchScene(Protocol):
@@ -177,10 +139,12 @@ class Unit:
     name: str
     """Its result folder within OUT."""
     scene: BatchScene
-    choice: Choice
+    choice: FrameChoice
     key: dict[str, Any]
     """What its manifest has to say for a finished result to count; see `unit_key`."""
     window: Window | None = None
+    mapping: MappingChoice = "off"
+    """Whether the whole scene is refined once it is reconstructed."""
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
 
@@ -198,7 +162,7 @@ class Unit:
         return total if total is None or self.window is None else max(total - self.window.first, 1)
 
 
-def plan_units(root: Path, scenes: Sequence[BatchScene], choice: Choice, model: Model) -> list[Unit]:
+def plan_units(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Unit]:
     """One unit a scene, in the order of the scenes, each with a folder name of its own."""
     names = folder_names([scene.name for scene in scenes])
     return [
@@ -207,7 +171,7 @@ def plan_units(root: Path, scenes: Sequence[BatchScene], choice: Choice, model: 
     ]
 
 
-def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dict[str, Any]:
+def unit_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -> dict[str, Any]:
     """What decides a scene's result. Device and attention are left out: they change no more than its rounding."""
     path = scene.path
     key = {
@@ -218,7 +182,7 @@ def unit_key(root: Path, scene: BatchScene, choice: Choice, model: Model) -> dic
             "frames": scene.frames,
             "bytes": path.stat().st_size if path.is_file() else None,
         },
-        "options": dataclasses.asdict(choice),
+        "options": {"stride": choice.stride, "max_frames": choice.max_frames},
         "preset": model.preset_tables,
         "weights": model.weights_sha256,
     }
@@ -243,6 +207,11 @@ def folder_names(scene_names: Sequence[str]) -> list[str]:
         taken.add(name.casefold())
         names.append(name)
     return names
+
+
+def windows_folder(name: str) -> str:
+    """Where the windows of the scene with that result folder are kept until they are joined."""
+    return f"{WINDOWS_FOLDER}/{name}"
 
 
 def longest_first(units: Sequence[Unit]) -> list[Unit]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from stream_recon.app.batch.units import WINDOWS_FOLDER, Unit, Window
+from stream_recon.app.batch.units import Unit, Window, windows_folder
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
 
@@ -58,7 +58,7 @@ def window_units(unit: Unit, count: int) -> list[Unit]:
     return [
         dataclasses.replace(
             unit,
-            name=f"{WINDOWS_FOLDER}/{unit.name}/{number}",
+            name=f"{windows_folder(unit.name)}/{number}",
             window=window,
             key={**unit.key, "window": dataclasses.asdict(window)},
         )

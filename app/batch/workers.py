@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -13,17 +12,20 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from stream_recon.app.batch.orphans import live_with_parent
+from stream_recon.app.batch.scene_run import run_unit
 from stream_recon.app.batch.store import Store
+from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.spare_cores import beginning_with
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3
-"""A scene whose worker dies so often is given up: it may be the cause."""
 POLL_SECONDS = 0.2
+HASHED_ELSEWHERE = "hashed by another process"
+"""Instead of a digest of the weights, which a worker need not work out."""
 STOP_SECONDS = 20.0
 """Workers that have not stopped by then are killed."""
 PROGRESS_SECONDS = 0.25
@@ -31,6 +33,15 @@ PROGRESS_SECONDS = 0.25
 
 class Pool(Protocol):
     """Gets units done."""
+
+    def begin(self, units: int) -> None:
+        """Start what takes its time and needs no unit, where so many at most are to come: `run` follows, or `end`.
+
+        What goes wrong with it is said by `run`.
+        """
+
+    def end(self) -> None:
+        """Stop what was begun and not used. After `run` nothing is left to stop."""
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Take the units in their order; each but those never begun ends in one `Outcome`.
@@ -49,18 +60,22 @@ class SerialPool:
         self._loader = loader
         self._store = store
 
+    def begin(self, units: int) -> None:
+        """Nothing: the model is loaded when there is a unit."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
         with memory_errors():
             engine = self._loader.load(units[0].weights_sha256)
-        for unit in units:
-            if stop.requested:
-                return
-            outcome = self._store.reconstruct(engine, unit, _reporter(unit, on_event))
+        todo = Todo(units, on_event)
+        while todo and not stop.requested:
+            unit = todo.take()
+            outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell))
             stop.requested |= outcome.status == "interrupted"
-            on_event(outcome)
-            if outcome.status == "disk full":
-                return
+            todo.tell(outcome)
 
 
 def _reporter(unit: Unit, on_event: Callable[[Event], None]) -> Callable[[int], None]:
@@ -84,33 +99,41 @@ class ProcessPool:
         self._store = store
         self._count = workers
         self._context = multiprocessing.get_context("spawn")
+        self._begun: list[_Worker] = []
+        self._gpus: list[str] = []
+
+    def begin(self, units: int) -> None:
+        """Start workers, which load the model."""
+        new = [self._start(number) for number in range(len(self._begun), min(self._count, units))]
+        self._begun += new
+        if new:
+            # Looked up while the workers import what they need; that takes either side seconds.
+            self._gpus = self._loader.gpus()
+            for worker in new:
+                self._give_gpu(worker)
+
+    def end(self) -> None:
+        """See `Pool`."""
+        begun, self._begun = self._begun, []
+        self._end(begun)
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        self._todo = deque(units)
-        self._attempts = dict.fromkeys((unit.name for unit in units), 0)
-        self._on_event = on_event
-        self._stopping = False
-        self._weights_sha256 = units[0].weights_sha256
-        workers = [self._start(number) for number in range(min(self._count, len(units)))]
+        self._todo = Todo(units, on_event)
         try:
-            # Looked up while the workers import what they need; that takes either side seconds.
-            self._gpus = self._loader.gpus()
-            for worker in workers:
-                self._give_gpu(worker)
-            while any(worker.unit is not None for worker in workers) or (self._todo and not self._stopping):
+            self.begin(len(units))
+            while self._todo or any(worker.unit is not None for worker in self._begun):
                 if stop.requested:
                     break
-                wait([worker.pipe for worker in workers], POLL_SECONDS)
-                workers = [self._attend(worker) for worker in workers]
-            self._stopping = True
+                wait([worker.pipe for worker in self._begun], POLL_SECONDS)
+                self._begun = [self._attend(worker) for worker in self._begun]
         finally:
-            self._end(workers)
+            self.end()
 
     def _start(self, number: int) -> "_Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), self._weights_sha256)
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
@@ -129,9 +152,8 @@ class ProcessPool:
                 self._hear(worker, worker.pipe.recv())
         except (EOFError, OSError):
             return self._replace(worker)
-        if worker.ready and worker.unit is None and self._todo and not self._stopping:
-            worker.unit = self._todo.popleft()
-            self._attempts[worker.unit.name] += 1
+        if worker.ready and worker.unit is None and self._todo:
+            worker.unit = self._todo.take()
             try:
                 worker.pipe.send(worker.unit)
             except OSError:
@@ -144,16 +166,15 @@ class ProcessPool:
         if message is None:
             worker.ready = True
         elif isinstance(message, UnitProgress):
-            self._on_event(message)
+            self._todo.tell(message)
         else:
             assert isinstance(message, Outcome) and worker.unit is not None
             unit, worker.unit = worker.unit, None
             if message.status == "interrupted":
                 # Somebody told this worker, not us, to stop.
-                self._again(unit, "was stopped")
-                return
-            self._stopping |= message.status == "disk full"
-            self._on_event(message)
+                self._lost(unit, "was stopped")
+            else:
+                self._todo.tell(message)
 
     def _replace(self, worker: "_Worker") -> "_Worker":
         worker.process.join()
@@ -164,17 +185,14 @@ class ProcessPool:
         if not worker.ready:
             raise ResourceError(f"a worker {how} while it loaded the model: is there memory for so many --workers?")
         if worker.unit is not None:
-            self._again(worker.unit, how)
+            self._lost(worker.unit, how)
         successor = self._start(worker.number)
         self._give_gpu(successor)
         return successor
 
-    def _again(self, unit: Unit, how: str) -> None:
-        if self._attempts[unit.name] < MAX_ATTEMPTS:
-            self._todo.appendleft(unit)
-            return
+    def _lost(self, unit: Unit, how: str) -> None:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
-        self._on_event(Outcome(unit.name, "failed", reason=reason))
+        self._todo.lost(unit, reason)
 
     def _end(self, workers: "list[_Worker]") -> None:
         """Idle workers end at once, without taking the model down in order; busy ones tidy up, or are made to stop."""
@@ -201,18 +219,18 @@ class _Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, weights_sha256: str) -> None:
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
     """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
     live_with_parent()
-    # Read by torch when it is imported, which has not happened yet in a process just spawned.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     try:
         loader.prepare()
         gpu = pipe.recv()
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        with memory_errors():
-            engine = loader.load(weights_sha256)
+        # Torch is imported here; in a process just spawned it has not been yet.
+        with beginning_with(threads), memory_errors():
+            # It may be hashed meanwhile: each unit says the result.
+            engine = loader.load(weights_sha256=HASHED_ELSEWHERE)
     except StreamReconError as error:
         pipe.send(error)
         return
@@ -220,6 +238,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     try:
         while True:
             unit = pipe.recv()
-            pipe.send(store.reconstruct(engine, unit, _reporter(unit, pipe.send)))
+            engine.weights_sha256 = unit.weights_sha256
+            pipe.send(run_unit(engine, unit, store, _reporter(unit, pipe.send)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return

@@ -2,32 +2,38 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
 
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.progress import Progress, TaskID
 
-from stream_recon.app.datasets.sequence import TruthSequence, read_sequence
-from stream_recon.app.evaluation.scores import Errors, Evaluation, StreamEngine, evaluate_sequence, summarise
-from stream_recon.app.results import Frame, FrameResult
-from stream_recon.configs.errors import ConfigError, OutputError
+from stream_recon.app.commands.console import PlainConsole, wide_console
+from stream_recon.app.commands.error_table import error_table, summary_lines
+from stream_recon.app.commands.refine import MappingChoice
+from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.run_record import RunInfo
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult, PreparedFrame, Revision
+from stream_recon.app.run.interrupts import stop_on_signals
+from stream_recon.app.run.listeners import Stage
+from stream_recon.app.run.pipeline import Progress as RunProgress
+from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import InputError, OutputError
 
-COLUMNS = {
-    "ate_m": ("ATE", 4),
-    "ate_over_path": ("ATE/path", 4),
-    "rpe_trans_m": ("RPE trans", 4),
-    "rot_step_deg": ("RPE rot °", 2),
-    "tdir_deg": ("direction °", 1),
-    "absrel": ("AbsRel", 3),
-    "delta1": ("δ<1.25", 3),
-    "fov_error_deg": ("FoV °", 1),
-}
-"""Heading and decimals of each figure in the table. The path and the true rotation are in its title."""
 PIPE_WIDTH = 120
 """Columns of the table where the output is not a terminal, so that no figure is cut off."""
+MAX_PIXELS = 64_000_000
+"""So many true depths are compared exactly, in a gigabyte; of more a fair sample is."""
 
 
 def run(
@@ -35,12 +41,8 @@ def run(
     stride: int,
     frames: int | None,
     json_path: Path | None,
-    preset: str = "small",
-    weights: Path | None = None,
-    device: str = "auto",
-    attention: str = "auto",
-    keyframes: str | None = None,
-    cache: Literal["full", "fp8"] = "full",
+    model: ModelChoice,
+    mapping: MappingChoice = "full",
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -48,132 +50,140 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
-        preset, weights, device, attention, cache: see `load_engine`.
-        keyframes: ``flow``, ``every`` or a number N for every N-th frame; None leaves it to the preset.
+        mapping: whether results are refined before they are measured.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
     """
-    overrides = keyframe_overrides(keyframes)
-    opened = _unique_names([read_sequence(folder) for folder in sequences])
-    for sequence in opened:
-        sequence.used(stride, frames)
+    model.load_preset()  # a bad choice is told before anything is read
+    scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
-
-    from stream_recon.app.engine.engine import load_engine
-
-    engine = load_engine(
-        preset=preset,
-        weights=weights,
-        device=device,
-        attention=attention,  # type: ignore[arg-type]  # checked by the engine
-        overrides=overrides,
-        cache=cache,
-    )
-    evaluate_all(engine, opened, stride, frames, json_path)
+    evaluate_all(model.load(), scenes, stride, frames, json_path, mapping)
     return 0
 
 
+def _open(folder: Path, stride: int, frames: int | None) -> Scene:
+    """The sequence in a folder, of which all but the images was read once. Raises InputError, ConfigError."""
+    scene = Scene(folder.resolve().name, "sequence", folder, None)
+    scene.open(stride, frames).close()
+    return scene
+
+
 def evaluate_all(
-    engine: StreamEngine, sequences: list[TruthSequence], stride: int, limit: int | None, json_path: Path | None
+    engine: FrameEngine,
+    scenes: list[Scene],
+    stride: int,
+    limit: int | None,
+    json_path: Path | None,
+    mapping: MappingChoice = "off",
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
+    console = wide_console()
     evaluations: list[Evaluation] = []
-    for sequence in sequences:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            watched = _Watched(engine, progress, sequence.name, len(sequence.used(stride, limit)))
-            evaluation = evaluate_sequence(watched, sequence, stride, limit)
+    for scene in scenes:
+        with Progress(console=PlainConsole(stderr=True), transient=True) as bar:
+            show = partial(_show, bar, bar.add_task(scene.name, total=None))
+            evaluation = evaluate_scene(engine, scene, stride, limit, show, mapping)
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if json_path is not None:
             write_json(json_path, engine.weights_sha256, evaluations)
     for line in summary_lines(evaluations):
-        console.print(line, highlight=False)
+        console.print(line)
     return evaluations
 
 
-class _Watched:
-    """An engine whose results move a progress bar."""
-
-    def __init__(self, engine: StreamEngine, progress: Progress, name: str, total: int) -> None:
-        self.weights_sha256 = engine.weights_sha256
-        self._engine = engine
-        self._progress = progress
-        self._task = progress.add_task(name, total=total)
-
-    def reset(self) -> None:
-        self._engine.reset()
-
-    def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
-        for result in self._engine.stream(frames):
-            self._progress.advance(self._task)
-            yield result
+def _show(bar: Progress, task: TaskID, progress: RunProgress) -> None:
+    bar.update(task, completed=progress.frames, total=progress.frame_hint)
 
 
-def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
-    """Preset overrides for ``flow``, ``every`` or a number.
+def evaluate_scene(
+    engine: FrameEngine,
+    scene: Scene,
+    stride: int = 1,
+    limit: int | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
+    mapping: MappingChoice = "off",
+    stage: Stage | None = None,
+) -> Evaluation:
+    """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
+
+    ``stage``: as `reconstruct` has it.
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: stride or limit below 1.
+        InputError: an image or a truth file that cannot be read: figures over fewer frames would pass for better ones.
+        KeyboardInterrupt: Ctrl-C came meanwhile.
     """
-    if keyframes is None:
-        return {}
-    if keyframes in ("flow", "every"):
-        return {"stream.keyframes": keyframes}
-    if not keyframes.isdecimal() or int(keyframes) < 1:
-        raise ConfigError(f"keyframes must be flow, every or a number from 1, not {keyframes!r}")
-    return {"stream.keyframes": "interval", "stream.keyframe_interval": int(keyframes)}
+    truth = scene.truth()
+    gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
+    overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
+    engine.reset()
+    with scene.open(stride, limit) as source:
+
+        def watch(progress: RunProgress) -> None:
+            _check(source, gatherer)
+            if on_progress is not None:
+                on_progress(progress)
+
+        with ExitStack() as stack:
+            writer = None
+            if mapping == "full":
+                # On the disk, as for users: no sequence has to fit into memory.
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
+                writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
+            summary = reconstruct(source, engine, writer, [gatherer], watch, stage=overheard)
+            _check(source, gatherer)
+            if summary.interrupted:
+                raise KeyboardInterrupt
+            first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+            if writer is not None:
+                open_again = partial(scene.open, stride, limit)
+                with stop_on_signals() as stop:
+                    try:
+                        result = read_result(folder)
+                        refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+                    except RefinementCancelledError as error:
+                        raise KeyboardInterrupt from error
+            network = Errors.gathered(overheard.gatherer) if overheard is not None else first
+            ours = Errors.gathered(gatherer)
+    with scene.open(stride, limit) as frames:
+        rows = baseline_errors(gatherer, frames)
+    posed = len(gatherer.true_path())
+    return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
 
 
-def _unique_names(sequences: list[TruthSequence]) -> list[TruthSequence]:
+class OverheardStage:
+    """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
+
+    def __init__(self, stage: Stage, gatherer: Gatherer) -> None:
+        self.gatherer = gatherer
+        self._stage = stage
+
+    @property
+    def wants_grey(self) -> bool:
+        return self._stage.wants_grey
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        self.gatherer.add(result)
+        return self._stage.push(result, frame)
+
+    def finish(self) -> Sequence[FrameResult | Revision]:
+        return self._stage.finish()
+
+
+def _check(source: Source, gatherer: Gatherer) -> None:
+    if source.damaged:
+        raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
+    if gatherer.truth_error is not None:
+        raise InputError(gatherer.truth_error)
+
+
+def _unique_names(scenes: list[Scene]) -> list[Scene]:
     """Sequences whose folders have the same name are told apart by their whole path."""
-    names = [sequence.name for sequence in sequences]
-    return [dataclasses.replace(s, name=str(s.folder)) if names.count(s.name) > 1 else s for s in sequences]
-
-
-def error_table(evaluation: Evaluation) -> Table:
-    """The errors of one sequence: ours first, then the baselines'. A dash where there is no truth or no estimate."""
-    ours = evaluation.ours
-    title = f"{evaluation.name}: {ours.frames} frames, stride {evaluation.stride}"
-    if ours.path_m is not None:
-        title += f", path {ours.path_m:.3f}"
-    if ours.rot_moved_deg is not None:
-        title += f", {ours.rot_moved_deg:.2f}° turned a frame"
-    if 0 < evaluation.posed < ours.frames:
-        title += f", {ours.frames - evaluation.posed} frames without a true pose left out of the pose errors"
-    if not evaluation.posed:
-        title += ", no true poses"
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for heading, _ in COLUMNS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("ours", *_cells(ours), style="bold", end_section=True)
-    for name, errors in evaluation.baselines.items():
-        table.add_row(name.replace("_", " "), *_cells(errors))
-    return table
-
-
-def _cells(errors: Errors) -> list[str]:
-    values = [(getattr(errors, name), decimals) for name, (_, decimals) in COLUMNS.items()]
-    return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
-
-
-def summary_lines(evaluations: list[Evaluation]) -> list[str]:
-    """Ours against the best trivial baseline of each sequence, averaged over the sequences with truth."""
-    lines = []
-    for figure in ("ate_over_path", "absrel"):
-        summary = summarise(evaluations, figure)
-        if summary is not None:
-            share = f" ({summary.ours / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
-            lines.append(
-                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.ours:.4f}, "
-                f"best trivial baseline of each {summary.best_trivial:.4f}{share}"
-            )
-    return lines
+    names = [scene.name for scene in scenes]
+    return [dataclasses.replace(s, name=str(s.path)) if names.count(s.name) > 1 else s for s in scenes]
 
 
 def write_json(path: Path, weights_sha256: str, evaluations: list[Evaluation]) -> None:

@@ -8,12 +8,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.output.files import replace_file
 from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
-from stream_recon.app.planning.search import CACHE_DTYPES, Choice, Way, choices, parse_memory
+from stream_recon.app.planning.search import Choice, Way, choices, parse_memory
 from stream_recon.app.video.sources import open_source
-from stream_recon.cache.fp8_pages import FP8
-from stream_recon.cache.kernels.choose import supports_fp8
+from stream_recon.cache.kinds import CACHE_CHOICES, cache_kind
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
 from stream_recon.configs.schema import load_preset, preset_names
@@ -47,10 +47,10 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
         raise InputError(f"{name} sent no frame")
     height, width = frame.rgb.shape[:2]
     rates = measure_rates(device) if device else H200
-    kept_in = CACHE_DTYPES if device is None or supports_fp8(device) else CACHE_DTYPES[:1]
+    kept_in = [name for name in CACHE_CHOICES if device is None or cache_kind(name).runs_on(device)]
     found = choices(presets, (width, height), budget, rates, kept_in)
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:", markup=False)
+    out = PlainConsole(soft_wrap=True)
+    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
     out.print(_table(found))
     _print_notes(out, rates, found, measured=device is not None)
     if write:
@@ -75,16 +75,11 @@ def _table(found: list[Choice]) -> Table:
             way.preset.name,
             str(way.preset.stream.window),
             "x".join(map(str, way.image_size)),
-            _option(way),
+            way.cache,
             f"{choice.memory.total / 1e9:.1f} GB",
             f"{1 / choice.seconds:.0f}",
         )
     return table
-
-
-def _option(way: Way) -> str:
-    """Of ``--cache``."""
-    return "fp8" if way.cache_dtype == FP8 else "full"
 
 
 def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measured: bool) -> None:
@@ -93,7 +88,7 @@ def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measu
         f"Frames/s are expected of the network on an {rates.name} ({where}) once the window is full; reading, writing "
         "and the viewer come on top. Memory is the most that a stream of any length takes, CUDA's own share included."
     )
-    if not measured and any(_option(choice.way) == "fp8" for choice in found):
+    if not measured and any(choice.way.cache == "fp8" for choice in found):
         out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
 
 
@@ -104,12 +99,12 @@ def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
     if file is None and way.preset != original:
         stream, image = way.preset.stream, way.preset.image
         changed = {"window": stream.window, "special_budget": stream.special_budget}
-        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with", markup=False)
+        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with")
         tables = table_to_toml("stream", changed) + table_to_toml("image", dataclasses.asdict(image))
-        out.print(tables.rstrip(), markup=False)
+        out.print(tables.rstrip())
         command[-1] = "FILE.toml"
     if way.preset.network != load_preset(EMBEDDED_PRESET).network:
         command += ["--weights", "CHECKPOINT.safetensors"]
-    if _option(way) == "fp8":
-        command += ["--cache", "fp8"]
-    out.print(shlex.join(command), markup=False)
+    if way.cache != "full":
+        command += ["--cache", way.cache]
+    out.print(shlex.join(command))

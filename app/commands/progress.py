@@ -1,35 +1,50 @@
 """A bar in the terminal: frames, frames/s, keyframes, memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from stream_recon.app.run.pipeline import Progress
 
 
 def describe(progress: Progress) -> str:
-    """``12.3 FPS, 7 keyframes, 512 MB``, and the frames dropped if there are any."""
+    """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and why a new stretch began."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
-    return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}"
+    notice = f"; new stretch: {progress.notice}" if progress.notice else ""
+    return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}{notice}"
+
+
+class RunBar:
+    """One line for the frames, and a second one once the cloud is built anew after revisions."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        self._bar = bar
+        self._frames = bar.add_task("frames", total=None, detail="")
+        self._points: TaskID | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where the run is."""
+        self._bar.update(self._frames, completed=progress.frames, total=progress.frame_hint, detail=describe(progress))
+
+    def show_rebuild(self, done: int, total: int) -> None:
+        """Show how many frames' points are in place, of how many."""
+        if self._points is None:
+            self._points = self._bar.add_task("points", detail="")
+        self._bar.update(self._points, completed=done, total=total)
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """A function that shows a run's progress; on anything but a terminal only the last state is printed."""
+def progress_bar(console: Console) -> Iterator[RunBar]:
+    """Shows a run's progress; on anything but a terminal only the last state is printed."""
     columns = (
-        TextColumn("frames"),
+        TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[detail]}"),
     )
     with RichProgress(*columns, console=console, expand=True, refresh_per_second=5) as bar:
-        task = bar.add_task("frames", total=None, detail="")
-
-        def show(progress: Progress) -> None:
-            bar.update(task, completed=progress.frames, total=progress.frame_hint, detail=describe(progress))
-
-        yield show
+        yield RunBar(bar)

@@ -1,59 +1,41 @@
-"""What the commands do, once their options are parsed. Prints for the user."""
+"""The main job: a source reconstructed into a folder, with a live view. Prints for the user."""
 
 import dataclasses
 import re
+import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from stream_recon.app.commands.evaluate import keyframe_overrides
+from stream_recon.app.commands.console import PlainConsole
+from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
-from stream_recon.app.engine.engine import load_engine
+from stream_recon.app.commands.refine import MappingChoice, refined
+from stream_recon.app.commands.view import ViewerChoice
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.output.run_record import RunInfo, Summary, now_text
+from stream_recon.app.output.unfinished import Unfinished, read_unfinished
 from stream_recon.app.output.writer import ResultWriter, check_output
-from stream_recon.app.run.pipeline import Progress, reconstruct
+from stream_recon.app.results import Seam
+from stream_recon.app.run.pipeline import Before, Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
-from stream_recon.app.viewer.viewer import Viewer, view_results
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, load_preset
+from stream_recon.app.viewer.viewer import show_results
+from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.schema import Preset
+from stream_recon.configs.sizes import parse_size
 
-INTERRUPTED_EXIT_CODE = 130
-
-
-@dataclass(frozen=True)
-class FrameChoice:
-    """Which frames of a source; see `open_source`."""
-
-    stride: int = 1
-    fps: float | None = None
-    start: float | None = None
-    end: float | None = None
-    max_frames: int | None = None
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which network, and how it runs; see `load_engine`."""
-
-    preset: str
-    weights: Path | None
-    device: str
-    attention: AttentionChoice
-    keyframes: str | None
-    cache: CacheChoice = "full"
-
-
-@dataclass(frozen=True)
-class ViewerChoice:
-    host: str
-    port: int
-    keep_open: bool
-    """Serve on when the run is over, until Ctrl-C."""
+LONGEST_NAME = 80
+"""Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
 
 
 def reconstruct_source(
@@ -61,31 +43,55 @@ def reconstruct_source(
     *,
     output: Path | None,
     overwrite: bool,
+    resume: bool,
     frames: FrameChoice,
+    reconnect: float,
+    keep_depth: KeepDepth,
+    max_disk: str | None,
     model: ModelChoice,
     view: ViewerChoice | None,
+    mapping: MappingChoice = "full",
 ) -> int:
     """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
 
     Raises:
         StreamReconError: bad input, no room, no memory.
     """
-    out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, highlight=False)
-    overrides = keyframe_overrides(model.keyframes)
-    preset = load_preset(model.preset, overrides)
-    folder = output or default_output(spec, overwrite)
-    check_output(folder, overwrite)
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+    preset = model.load_preset()
+    limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
+    folder = output or default_output(spec, overwrite or resume)
+    unfinished = read_unfinished(folder) if resume else None
+    # A run that was cut off before its first result has left nothing to lose.
+    overwrite = overwrite or resume
+    if unfinished is None:
+        check_output(folder, overwrite)
     with ExitStack() as stack:
-        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
-        viewer = stack.enter_context(Viewer(preset.points, view.host, view.port)) if view else None
-        if viewer:
-            out.print(f"viewer: {viewer.url}")
+        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
+        if unfinished and source.live:
+            raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
+        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
+        lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
-            engine = load_engine(model.preset, model.weights, model.device, model.attention, overrides, model.cache)
+            engine = model.load()
         options = _options(spec, frames, model)
         info = RunInfo.of(engine, source.name, options)
-        writer = ResultWriter(folder, info, overwrite=overwrite)
-        out.print(f"result: {folder}", markup=False)
+        writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
+        out.print(f"result: {folder}")
+        if source.live:
+            out.print(_disk_outlook(folder, limit, preset))
+        before = None
+        if unfinished:
+            last = unfinished.last
+            if not source.resume(last.index, last.timestamp, len(unfinished.cameras)):
+                source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
+                source.resume_slowly(last.index, len(unfinished.cameras))
+            with memory_errors():
+                seam = engine.resume(unfinished.latest_keyframes(preset.stream.scale_frames))
+            before = _before(unfinished, seam)
+            out.print(f"resumed after frame {last.index}, {len(unfinished.cameras)} frames")
+            if viewer:
+                show_results(viewer, read_result(folder))
         with progress_bar(err) as show:
 
             def on_progress(progress: Progress) -> None:
@@ -93,40 +99,75 @@ def reconstruct_source(
                 if viewer:
                     viewer.status(describe(progress))
 
-            summary = reconstruct(source, engine, writer, viewer, on_progress)
+            listeners = [viewer] if viewer else []
+            paused = (lambda: viewer.paused) if viewer else None
+            summary = reconstruct(
+                source,
+                engine,
+                writer,
+                listeners,
+                on_progress,
+                paused=paused,
+                on_rebuild=show.show_rebuild,
+                before=before,
+            )
         _report(summary, out, err)
+        live = source.live
+        source.close()
+        refinement_stopped = False
+        if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+            result = read_result(folder)
+            open_again = partial(open_source, spec, **dataclasses.asdict(frames))
+            refinement_stopped = refined(result, open_again, out, err, listeners) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
+            viewer.offer_cloud(folder / POINTS_NAME)
             if view.keep_open:
                 out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
                 viewer.wait()
-    return INTERRUPTED_EXIT_CODE if summary.interrupted else 0
+    if summary.source_lost:
+        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
+    return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
 
 
-def view_folder(folder: Path, view: ViewerChoice) -> int:
-    """Show a result folder until Ctrl-C. Raises StreamReconError."""
-    out = Console(soft_wrap=True, highlight=False)
-    result = read_result(folder)
-    with Viewer(result.points, view.host, view.port) as viewer:
-        out.print(f"viewer: {viewer.url}")
-        state = ", interrupted" if result.run["interrupted"] else ""
-        viewer.status(f"{result.run['source']}{state}")
-        count = view_results(viewer, result)
-        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer", markup=False)
-        viewer.wait()
-    return 0
+def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
+    """What a source without an end will take of the disk, in one line."""
+    each = bytes_a_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
+    hour = 30 * 3600 * each / 1e9
+    free = shutil.disk_usage(folder).free / 1e9
+    bound = f"at most {limit.max_bytes / 1e9:g} GB (--max-disk)" if limit.max_bytes else f"no bound, {free:.0f} GB free"
+    return f"disk: about {hour:.1f} GB an hour at 30 frames/s and points as they come; {bound}"
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name too long
+        return False
+
+
+def _before(unfinished: Unfinished, seam: Seam) -> Before:
+    timings = unfinished.told("timings", dict)
+    seconds = timings.get("seconds", 0.0)
+    return Before(
+        frames=len(unfinished.cameras),
+        keyframes=unfinished.keyframes,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
+        resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+    )
 
 
 def default_output(spec: str, overwrite: bool) -> Path:
     """``NAME-recon`` in the current folder; the first of ``NAME-recon-2``, ... that is free unless ``overwrite``."""
     if ADDRESS.match(spec):
         name = urlsplit(spec).hostname or "stream"
-    elif not Path(spec).exists() and spec.isdecimal():
+    elif spec.isdecimal() and not Path(spec).exists():
         name = f"camera-{spec}"
     else:
         path = Path(spec).expanduser().resolve()
-        name = path.name if path.is_dir() else path.stem
-    base = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "stream"
+        name = path.name if _is_folder(path) else path.stem
+    base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:LONGEST_NAME] or "stream"
     folder, number = Path(f"{base}-recon"), 1
     while folder.exists() and not overwrite:
         number += 1
@@ -150,4 +191,4 @@ def _report(summary: Summary, out: Console, err: Console) -> None:
     if summary.latency_p50_ms is not None:
         speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
     counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
-    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}", markup=False)
+    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}")

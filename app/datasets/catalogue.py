@@ -8,6 +8,7 @@ from pathlib import Path
 from stream_recon.app.datasets import colmap, nerfstudio, plain, rgbd, rigs, rooms
 from stream_recon.app.datasets.frames import images_in
 from stream_recon.app.datasets.recording import Recording
+from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
 
 
@@ -20,17 +21,32 @@ class DatasetReader:
     files: str
     """The files that it is recognised by, and those it reads beside them, in one line."""
     recognise: Callable[[Path], bool]
-    count: Callable[[Path], int | None]
-    """Number of images, cheaply; None where that fails (reading the scene says why)."""
-    load: Callable[[Path], Recording] | None
-    """Read everything but the images; None for a video, which `open_source` reads."""
+    """May raise OSError for a folder that cannot be read."""
+    counter: Callable[[Path], int | None]
+    loader: Callable[[Path], Recording] | None
+    """None for a video, which `open_source` reads."""
+
+    def count(self, path: Path) -> int | None:
+        """Number of images, cheaply; None where that fails (reading the scene says why)."""
+        try:
+            with dataset_errors(path):
+                return self.counter(path)
+        except InputError:
+            return None
+
+    def load(self, path: Path) -> Recording:
+        """Read everything but the images.
+
+        Raises:
+            InputError: files that do not have the layout's form.
+        """
+        assert self.loader is not None, "a video has no files beside its frames"
+        with dataset_errors(path):
+            return self.loader(path)
 
 
-def _count_images(images: Callable[[Path], tuple[Path, ...]], path: Path) -> int | None:
-    try:
-        return len(images(path))
-    except InputError:
-        return None
+def _count_images(images: Callable[[Path], tuple[Path, ...]], path: Path) -> int:
+    return len(images(path))
 
 
 def _reader(

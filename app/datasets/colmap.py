@@ -14,8 +14,8 @@ from stream_recon.app.datasets.colmap_model import (
     read_points,
 )
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.sequence import DepthPoints
-from stream_recon.app.geometry import invert_pose
+from stream_recon.app.transforms import invert_pose
+from stream_recon.app.truth import DepthPoints
 from stream_recon.app.video.readers import IMAGE_SUFFIXES, natural_key
 from stream_recon.configs.errors import InputError
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.poses import FloatArray, from_quaternion
+from stream_recon.app.datasets.poses import from_quaternion
 from stream_recon.app.datasets.recording import PinholeCamera
-from stream_recon.app.datasets.text import content_lines, numbers, read_text
+from stream_recon.app.datasets.text import content_lines, numbers, read_text, whole_number
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.transforms import FloatArray
 from stream_recon.configs.errors import InputError
 
 MODELS = {
@@ -62,7 +63,8 @@ def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
         if len(words) < 5:
             raise InputError(f"{where}: 'number MODEL width height parameters' is wanted")
         key, width, height, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
-        cameras[int(key)] = _camera(words[1], (int(width), int(height)), values, where)
+        size = whole_number(width, where), whole_number(height, where)
+        cameras[whole_number(key, where)] = _camera(words[1], size, values, where)
     return cameras
 
 
@@ -108,8 +110,13 @@ def read_points(model: Path) -> SparsePoints:
     if (model / "points3D.bin").is_file():
         return _binary_points(_Bytes(model / "points3D.bin"))
     file = model / "points3D.txt"
-    rows = [numbers(line, f"{file} line {number}", 4) for number, line in content_lines(file)]
-    return SparsePoints.of((int(row[0]) for row in rows), (row[1:4] for row in rows))
+    keys, rows = [], []
+    for number, line in content_lines(file):
+        where = f"{file} line {number}"
+        key, *row = numbers(line, where, 4)[:4]
+        keys.append(whole_number(key, where))
+        rows.append(row)
+    return SparsePoints.of(keys, rows)
 
 
 class _Bytes:
@@ -145,8 +152,8 @@ class _Bytes:
 def _camera(model: str, size: tuple[int, int], values: list[float], where: str) -> PinholeCamera | None:
     if model not in {name for name, _ in MODELS.values()}:
         raise InputError(f"{where}: camera model {model} is not known")
-    if len(values) < dict(MODELS.values())[model] or min(size) <= 0 or values[0] <= 0:
-        raise InputError(f"{where}: too few parameters for {model}, or not above 0")
+    if len(values) < dict(MODELS.values())[model]:
+        raise InputError(f"{where}: too few parameters for {model}")
     if model in ONE_FOCAL_LENGTH:
         return PinholeCamera(Intrinsics(values[0], values[0], values[1], values[2]), size)
     if model in TWO_FOCAL_LENGTHS:
@@ -195,7 +202,7 @@ def _text_images(path: Path) -> Iterator[PosedImage]:
             raise InputError(f"{where}: its keypoints are not triples 'x y point'")
         rows = np.array(seen, dtype=np.float64).reshape(-1, 3)
         points = rows[:, 2].astype(np.int64)
-        yield _posed(words[9].strip(), int(values[8]), values[1:8], rows[:, :2], points, where)
+        yield _posed(words[9].strip(), whole_number(values[8], where), values[1:8], rows[:, :2], points, where)
         position += 2
 
 

@@ -18,6 +18,8 @@ from stream_recon.configs.errors import InputError
 SEPARATOR = "__"
 """Between the folders of a path in a scene's name."""
 LONGEST_NAME_BYTES = 200
+DEEPEST = 100
+"""Folders below the root: no data set is laid out so, and a tree without end would be searched without end."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +61,18 @@ class _Search:
     def __init__(self, readers: tuple[DatasetReader, ...], exclude: Collection[Path]) -> None:
         self._layouts = [reader for reader in readers if reader not in (VIDEO, IMAGES)]
         self._videos, self._images = VIDEO in readers, IMAGES in readers
-        self._seen = {path.resolve() for path in exclude}
+        self._seen = {identity for path in exclude if (identity := _identity(path)) is not None}
 
-    def below(self, folder: Path) -> Found:
-        """Scenes in a folder; one that cannot be read is passed over with a warning."""
-        real = folder.resolve()
-        if real in self._seen:
+    def below(self, folder: Path, depth: int = 0) -> Found:
+        """Scenes in a folder; one that cannot be read, or lies too deep, is passed over with a warning."""
+        identity = _identity(folder)
+        if identity in self._seen:
             return []
-        self._seen.add(real)
+        if depth > DEEPEST:
+            logger.warning("%s lies more than %d folders deep and is passed over", folder, DEEPEST)
+            return []
+        if identity is not None:
+            self._seen.add(identity)
         try:
             entries = sorted(folder.iterdir(), key=lambda entry: natural_key(entry.name))
             if all((folder / name).is_file() for name in (RUN_NAME, CAMERAS_NAME)):
@@ -84,10 +90,19 @@ class _Search:
             if entry.name.startswith("."):
                 continue
             if entry in folders:
-                inner += self.below(entry)
+                inner += self.below(entry, depth + 1)
             elif self._videos and VIDEO.recognise(entry):
                 inner.append((entry, VIDEO))
         return [(folder, IMAGES)] if own_images and _outnumbers(folder, inner) else inner
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The same for all names of one folder; None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _outnumbers(folder: Path, inner: Found) -> bool:

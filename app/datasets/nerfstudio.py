@@ -1,6 +1,5 @@
 """transforms.json of nerfstudio (and instant-ngp): camera-to-world matrices with OpenGL's camera axes."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.datasets.depth import DepthImages
-from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, FloatArray, rigid
+from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.text import read_text
+from stream_recon.app.datasets.text import read_json
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.transforms import FloatArray
 from stream_recon.app.video.readers import natural_key
 from stream_recon.configs.errors import InputError
 
@@ -26,11 +26,8 @@ def is_nerfstudio(path: Path) -> bool:
     return (path / "transforms.json").is_file()
 
 
-def count_nerfstudio(path: Path) -> int | None:
-    try:
-        return len(_frames(path)[1])
-    except InputError:
-        return None
+def count_nerfstudio(path: Path) -> int:
+    return len(_frames(path)[1])
 
 
 def load_nerfstudio(path: Path) -> Recording:
@@ -55,10 +52,7 @@ def load_nerfstudio(path: Path) -> Recording:
 
 def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     file = path / "transforms.json"
-    try:
-        table = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON: {error}") from error
+    table = read_json(file)
     frames = table.get("frames") if isinstance(table, dict) else None
     if not isinstance(frames, list) or not frames:
         raise InputError(f"{file} has no list of 'frames'")

@@ -5,8 +5,8 @@ from pathlib import Path
 from stream_recon.app.datasets.frames import has_images, images_in
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.sequence import read_sequence
-from stream_recon.app.video.readers import capture_frame_count, list_images, open_capture
-from stream_recon.configs.errors import InputError
+from stream_recon.app.video.captures import capture_frame_count, open_capture
+from stream_recon.app.video.readers import list_images
 
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".webm", ".wmv"}
@@ -36,10 +36,7 @@ def sequence_images(path: Path) -> tuple[Path, ...]:
 
 def count_video(path: Path) -> int | None:
     """The container's claim."""
-    try:
-        capture = open_capture(str(path), path.name)
-    except InputError:
-        return None
+    capture = open_capture(path, path.name)
     try:
         return capture_frame_count(capture)
     finally:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.text import number_rows, numbers, read_text
+from stream_recon.app.transforms import FloatArray, rotation_matrix
 from stream_recon.configs.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 ASSOCIATION_SECONDS = 0.02
 """Largest difference of timestamps that belong together, as in the tools of the TUM benchmark."""
@@ -35,20 +34,15 @@ def rigid(pose: FloatArray, where: str) -> FloatArray:
 
 
 def from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
-    """
+    """A pose [4, 4] of a position [3] and a quaternion [4] of any length.
+
     Raises:
-        InputError: the quaternion is zero.
+        InputError: the quaternion is zero, or one of the numbers inf or nan.
     """
-    norm = float(np.linalg.norm(xyzw))
-    if norm < 1e-6:
-        raise InputError(f"{where}: the quaternion is zero")
-    x, y, z, w = xyzw / norm
+    if not (1e-6 <= np.linalg.norm(xyzw) < np.inf and np.isfinite(translation).all()):
+        raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")
     pose = np.eye(4)
-    pose[:3, :3] = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
+    pose[:3, :3] = rotation_matrix(xyzw)
     pose[:3, 3] = translation
     return pose
 

@@ -1,61 +1,42 @@
-"""What a reader knows of one scene before any image is decoded, and the truth that an evaluation needs of it."""
+"""What a reader knows of one scene before any image is decoded: its images, times, poses, camera and depth."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.sequence import DepthMap, DepthPoints
+from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.truth import DepthTruth, Poses, Truth, no_depth
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
-
-DepthTruth = DepthMap | DepthPoints
-Poses = Mapping[int, NDArray[np.float64]]
 
 SAME_CAMERA_TOLERANCE = 0.05
 """Structure from motion fits each image's focal length anew; within this they are one lens."""
 
 
-def no_depth(index: int) -> DepthTruth | None:
-    """Depth of a scene that has none."""
-    return None
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What is known of a scene, by frame index as in `Frame.index`. Has all that `TruthSequence` gives to scores."""
-
-    source_size: tuple[int, int]
-    """Width and height of the images."""
-    poses: Poses
-    """Camera-to-world [4, 4], camera axes x right, y down, z forward; frames without a true pose are missing."""
-    intrinsics: Intrinsics | None
-    """In pixels of the images; pixel (0, 0) covers [0, 1) x [0, 1). None too where no pinhole describes the lens."""
-    metric: bool
-    """Lengths are metres; else in a unit of the scene's own (structure from motion)."""
-    has_depth: bool
-    read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
-
-    def depth(self, index: int) -> DepthTruth | None:
-        """Truth for one frame, read from its file; None where there is none.
-
-        Raises:
-            InputError: a depth file of the wrong form.
-        """
-        return self.read_depth(index)
-
-
 @dataclass(frozen=True)
 class PinholeCamera:
-    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there."""
+    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there.
+
+    Raises:
+        ValueError: a number that no camera has, such as nan.
+    """
 
     intrinsics: Intrinsics
     size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        k = self.intrinsics
+        if not (np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0 and k.fy > 0):
+            raise ValueError(f"a camera cannot have focal lengths {k.fx:g}, {k.fy:g} and centre {k.cx:g}, {k.cy:g}")
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     def at(self, size: tuple[int, int]) -> Intrinsics | None:
         """The same camera for images resized to (width, height); None where they were turned on their side."""
@@ -95,14 +76,14 @@ class Recording:
     metric: bool = True
     warnings: tuple[str, ...] = ()
 
-    def source(self, name: str, stride: int, max_frames: int | None) -> Source:
+    def source(self, name: str, choice: FrameChoice) -> Source:
         """The frames; see `Scene.open`."""
         times = self.timestamps
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
         reader = TimedImageReader(list(self.images), name, times)
         reader.warnings.extend(self.warnings)
-        return Source(reader, stride=stride, max_frames=max_frames)
+        return Source(reader, choice)
 
     def truth(self) -> Truth | None:
         """None where the files say nothing that an estimate could be compared with.
@@ -119,8 +100,13 @@ class Recording:
             intrinsics=None if self.camera is None else self.camera.at(size),
             metric=self.metric,
             has_depth=self.read_depth is not None,
-            read_depth=self.read_depth or no_depth,
+            read_depth=no_depth if self.read_depth is None else self._depth,
         )
+
+    def _depth(self, index: int) -> DepthTruth | None:
+        assert self.read_depth is not None
+        with dataset_errors(self.images[0].parent):
+            return self.read_depth(index)
 
 
 def image_size(images: Sequence[Path]) -> tuple[int, int]:

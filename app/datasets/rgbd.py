@@ -12,10 +12,11 @@ import numpy as np
 
 from stream_recon.app.datasets.depth import DepthImages
 from stream_recon.app.datasets.frames import TimedImages, in_time_order
-from stream_recon.app.datasets.poses import FloatArray, associate, read_tum_trajectory, rigid
+from stream_recon.app.datasets.poses import associate, read_tum_trajectory, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.text import content_lines, number_rows, timed_files
 from stream_recon.app.results import Intrinsics
+from stream_recon.app.transforms import FloatArray
 from stream_recon.app.video.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
@@ -61,12 +62,9 @@ def is_icl(path: Path) -> bool:
     return (path / "associations.txt").is_file() and (path / "rgb").is_dir() and not is_tum(path)
 
 
-def count_listed(name: str, path: Path) -> int | None:
+def count_listed(name: str, path: Path) -> int:
     """Lines of a list of images."""
-    try:
-        return len(content_lines(path / name))
-    except InputError:
-        return None
+    return len(content_lines(path / name))
 
 
 def load_tum(path: Path) -> Recording:

@@ -9,17 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from stream_recon.app.datasets.frames import TimedImages, frame_numbers, has_images, images_in, in_time_order
-from stream_recon.app.datasets.poses import (
-    FloatArray,
-    Trajectory,
-    from_quaternion,
-    read_pose_lines,
-    read_tum_trajectory,
-    rigid,
-)
+from stream_recon.app.datasets.poses import Trajectory, from_quaternion, read_pose_lines, read_tum_trajectory, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
+from stream_recon.app.transforms import FloatArray
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
@@ -58,11 +52,8 @@ def kitti_images(path: Path) -> tuple[Path, ...]:
     return images_in(path / _kitti_camera(path))
 
 
-def count_euroc(path: Path) -> int | None:
-    try:
-        return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
-    except InputError:
-        return None
+def count_euroc(path: Path) -> int:
+    return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
 
 
 def spires_images(path: Path) -> tuple[Path, ...]:

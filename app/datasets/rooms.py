@@ -4,7 +4,6 @@
 for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None of them has timestamps: frames count at 30 a second.
 """
 
-import json
 import math
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from stream_recon.app.datasets.frames import frame_numbers, has_images, images_i
 from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import number_rows, read_text
+from stream_recon.app.datasets.text import number_rows, read_json
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.video.readers import natural_key
 from stream_recon.configs.errors import InputError
@@ -100,10 +99,10 @@ def load_replica(path: Path) -> Recording:
 
 def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
     try:
-        table = json.loads(read_text(file))["camera"]
+        table = read_json(file)["camera"]
         values = [float(table[key]) for key in ("fx", "fy", "cx", "cy", "scale")]
         size = int(table["w"]), int(table["h"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise InputError(f"{file}: 'camera' with w, h, fx, fy, cx, cy and scale is wanted ({error})") from error
     if not all(math.isfinite(value) for value in values) or min(values[0], values[1], values[4], *size) <= 0:
         raise InputError(f"{file}: sizes, focal lengths and the depth scale must be above 0")

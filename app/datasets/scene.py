@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.datasets.catalogue import reader_named
-from stream_recon.app.datasets.recording import Truth
+from stream_recon.app.datasets.text import dataset_errors
+from stream_recon.app.truth import Truth
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import Source, open_source
-from stream_recon.configs.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,10 @@ class Scene:
             InputError: files of the scene that do not have their layout's form, or nothing to read.
             ConfigError: a stride or limit below 1.
         """
-        if stride < 1 or (max_frames is not None and max_frames < 1):
-            raise ConfigError("stride and number of frames must be at least 1")
-        load = reader_named(self.dataset).load
-        if load is None:
+        reader = reader_named(self.dataset)
+        if reader.loader is None:
             return open_source(str(self.path), stride=stride, max_frames=max_frames)
-        return load(self.path).source(self.name, stride, max_frames)
+        return reader.load(self.path).source(self.name, FrameChoice(stride, max_frames=max_frames))
 
     def truth(self) -> Truth | None:
         """What the scene's files know of its frames, None where that is nothing. Decodes one image, for its size.
@@ -51,5 +50,9 @@ class Scene:
         Raises:
             InputError: files of the scene that do not have their layout's form.
         """
-        load = reader_named(self.dataset).load
-        return None if load is None else load(self.path).truth()
+        reader = reader_named(self.dataset)
+        if reader.loader is None:
+            return None
+        recording = reader.load(self.path)
+        with dataset_errors(self.path):
+            return recording.truth()

@@ -14,71 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Frame, ImageTransform, Intrinsics
-from stream_recon.app.video.readers import list_images, read_image
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.app.datasets.text import dataset_errors, read_text
+from stream_recon.app.results import Frame, Intrinsics
+from stream_recon.app.truth import DepthMap, DepthPoints
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.frame_size import check_frame_size
+from stream_recon.app.video.readers import list_images, read_depth_image, read_image
+from stream_recon.configs.errors import InputError
 
 NOMINAL_FPS = 30.0
 """The layout holds no timestamps; frames are stamped as if taken at this rate."""
-DEPTH_RANGE_M = (0.1, 60.0)
-"""Metric truth outside of it is left out."""
 ROTATION_TOLERANCE = 0.01
 """How far a pose's axes may be from unit length."""
-
-
-@dataclass(frozen=True)
-class MatchedPixels:
-    """True depths and the network pixels that see the same points."""
-
-    z: NDArray[np.float64]  # [K]
-    rows: NDArray[np.intp]  # [K]
-    columns: NDArray[np.intp]  # [K]
-
-
-@dataclass(frozen=True)
-class DepthMap:
-    """Dense truth: depth in metres over the whole source image, at any resolution."""
-
-    metres: NDArray[np.floating]  # [H, W], 0 where unknown
-
-    def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The truth under each network pixel's centre, where it is known and in range."""
-        width, height = transform.network_size
-        left, top, _, _ = transform.crop
-        scale_x, scale_y = transform.scale
-        u = left + (np.arange(width) + 0.5) / scale_x
-        v = top + (np.arange(height) + 0.5) / scale_y
-        x = _cells(u, transform.source_size[0], self.metres.shape[1])
-        y = _cells(v, transform.source_size[1], self.metres.shape[0])
-        z = self.metres[y[:, None], x[None, :]]
-        rows, columns = np.nonzero((z > DEPTH_RANGE_M[0]) & (z < DEPTH_RANGE_M[1]))
-        return MatchedPixels(z[rows, columns].astype(np.float64), rows, columns)
-
-
-@dataclass(frozen=True)
-class DepthPoints:
-    """Sparse truth: points in source pixels with depth, in a unit of its own."""
-
-    uvz: NDArray[np.float64]  # [K, 3]
-
-    def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The points in front of the camera that fall on the network's image, with the pixel each lies in."""
-        width, height = transform.network_size
-        scale_x, scale_y = transform.scale
-        columns = np.floor((self.uvz[:, 0] - transform.crop[0]) * scale_x).astype(np.intp)
-        rows = np.floor((self.uvz[:, 1] - transform.crop[1]) * scale_y).astype(np.intp)
-        inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height) & (self.uvz[:, 2] > 0)
-        return MatchedPixels(self.uvz[inside, 2], rows[inside], columns[inside])
-
-
-def _cells(position: NDArray[np.floating], extent: int, cells: int) -> NDArray[np.intp]:
-    """Cell of a grid of ``cells`` over [0, extent) that each position lies in."""
-    found: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
-    return found
 
 
 @dataclass(frozen=True)
@@ -100,11 +50,8 @@ class TruthSequence:
         Raises:
             ConfigError: a stride or limit below 1.
         """
-        if stride < 1:
-            raise ConfigError(f"the stride must be at least 1, not {stride}")
-        if limit is not None and limit < 1:
-            raise ConfigError(f"the number of frames must be at least 1, not {limit}")
-        return list(range(0, len(self.images), stride))[:limit]
+        choice = FrameChoice(stride, max_frames=limit)
+        return list(range(0, len(self.images), choice.stride))[: choice.max_frames]
 
     def frame(self, position: int) -> Frame:
         """Read one image.
@@ -115,11 +62,7 @@ class TruthSequence:
         path = self.images[position]
         rgb = _read_rgb(path)
         size = (rgb.shape[1], rgb.shape[0])
-        if size != self.source_size:
-            raise InputError(
-                f"{path} is {size[0]}x{size[1]}, but {self.images[0].name} is "
-                f"{self.source_size[0]}x{self.source_size[1]}: images of a sequence must have one size"
-            )
+        check_frame_size(str(path), size, self.images[0].name, self.source_size)
         return Frame(position, position / NOMINAL_FPS, rgb)
 
     def depth(self, position: int) -> DepthMap | DepthPoints | None:
@@ -128,15 +71,19 @@ class TruthSequence:
         Raises:
             InputError: a depth file of the wrong form.
         """
-        stem = self.images[position].stem
+        with dataset_errors(self.folder):
+            return self._depth(self.images[position].stem)
+
+    def _depth(self, stem: str) -> DepthMap | DepthPoints | None:
         dense, sparse = self.folder / "depth" / f"{stem}.png", self.folder / "sparse" / f"{stem}.txt"
         if dense.is_file():
-            millimetres = cv2.imread(str(dense), cv2.IMREAD_UNCHANGED)
-            if millimetres is None or millimetres.dtype != np.uint16 or millimetres.ndim != 2:
+            millimetres = read_depth_image(dense)
+            if millimetres is None:
                 raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
             return DepthMap(millimetres.astype(np.float32) / 1000)
         if sparse.is_file():
-            return DepthPoints(np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3))
+            points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
+            return DepthPoints(points[np.isfinite(points).all(axis=1)])
         return None
 
 
@@ -157,15 +104,15 @@ def read_sequence(folder: Path) -> TruthSequence:
         )
     first = _read_rgb(images[0])
     size = (first.shape[1], first.shape[0])
-    poses = _read_poses(folder / "poses.txt", images)
-    return TruthSequence(
-        name=folder.resolve().name,
-        folder=folder,
-        images=images,
-        source_size=size,
-        poses=poses,
-        intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
-    )
+    with dataset_errors(folder):
+        return TruthSequence(
+            name=folder.resolve().name,
+            folder=folder,
+            images=images,
+            source_size=size,
+            poses=_read_poses(folder / "poses.txt", images),
+            intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
+        )
 
 
 def _read_rgb(path: Path) -> NDArray[np.uint8]:
@@ -178,7 +125,7 @@ def _read_rgb(path: Path) -> NDArray[np.uint8]:
 def _read_rows(path: Path, columns: int) -> list[list[float]]:
     """Rows of numbers; blank lines and lines that start with # are passed over."""
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
@@ -206,7 +153,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     if len(poses) != len(rows):
         raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
     positions = range(len(images))
-    by_name = [int(p.stem) if p.stem.isdigit() else -1 for p in images]
+    by_name = [int(p.stem) if p.stem.isdecimal() else -1 for p in images]
     keys = by_name if sum(k in poses for k in by_name) >= sum(k in poses for k in positions) else positions
     if poses and not any(k in poses for k in keys):
         raise InputError(f"{path}: none of its {len(poses)} poses belongs to an image in {path.parent / 'rgb'}")
@@ -228,7 +175,7 @@ def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
     if not path.is_file():
         return None
     rows = _read_rows(path, 6)
-    if len(rows) != 1 or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
+    if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
         raise InputError(f"{path}: one line 'fx fy cx cy width height' is wanted")
     fx, fy, cx, cy, width, height = rows[0]
     sx, sy = size[0] / width, size[1] / height

@@ -1,11 +1,41 @@
 """Numbers out of the text files of data sets; every error names the file and the line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.json_text import parse_json
 from stream_recon.configs.errors import InputError
+
+
+@contextmanager
+def dataset_errors(scene: Path) -> Iterator[None]:
+    """Turn whatever the files of ``scene`` make a reader stumble over into `InputError`.
+
+    Readers check what their layout can go wrong in and say so themselves; this is for all that nobody thought of, such
+    as numbers beyond any range, singular matrices and names that no file can have.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{scene} cannot be read: {error.strerror or error}") from error
+    except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, np.linalg.LinAlgError) as error:
+        raise InputError(f"{scene} does not have the form of its layout: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """
+    Raises:
+        InputError: not readable, or not JSON.
+    """
+    try:
+        return parse_json(read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
 
 
 def read_text(path: Path) -> str:
@@ -41,6 +71,16 @@ def numbers(text: str, where: str, least: int) -> list[float]:
     if len(values) < least:
         raise InputError(f"{where}: {len(values)} numbers where {least} belong")
     return values
+
+
+def whole_number(value: float, where: str) -> int:
+    """
+    Raises:
+        InputError: a fraction, inf, nan, or beyond 64 bits.
+    """
+    if not abs(value) < 2**63 or value != int(value):
+        raise InputError(f"{where}: a whole number is wanted, not {value:g}")
+    return int(value)
 
 
 def number_rows(path: Path, columns: int) -> NDArray[np.float64]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose, project, transform_points, unproject
-from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.worlds import IDENTITY, depth_ratio, moved, similarity_between
+from stream_recon.app.geometry import depth_ratio, moved, project, unproject
+from stream_recon.app.results import FrameResult, PreparedFrame, Seam
+from stream_recon.app.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 
 MIN_FRAMES = 24
 """A stream gets so many frames before it may end."""
@@ -28,7 +28,7 @@ _BEHIND = 1.3
 
 
 class Anchor:
-    """Of one run, which may be several streams.
+    """The scale frames of one run, which may be several streams: whether they are still in view, and the next ones.
 
     Args:
         overlap: a keyframe of which less than this share is in view of any scale frame is apart from them; 0: none is.
@@ -38,7 +38,9 @@ class Anchor:
     def __init__(self, overlap: float, frames: int) -> None:
         self._overlap = overlap
         self._recent: deque[tuple[PreparedFrame, FrameResult]] = deque(maxlen=frames)
-        self._world = IDENTITY
+        self._world: Similarity | None = None
+        self._last: NDArray[np.float64] | None = None
+        self._parted = False
         self._begin([])
 
     def _begin(self, scale_frames: Sequence[FrameResult]) -> None:
@@ -58,13 +60,19 @@ class Anchor:
 
     def place(self, frames: Sequence[PreparedFrame], results: Sequence[FrameResult]) -> list[FrameResult]:
         """The stream's ``results`` for ``frames`` in the first stream's world; its first ones are its scale frames."""
-        if not self._overlap:
-            return list(results)
         if not self._scale_frames:
             self._begin(results)
         else:
             self._count += len(results)
-        placed = [moved(result, self._world) if self._world is not IDENTITY else result for result in results]
+        if self._parted:
+            assert self._last is not None
+            here = np.array([results[0].T_world_camera])
+            self._world = align_poses(here, self._last[None], self._scale)
+            self._parted = False
+        placed = list(results) if self._world is None else [moved(result, self._world) for result in results]
+        self._last = placed[-1].T_world_camera
+        if not self._overlap:
+            return placed
         for frame, result, known in zip(frames, results, placed, strict=True):
             if known.is_keyframe:
                 self._recent.append((frame, known))
@@ -72,14 +80,47 @@ class Anchor:
                 self._apart = self._apart + 1 if apart else 0
         return placed
 
+    def part(self) -> None:
+        """The next stream has no tie to those before. For want of knowledge it begins where the last frame was seen
+        from, in the same unit."""
+        self._recent.clear()
+        self._begin([])
+        self._parted = self._last is not None
+
+    def remember(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> None:
+        """Stand on keyframes of an earlier run, given with their results there; `renew` comes next."""
+        self._recent.extend(pairs)
+        self._last = pairs[-1][1].T_world_camera
+
+    def seam(self, results: Sequence[FrameResult]) -> Seam:
+        """How well the results that `renew` was given lie on those known of the same frames."""
+        assert self._world is not None
+        placed = [moved(result, self._world) for result in results]
+        known = [result for _, result in list(self._recent)[-len(placed) :]]
+        unit = float(np.median([np.median(result.depth) for result in known]))
+        turned = [
+            rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])
+            for a, b in zip(known, placed, strict=True)
+        ]
+        shifted = [
+            np.linalg.norm(a.T_world_camera[:3, 3] - b.T_world_camera[:3, 3])
+            for a, b in zip(known, placed, strict=True)
+        ]
+        ratios = [ratio for ratio in (depth_ratio(*pair) for pair in zip(known, placed, strict=True)) if ratio]
+        depth = float(np.median(np.abs(np.array(ratios) - 1))) if ratios else 0.0
+        return Seam(known[-1].index, float(np.median(turned)), float(np.median(shifted)) / max(unit, 1e-9), depth)
+
+    @property
+    def _scale(self) -> float:
+        return self._world.scale if self._world else 1.0
+
     def renew(self, results: Sequence[FrameResult]) -> None:
         """A new stream began with `frames` and gave these results."""
         pairs = [(known, result) for (_, known), result in zip(self._recent, results, strict=True)]
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
         earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
         # Without any depth lengths stay as they were.
-        scale = float(np.median(ratios)) if ratios else self._world.scale
-        self._world = similarity_between(earlier, later, scale)
+        self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else self._scale)
         self._begin(results)
 
     def _in_view(self, result: FrameResult) -> float:

@@ -1,7 +1,7 @@
 """The engine: frames in, results out, one at a time. It alone knows the network and the caches."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from stream_recon.app.engine.anchor import Anchor
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.engine.stream import Stream
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
-from stream_recon.cache.kernels.choose import check_fp8
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.configs.errors import InputError, ResourceError, WeightsError
+from stream_recon.cache.kinds import cache_kind
+from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
-from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS, file_sha256
+from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import Prediction, StreamingNetwork
 from stream_recon.models.pose import focal_length, pose_to_matrix
 from stream_recon.models.weights import load_network
@@ -60,9 +60,21 @@ class Engine:
         """The attention backend in use; ``auto`` until the first frame has been seen."""
         return self._stream.attention if self._stream else self._choice
 
+    @property
+    def threads(self) -> int:
+        """Threads of the CPU that the network works with, of all engines of this process; 0 on a GPU."""
+        return torch.get_num_threads() if self._network.image_mean.device.type == "cpu" else 0
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []
+        self._gathers = True
+        """The next frames are scale frames of a stream to come."""
+        self._stretch = 0
         self.streams = 0
         """So many has the run been; see `Anchor`."""
         self._transform: ImageTransform | None = None
@@ -87,7 +99,9 @@ class Engine:
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
-        if not self.streams:
+        if frame.stretch != self._stretch:
+            return [*self._end_stretch(frame.stretch), *self.push(frame)]
+        if self._gathers:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
         if self._anchor.is_lost:
@@ -98,8 +112,32 @@ class Engine:
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         if not self._waiting:
             return []
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._gathers = self._waiting, [], False
         return self._anchor.place(waiting, self._begin(waiting))
+
+    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+        """Go on where an earlier run was cut off, in its world: before the first frame.
+
+        Args:
+            pairs: its latest keyframes, as many as there are scale frames or fewer, with their results. They are run
+                again as scale frames of a new stream, which is laid onto them; they give no results.
+
+        Raises:
+            ResourceError: see `push`.
+        """
+        frames = [frame for frame, _ in pairs]
+        self._transform, self._stretch, self._gathers = frames[0].transform, frames[-1].stretch, False
+        self._anchor.remember(pairs)
+        results = self._begin(frames)
+        self._anchor.renew(results)
+        return self._anchor.seam(results)
+
+    def _end_stretch(self, following: int) -> list[FrameResult]:
+        """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
+        results = self.finish()
+        self._anchor.part()
+        self._gathers, self._stretch = True, following
+        return results
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they come."""
@@ -111,11 +149,6 @@ class Engine:
         height, width = frame.rgb.shape[:2]
         if self._transform is None:
             self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        expected = self._transform.source_size
-        if expected != (width, height):
-            raise InputError(
-                f"frame {frame.index} is {width}x{height}, but the first one was {expected[0]}x{expected[1]}"
-            )
         return self._transform
 
     def _begin(self, frames: list[PreparedFrame]) -> list[FrameResult]:
@@ -146,7 +179,7 @@ def _to_results(
     prediction: Prediction,
     decision: Decision,
 ) -> list[FrameResult]:
-    pose, depth, certainty = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.certainty[0])
+    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
     T_world_camera = pose_to_matrix(pose).numpy()
     left, top, crop_width, crop_height = frames[0].transform.crop
     # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
@@ -164,11 +197,12 @@ def _to_results(
                 cy=top + crop_height / 2,
             ),
             depth=depth[i].numpy(),
-            confidence=certainty[i].numpy(),
+            confidence=confidence[i].numpy(),
             rgb=frame.rgb,
             transform=frame.transform,
             is_keyframe=decision.is_keyframe,
             flow=decision.flow,
+            stretch=frame.stretch,
         )
         for i, frame in enumerate(frames)
     ]
@@ -198,29 +232,25 @@ def load_engine(
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
         attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
-        cache: ``full``, or ``fp8`` for about half the cache's memory; see `check_fp8`.
+        cache: ``full``, or ``fp8`` for about half the cache's memory; see `CacheKind`.
         weights_sha256: of the file, where it is known already.
 
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
     """
     chosen = load_preset(preset, overrides)
-    if weights is None:
-        if chosen.network != load_preset(EMBEDDED_PRESET).network:
-            raise WeightsError(f"preset {chosen.name} has no embedded weights: give a file with --weights")
-        weights = EMBEDDED_WEIGHTS
+    file = weights_file(chosen, weights)
     target = _choose_device(device)
-    if cache == "fp8":
-        check_fp8(attention, target)
+    cache_kind(cache).check(attention, target)
     precision = fast_precision(target)
     # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
-        digest = pool.submit(lambda: weights_sha256 or file_sha256(weights))
-        network = load_network(weights, chosen.network)
+        digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
+        network = load_network(file, chosen.network)
         if precision == "bf16":
             prepare_network(network, target)
         network = network.to(target)
-    logger.info("loaded %s on %s, %s", weights, target, precision)
+    logger.info("loaded %s on %s, %s", file, target, precision)
     return Engine(network, chosen, digest.result(), attention, precision, cache)
 
 

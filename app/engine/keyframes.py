@@ -74,6 +74,7 @@ class FlowKeyframes:
         self._streamed = 0
 
     def decide(self, flow: float | None) -> Decision:
+        """A keyframe where the image has moved far enough, or none has come for long."""
         assert flow is not None
         self._since += 1
         self._streamed += 1

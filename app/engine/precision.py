@@ -1,4 +1,4 @@
-"""In which numbers a network runs, by the device."""
+"""The numbers that a network runs in, by the device."""
 
 from typing import Literal
 

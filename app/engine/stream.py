@@ -9,11 +9,9 @@ from torch import Tensor
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
-from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.fp8_pages import FP8
-from stream_recon.cache.kernels.choose import check_fp8, choose_attention, fp8_attention
 from stream_recon.cache.kernels.timing import AttentionSizes
 from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kinds import cache_kind
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
@@ -45,11 +43,10 @@ class Stream:
         residual stream is fp32. ``cache``: of the frames' keys and values. ``capture``: replay steps of one frame as a
         CUDA graph, where that can be.
 
-        Raises ResourceError if the caches do not fit in free memory, or `check_fp8` refuses.
+        Raises ResourceError if the caches do not fit in free memory, or this kind is not to be had here.
         """
-        in_fp8 = cache == "fp8"
-        if in_fp8:
-            check_fp8(attention, network.image_mean.device)
+        kind = cache_kind(cache)
+        kind.check(attention, network.image_mean.device)
         self.grid = grid
         self._network = network
         self._config = preset.stream
@@ -59,17 +56,14 @@ class Stream:
         config, patches = preset.network, grid[0] * grid[1]
         # As the network has it.
         camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
-        schema = StreamSchema.of(config, preset.stream, patches, FP8 if in_fp8 else dtype, camera_dtype)
+        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype, cache)
         schema.check_fits(_available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
         inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
         sizes = AttentionSizes(
             config.heads, config.head_dim, config.special_tokens, patches, schema.frames.tokens, dtype
         )
-        if in_fp8:
-            backend: AttentionBackend = fp8_attention(attention, self._device, inputs)
-        else:
-            backend = choose_attention(attention, sizes, self._device, inputs)
+        backend = kind.attention(attention, sizes, self._device, inputs)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(self._config)

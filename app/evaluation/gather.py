@@ -7,20 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.metrics import (
-    DepthErrors,
-    FloatArray,
-    align,
-    depth_errors,
-    field_of_view_error_deg,
-    pose_errors,
-)
-from stream_recon.app.evaluation.pixel_sample import PixelSample
+from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors, field_of_view_error_deg
+from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS, PixelSample
 from stream_recon.app.evaluation.point_errors import point_errors
 from stream_recon.app.evaluation.pose_auc import pose_auc
-from stream_recon.app.results import FrameResult, PoseRevision
+from stream_recon.app.evaluation.true_path import TruePath
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
+from stream_recon.app.transforms import FloatArray, align
+from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {
@@ -75,37 +69,45 @@ class Plot:
 
 
 class Gatherer:
-    """Listens to a run as a viewer does (see `pipeline.ResultViewer`), in the writer's thread."""
+    """Listens to a run, see `ResultListener`, and compares what it hears with the truth, as first given out and as last
+    revised. Keeps no images and no whole depth maps, so long runs fit."""
 
-    paused = False
-
-    def __init__(self, truth: Truth | None, on_frames: Callable[[int], None] | None = None) -> None:
-        """``on_frames`` is called with the number of frames so far."""
-        self._truth = truth
+    def __init__(
+        self, truth: Truth | None, on_frames: Callable[[int], None] | None = None, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        """``on_frames`` is called with the number of frames so far; ``max_pixels`` is a `PixelSample`'s budget."""
+        self.truth = truth
+        self.pixels = PixelSample(max_pixels)
         self._on_frames = on_frames
-        self._poses: dict[int, FloatArray] = {}
-        self._fov_errors: list[float] = []
-        self._pixels = PixelSample()
+        self._source_size = (0, 0)
+        self._first: dict[int, FrameRevision] = {}
+        self._last: dict[int, FrameRevision] = {}
+        """What is known of each frame, in the order of the run; intrinsics are None after `add_pose`."""
         self._dense = True
         self.truth_error: str | None = None
         """Why depth was no longer compared from some frame on: a damaged file of truth costs no reconstruction."""
 
     def add(self, result: FrameResult) -> None:
-        self.add_pose(result.index, result.T_world_camera)
-        if self._truth is not None:
-            if self._truth.intrinsics is not None:
-                size = result.transform.source_size
-                self._fov_errors.append(field_of_view_error_deg(result.intrinsics, self._truth.intrinsics, size))
-            self._compare_depth(self._truth, result)
+        """Keep a result's pose and camera, and its depth at pixels of which the truth is known."""
+        self._note(FrameRevision(result.index, _copy(result.T_world_camera), 1.0, result.intrinsics))
+        self._source_size = result.transform.source_size
+        if self.truth is not None:
+            self._compare_depth(self.truth, result)
         if self._on_frames is not None:
-            self._on_frames(len(self._poses))
+            self._on_frames(len(self._last))
 
     def add_pose(self, index: int, T_world_camera: FloatArray) -> None:
         """All there is to gather of a frame where nothing is known of the truth."""
-        self._poses[index] = np.asarray(T_world_camera, np.float64)
+        self._note(FrameRevision(index, _copy(T_world_camera)))
 
-    def revise(self, revision: PoseRevision) -> None:
-        self._poses[revision.index] = np.asarray(revision.T_world_camera, np.float64)
+    def _note(self, frame: FrameRevision) -> None:
+        self._first[frame.index] = self._last[frame.index] = frame
+
+    def revise(self, revision: Revision) -> None:
+        for frame in revision.frames:
+            intrinsics = frame.intrinsics or self._last[frame.index].intrinsics
+            pose = _copy(frame.T_world_camera)
+            self._last[frame.index] = FrameRevision(frame.index, pose, frame.depth_scale, intrinsics)
 
     def _compare_depth(self, truth: Truth, result: FrameResult) -> None:
         if self.truth_error is not None:
@@ -117,38 +119,65 @@ class Gatherer:
             return
         if depth is not None:
             self._dense &= isinstance(depth, DepthMap)
-            self._pixels.add(result, depth.at_network(result.transform))
+            self.pixels.add(result, depth.at_network(result.transform))
+
+    @property
+    def frames(self) -> int:
+        """How many were heard of."""
+        return len(self._last)
 
     @property
     def metric(self) -> bool | None:
         """Whether the truth's lengths are metres; None without truth."""
-        return self._truth.metric if self._truth is not None else None
+        return self.truth.metric if self.truth is not None else None
+
+    def true_path(self) -> TruePath:
+        """The true poses of the frames heard of."""
+        return TruePath.of(self.truth.poses if self.truth is not None else {}, list(self._last))
+
+    def poses(self, *, first: bool = False) -> FloatArray:
+        """Camera-to-world poses [N, 4, 4] of all frames; as ``first`` given out, else as last known."""
+        frames = self._first if first else self._last
+        return np.array([frame.T_world_camera for frame in frames.values()], np.float64).reshape(-1, 4, 4)
+
+    def pose_errors(self, *, first: bool = False) -> PoseErrors:
+        """Errors of the poses as ``first`` given out, else as last known."""
+        return self.true_path().errors(self.poses(first=first))
+
+    def depth_errors(self, *, first: bool = False) -> DepthErrors:
+        """Errors of the depth as ``first`` given out, else in the frames' last known scales."""
+        frames = self._first if first else self._last
+        z = self.pixels.depths(lambda index, pixels: pixels.depth.astype(np.float64) * frames[index].depth_scale)
+        return depth_errors(*z) if z is not None else DepthErrors()
+
+    def fov_error_deg(self, *, first: bool = False) -> float | None:
+        """Mean over the frames, of the cameras as ``first`` given out, else as last known; None without a true one."""
+        true, size = self.truth.intrinsics if self.truth is not None else None, self._source_size
+        cameras = [frame.intrinsics for frame in (self._first if first else self._last).values()]
+        if true is None or not cameras:
+            return None
+        return float(np.mean([field_of_view_error_deg(camera, true, size) for camera in cameras if camera is not None]))
 
     def figures(self) -> Figures | None:
-        """All errors that can be told; None where nothing is known of the truth."""
-        if self._truth is None:
+        """All errors that can be told, as last known; None where nothing is known of the truth."""
+        if self.truth is None:
             return None
-        known, predicted, truth = self._posed()
-        pose = dataclasses.asdict(pose_errors(predicted, truth, np.diff(known) == 1))
-        auc = {f"auc_{degrees}": area for degrees, area in (pose_auc(predicted, truth) or {}).items()}
-        z = self._pixels.depths()
-        depth = dataclasses.asdict(depth_errors(*z) if z is not None else DepthErrors())
-        fov = float(np.mean(self._fov_errors)) if self._fov_errors else None
-        figures = Figures(**pose, **auc, **depth, **self._point_figures(self._truth), fov_error_deg=fov)
+        pose, depth = dataclasses.asdict(self.pose_errors()), dataclasses.asdict(self.depth_errors())
+        path = self.true_path()
+        auc = pose_auc(self.poses()[path.places], path.poses) or {}
+        figures = Figures(
+            **pose,
+            **{f"auc_{degrees}": area for degrees, area in auc.items()},
+            **depth,
+            **self._point_figures(self.truth),
+            fov_error_deg=self.fov_error_deg(),
+        )
         return figures if figures != Figures() else None
-
-    def _posed(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray]:
-        """Places in the run of the frames with a true pose; their poses, ours and true [N, 4, 4]."""
-        poses = self._truth.poses if self._truth is not None else {}
-        rows = [(row, index) for row, index in enumerate(self._poses) if index in poses]
-        predicted = np.array([self._poses[index] for _, index in rows], np.float64).reshape(-1, 4, 4)
-        truth = np.array([poses[index] for _, index in rows], np.float64).reshape(-1, 4, 4)
-        return np.array([row for row, _ in rows], np.intp), predicted, truth
 
     def _point_figures(self, truth: Truth) -> dict[str, float]:
         if truth.intrinsics is None or not truth.metric or not self._dense:
             return {}
-        points = self._pixels.points(self._poses, truth.poses, truth.intrinsics)
+        points = self.pixels.points(self._last, truth.poses, truth.intrinsics)
         errors = point_errors(*points) if points is not None else None
         if errors is None:
             return {}
@@ -157,16 +186,19 @@ class Gatherer:
 
     def plot(self) -> Plot:
         """The trajectory for a drawing."""
-        ours = np.array([pose[:3, 3] for pose in self._poses.values()]).reshape(-1, 3)
-        _, predicted, truth = self._posed()
-        true = truth[:, :3, 3]
+        path, poses = self.true_path(), self.poses()
+        ours, true = poses[:, :3, 3], path.poses[:, :3, 3]
         if len(true) >= 3:
-            ours = align(predicted[:, :3, 3], true).apply(ours)
+            ours = align(ours[path.places], true).apply(ours)
         shown = true if len(true) >= 3 else ours
         centred = shown - shown.mean(axis=0)
         # Of the 3x3 scatter: the points' own decomposition grows with their number squared.
         plane = np.linalg.svd(centred.T @ centred)[2][:2]
         return Plot(_drawn(ours, plane), _drawn(true, plane) if len(true) >= 3 else [])
+
+
+def _copy(T_world_camera: NDArray[np.floating]) -> FloatArray:
+    return np.array(T_world_camera, np.float64)
 
 
 def _drawn(points: FloatArray, plane: FloatArray) -> list[list[float]]:

@@ -9,28 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose, rotation_angle_deg
 from stream_recon.app.results import Intrinsics
-
-FloatArray = NDArray[np.float64]
+from stream_recon.app.transforms import FloatArray, align, invert_pose, rotation_angle_deg
 
 MIN_POSES = 3
 """Two positions can always be aligned without error, so below this nothing is said."""
 MOVED_SHARE = 0.3
 """A direction is only judged for steps longer than this share of the median step."""
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """y = scale * rotation @ x + translation."""
-
-    scale: float
-    rotation: FloatArray  # [3, 3]
-    translation: FloatArray  # [3]
-
-    def apply(self, points: FloatArray) -> FloatArray:
-        """Map points [N, 3]."""
-        return np.asarray(self.scale * points @ self.rotation.T + self.translation)
 
 
 @dataclass(frozen=True)
@@ -59,21 +44,6 @@ class DepthErrors:
     absrel: float | None = None
     delta1: float | None = None
     """Share of pixels whose depth is off by less than a factor of 1.25."""
-
-
-def align(source: FloatArray, target: FloatArray) -> Similarity:
-    """Least-squares similarity from points [N, 3] to points [N, 3] (Umeyama). Coinciding source points get scale 0."""
-    source_mean, target_mean = source.mean(axis=0), target.mean(axis=0)
-    source_centred, target_centred = source - source_mean, target - target_mean
-    u, singular, vt = np.linalg.svd(target_centred.T @ source_centred / len(source))
-    signs = np.array([1.0, 1.0, np.sign(np.linalg.det(u) * np.linalg.det(vt))])
-    rotation = (u * signs) @ vt
-    variance = float(np.square(source_centred).sum() / len(source))
-    extent = float(np.abs(source).max())
-    # A spread at the rounding of the coordinates is no spread: dividing by it would blow noise up to the truth's size.
-    degenerate = variance <= (1e-12 * max(extent, 1e-12)) ** 2
-    scale = 0.0 if degenerate else float(singular @ signs) / variance
-    return Similarity(scale, rotation, target_mean - scale * rotation @ source_mean)
 
 
 def pose_errors(predicted: FloatArray, truth: FloatArray, adjacent: NDArray[np.bool_]) -> PoseErrors:

@@ -1,15 +1,46 @@
 """Depths with truth, gathered over a scene in memory that does not grow with its length."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.datasets.sequence import MatchedPixels
-from stream_recon.app.evaluation.metrics import FloatArray
-from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics
+from stream_recon.app.transforms import FloatArray
+from stream_recon.app.truth import MatchedPixels
 
 MAX_PIXELS = 4_000_000
+"""16 bytes each."""
+
+
+@dataclass(frozen=True)
+class SampledPixels:
+    """Network pixels [K] of one frame that have a true depth."""
+
+    depth: NDArray[np.float32]
+    """Depth as first given out."""
+    truth: FloatArray
+    rows: NDArray[np.uint16]
+    columns: NDArray[np.uint16]
+    transform: ImageTransform
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    def taken(self, places: NDArray[np.intp]) -> "SampledPixels":
+        """The pixels at these places of the arrays."""
+        return SampledPixels(
+            self.depth[places], self.truth[places], self.rows[places], self.columns[places], self.transform
+        )
+
+    @property
+    def positions(self) -> NDArray[np.float32]:
+        """Their centres [K, 2] in pixels of the source, x and y."""
+        scale_x, scale_y = self.transform.scale
+        left, top = self.transform.crop[:2]
+        x, y = left + (self.columns + 0.5) / scale_x, top + (self.rows + 0.5) / scale_y
+        return np.stack([x, y], axis=1, dtype=np.float32, casting="same_kind")
 
 
 class PixelSample:
@@ -19,46 +50,64 @@ class PixelSample:
         self._budget = budget
         self._halvings = 0
         self._count = 0
-        self._rows: dict[int, NDArray[np.float32]] = {}
-        """By frame: depth, true depth, and the pixel's x and y in the source [K, 4], in random order."""
-        self._cameras: dict[int, Intrinsics] = {}
+        self._frames: dict[int, SampledPixels] = {}
+        """Pixels of each frame: in the image's order while all are here, then in random order."""
 
     def add(self, result: FrameResult, truth: MatchedPixels) -> None:
         """Take the pixels of a frame that have a true depth."""
         if not len(truth.z):
             return
-        scale_x, scale_y = result.transform.scale
-        left, top = result.transform.crop[:2]
         depth = result.depth[truth.rows, truth.columns]
-        x, y = left + (truth.columns + 0.5) / scale_x, top + (truth.rows + 0.5) / scale_y
-        # In random order any part from the front is a fair sample; the frame's number makes it the same each time.
-        order = np.random.default_rng(result.index).permutation(len(truth.z))
-        kept = order[: len(order) >> self._halvings]
-        rows = np.stack([depth, truth.z, x, y], axis=1, dtype=np.float32, casting="same_kind")[kept]
-        self._rows[result.index], self._cameras[result.index] = rows, result.intrinsics
-        self._count += len(rows)
+        rows, columns = truth.rows.astype(np.uint16), truth.columns.astype(np.uint16)
+        pixels = SampledPixels(depth, truth.z, rows, columns, result.transform)
+        if self._halvings:
+            pixels = pixels.taken(_shuffled(result.index, pixels)[: len(pixels) >> self._halvings])
+        self._frames[result.index] = pixels
+        self._count += len(pixels)
         while self._count > self._budget:
-            self._halvings += 1
-            self._rows = {index: rows[: len(rows) // 2].copy() for index, rows in self._rows.items()}
-            self._count = sum(map(len, self._rows.values()))
+            self._halve()
 
-    def depths(self) -> tuple[FloatArray, FloatArray] | None:
-        """Depths and true depths [K]; None where there are none."""
+    def _halve(self) -> None:
+        for index, pixels in self._frames.items():
+            order = np.arange(len(pixels)) if self._halvings else _shuffled(index, pixels)
+            self._frames[index] = pixels.taken(order[: len(pixels) // 2])
+        self._halvings += 1
+        self._count = sum(map(len, self._frames.values()))
+
+    def depths(
+        self, estimate: Callable[[int, SampledPixels], NDArray[np.floating]]
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Depths and true depths [K] of all pixels; None where there are none.
+
+        ``estimate`` gives the depths of a frame's pixels, by the frame's index.
+        """
         if not self._count:
             return None
-        rows = np.concatenate(list(self._rows.values())).astype(np.float64)
-        return rows[:, 0], rows[:, 1]
+        estimated = np.concatenate([estimate(index, pixels) for index, pixels in self._frames.items()])
+        truth = np.concatenate([pixels.truth for pixels in self._frames.values()])
+        return estimated.astype(np.float64), truth
 
     def points(
-        self, poses: Mapping[int, FloatArray], true_poses: Mapping[int, FloatArray], true_camera: Intrinsics
+        self, frames: Mapping[int, FrameRevision], true_poses: Mapping[int, FloatArray], true_camera: Intrinsics
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
         """The same pixels [K, 3] as our points in our world and as true ones in the true world, of posed frames."""
         ours, true = [], []
-        for index, rows in self._rows.items():
-            if index in true_poses:
-                ours.append(_unprojected(rows[:, 0], rows[:, 2:], self._cameras[index], poses[index]))
-                true.append(_unprojected(rows[:, 1], rows[:, 2:], true_camera, true_poses[index]))
+        for index, pixels in self._frames.items():
+            frame = frames[index]
+            if index not in true_poses or frame.intrinsics is None:
+                continue
+            # In random order any part of a frame is a fair sample of it.
+            shuffled = pixels if self._halvings else pixels.taken(_shuffled(index, pixels))
+            depth, truth = shuffled.depth * np.float32(frame.depth_scale), shuffled.truth.astype(np.float32)
+            ours.append(_unprojected(depth, shuffled.positions, frame.intrinsics, frame.T_world_camera))
+            true.append(_unprojected(truth, shuffled.positions, true_camera, true_poses[index]))
         return (np.concatenate(ours), np.concatenate(true)) if ours else None
+
+
+def _shuffled(index: int, pixels: SampledPixels) -> NDArray[np.intp]:
+    """Places of a frame's pixels in random order, the same each time: any part from the front is a fair sample."""
+    order: NDArray[np.intp] = np.random.default_rng(index).permutation(len(pixels))
+    return order
 
 
 def _unprojected(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.evaluation.metrics import FloatArray, Similarity, align
+from stream_recon.app.transforms import FloatArray, Similarity, align
 from stream_recon.app.voxels import voxel_first
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ translation. The area under recall over error, up to a threshold and divided by 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import invert_pose, rotation_angle_deg
+from stream_recon.app.transforms import invert_pose, rotation_angle_deg
 
 FloatArray = NDArray[np.float64]
 
 AUC_THRESHOLDS_DEG = (3, 5, 15, 30)
 MAX_POSES = 1500
-"""Of a longer sequence so many poses, evenly spread, are paired: about a million pairs."""
+"""So many poses, evenly spread, are paired of a longer sequence: about a million pairs."""
 STILL = 1e-6
 """A true translation shorter than this share of the trajectory's extent has no direction to judge."""
 
@@ -34,7 +34,7 @@ def pair_errors_deg(predicted: FloatArray, truth: FloatArray) -> FloatArray:
 
 
 def _errors_of(predicted: FloatArray, truth: FloatArray, first: int, still: float) -> FloatArray:
-    """Of the pairs of one pose with all later ones."""
+    """Errors of the pairs of one pose with all later ones."""
     ours = invert_pose(predicted[first]) @ predicted[first + 1 :]
     true = invert_pose(truth[first]) @ truth[first + 1 :]
     turned = rotation_angle_deg(np.swapaxes(true[:, :3, :3], 1, 2) @ ours[:, :3, :3])

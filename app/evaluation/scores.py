@@ -1,37 +1,21 @@
-"""Errors of the engine on a sequence with truth, beside those of the baselines."""
+"""Errors of a run on a sequence with truth, beside those of the baselines."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.datasets.sequence import TruthSequence
 from stream_recon.app.evaluation import baselines
-from stream_recon.app.evaluation.metrics import (
-    DepthErrors,
-    FloatArray,
-    PoseErrors,
-    depth_errors,
-    field_of_view_error_deg,
-    pose_errors,
-)
-from stream_recon.app.results import Frame, FrameResult
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors
+from stream_recon.app.evaluation.pixel_sample import PixelSample
+from stream_recon.app.results import Frame
+from stream_recon.app.transforms import FloatArray
 
 TRIVIAL = ("constant_depth", "ramp", "straight_line", "constant_velocity", "static")
 """Baselines that do not look at the images."""
-
-
-class StreamEngine(Protocol):
-    """What is needed of `stream_recon.app.engine.engine.Engine`."""
-
-    weights_sha256: str
-
-    def reset(self) -> None: ...
-
-    def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +41,12 @@ class Errors:
         parts = dataclasses.asdict(pose or PoseErrors()) | dataclasses.asdict(depth or DepthErrors())
         return cls(frames=frames, fov_error_deg=fov, **parts)
 
+    @classmethod
+    def gathered(cls, gatherer: Gatherer, *, first: bool = False) -> "Errors":
+        """Errors over all frames that a gatherer heard of, as ``first`` given out, else as last known."""
+        pose, depth = gatherer.pose_errors(first=first), gatherer.depth_errors(first=first)
+        return cls.of(gatherer.frames, pose, depth, gatherer.fov_error_deg(first=first))
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -67,107 +57,47 @@ class Evaluation:
     posed: int
     """Frames whose true pose is known; the others are left out of the pose errors."""
     ours: Errors
+    """Errors of the final result."""
+    network: Errors
+    """Errors of the network's own results."""
+    first: Errors
+    """Errors of each frame's result as first given out, when nothing was known yet of later frames."""
+    last: Errors
+    """Errors of what is known at the end of the stream."""
     baselines: Mapping[str, Errors]
 
     def to_json(self) -> dict[str, Any]:
-        rows = {name: dataclasses.asdict(errors) for name, errors in self.baselines.items()}
-        return {**dataclasses.asdict(self.ours), "baselines": rows}
+        ours = dataclasses.asdict(self.ours)
+        parts = {name: dataclasses.asdict(getattr(self, name)) for name in ("network", "first", "last")}
+        return {**ours, **parts, "baselines": {name: dataclasses.asdict(row) for name, row in self.baselines.items()}}
 
 
-@dataclass
-class _Gathered:
-    """What is kept of each result: no images and no whole depth maps, so long sequences fit."""
+def baseline_errors(gatherer: Gatherer, frames: Iterable[Frame]) -> dict[str, Errors]:
+    """What trivial guesses and two views get on the frames that a gatherer heard of.
 
-    poses: dict[int, FloatArray] = field(default_factory=dict)
-    fov_errors: list[float] = field(default_factory=list)
-    true_depth: list[FloatArray] = field(default_factory=list)
-    depth: list[FloatArray] = field(default_factory=list)
-    ramp: list[FloatArray] = field(default_factory=list)
-
-    def add(self, result: FrameResult, sequence: TruthSequence) -> None:
-        self.poses[result.index] = result.T_world_camera
-        if sequence.intrinsics is not None:
-            error = field_of_view_error_deg(result.intrinsics, sequence.intrinsics, sequence.source_size)
-            self.fov_errors.append(error)
-        truth = sequence.depth(result.index)
-        if truth is not None:
-            matched = truth.at_network(result.transform)
-            self.true_depth.append(matched.z)
-            self.depth.append(result.depth[matched.rows, matched.columns].astype(np.float64))
-            self.ramp.append(baselines.ramp_depth(result.depth.shape[0])[matched.rows])
-
-    def depth_errors(self) -> dict[str, DepthErrors]:
-        """Of the product (``ours``) and of the baselines that guess depth."""
-        if not self.true_depth:
-            return {}
-        truth = np.concatenate(self.true_depth)
-        return {
-            "ours": depth_errors(np.concatenate(self.depth), truth),
-            "constant_depth": depth_errors(np.ones_like(truth), truth),
-            "ramp": depth_errors(np.concatenate(self.ramp), truth),
-        }
-
-
-@dataclass(frozen=True)
-class _TruePoses:
-    """The true trajectory over the frames in use."""
-
-    rows: NDArray[np.intp]
-    """Which of the frames in use have a true pose."""
-    poses: FloatArray  # [len(rows), 4, 4]
-
-    @classmethod
-    def of(cls, sequence: TruthSequence, used: list[int]) -> "_TruePoses":
-        rows = [row for row, position in enumerate(used) if position in sequence.poses]
-        poses = [sequence.poses[used[row]] for row in rows]
-        return cls(np.array(rows, dtype=np.intp), np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
-
-    @property
-    def adjacent(self) -> NDArray[np.bool_]:
-        adjacent: NDArray[np.bool_] = np.diff(self.rows) == 1
-        return adjacent
-
-    def errors(self, predicted: FloatArray) -> PoseErrors:
-        """``predicted`` [N, 4, 4] for all frames in use."""
-        return pose_errors(predicted[self.rows], self.poses, self.adjacent)
-
-    def first_step(self) -> FloatArray | None:
-        """The first known motion from one frame to the next."""
-        starts = np.flatnonzero(self.adjacent)
-        if not len(starts):
-            return None
-        step: FloatArray = np.linalg.inv(self.poses[starts[0]]) @ self.poses[starts[0] + 1]
-        return step
-
-
-def evaluate_sequence(engine: StreamEngine, sequence: TruthSequence, stride: int, limit: int | None) -> Evaluation:
-    """Stream every ``stride``-th image, at most ``limit``, through the engine and compare with the truth.
-
-    Raises:
-        ConfigError: stride or limit below 1.
-        InputError: an image or a truth file that cannot be read.
+    ``frames``: the same ones, read once more for `baselines.two_view`, if the truth allows for it.
     """
-    used = sequence.used(stride, limit)
-    gathered = _Gathered()
-    engine.reset()
-    for result in engine.stream(sequence.frame(position) for position in used):
-        gathered.add(result, sequence)
-    assert list(gathered.poses) == used, "the engine answers every frame, in order"
-    truth, depth = _TruePoses.of(sequence, used), gathered.depth_errors()
-    fov = float(np.mean(gathered.fov_errors)) if gathered.fov_errors else None
-    ours = Errors.of(len(used), truth.errors(np.stack(list(gathered.poses.values()))), depth.get("ours"), fov)
-    poses = _baseline_poses(sequence, used, truth)
-    rows = {name: Errors.of(len(used), depth=depth.get(name)) for name in ("constant_depth", "ramp")}
-    rows |= {name: Errors.of(len(used), truth.errors(p) if p is not None else None) for name, p in poses.items()}
-    return Evaluation(sequence.name, stride, len(truth.rows), ours, rows)
+    count = gatherer.frames
+    rows = {name: Errors.of(count, depth=depth) for name, depth in _guessed_depth(gatherer.pixels).items()}
+    path = gatherer.true_path()
+    for name, poses in _guessed_poses(gatherer, frames).items():
+        rows[name] = Errors.of(count, path.errors(poses) if poses is not None else None)
+    return rows
 
 
-def _baseline_poses(sequence: TruthSequence, used: list[int], truth: _TruePoses) -> dict[str, FloatArray | None]:
+def _guessed_depth(pixels: PixelSample) -> dict[str, DepthErrors | None]:
+    constant = pixels.depths(lambda _, seen: np.ones(len(seen)))
+    ramp = pixels.depths(lambda _, seen: baselines.ramp_depth(seen.transform.network_size[1])[seen.rows])
+    guesses = {"constant_depth": constant, "ramp": ramp}
+    return {name: depth_errors(*z) if z is not None else None for name, z in guesses.items()}
+
+
+def _guessed_poses(gatherer: Gatherer, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
     """Trajectories [N, 4, 4] of the baselines; None for one that lacks what it is to be given."""
-    count, step, intrinsics = len(used), truth.first_step(), sequence.intrinsics
-    two_view = None
-    if intrinsics is not None and len(truth.rows):
-        two_view = baselines.two_view(map(sequence.frame, used), intrinsics, sequence.source_size)
+    count, path, truth = gatherer.frames, gatherer.true_path(), gatherer.truth
+    step, two_view = path.first_step(), None
+    if truth is not None and truth.intrinsics is not None and len(path):
+        two_view = baselines.two_view(frames, truth.intrinsics, truth.source_size)
     return {
         "straight_line": baselines.straight_line(count),
         "constant_velocity": None if step is None else baselines.constant_velocity(count, step),

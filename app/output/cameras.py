@@ -1,27 +1,33 @@
 """Camera poses on disk: ``cameras.json`` and ``trajectory.txt``, valid after every frame.
 
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
-``cameras.json`` has one line for each frame within ``frames``.
+``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
+within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
+``intrinsics_first`` where the intrinsics were revised, and ``stretch`` after the first gap or cut.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import quaternion_xyzw
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
-from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
+from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
-_HEAD = b'{"format": 1,\n"frames": [\n'
+FORMAT = 2
+LARGEST_LENGTH = 1e6
+"""Of a scale frame's distance; what is further cannot be thinned by voxels any more."""
+_INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
 
@@ -35,47 +41,97 @@ class Camera:
     T_world_camera: NDArray[np.float64]  # [4, 4], as last known
     T_world_camera_first: NDArray[np.float64]  # [4, 4], as first given out
     intrinsics: Intrinsics
-    """In pixels of the source image."""
+    """In pixels of the source image, as last known."""
+    intrinsics_first: Intrinsics
     is_keyframe: bool
     flow: float | None
+    source_size: tuple[int, int] | None
+    """Width and height of the source image; None in files of format 1."""
+    depth_scale: float = 1.0
+    """What the depth in the frame's file has to be multiplied with."""
+    stretch: int = 0
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
+        """The camera of a result that is given out for the first time."""
         pose = np.asarray(result.T_world_camera, np.float64)
         flow = None if result.flow is None else float(result.flow)
-        return cls(result.index, float(result.timestamp), pose, pose, result.intrinsics, bool(result.is_keyframe), flow)
+        return cls(
+            index=result.index,
+            timestamp=float(result.timestamp),
+            T_world_camera=pose,
+            T_world_camera_first=pose,
+            intrinsics=result.intrinsics,
+            intrinsics_first=result.intrinsics,
+            is_keyframe=bool(result.is_keyframe),
+            flow=flow,
+            source_size=result.transform.source_size,
+            stretch=result.stretch,
+        )
+
+    def revised(self, frame: FrameRevision) -> "Camera":
+        """The camera as it is after a revision."""
+        return replace(
+            self,
+            T_world_camera=np.asarray(frame.T_world_camera, np.float64),
+            depth_scale=float(frame.depth_scale),
+            intrinsics=self.intrinsics if frame.intrinsics is None else frame.intrinsics,
+        )
 
     def to_json(self) -> str:
         """One line of JSON."""
-        k = self.intrinsics
-        record = {
+        width, height = self.source_size or (None, None)
+        record: dict[str, Any] = {
             "index": self.index,
             "timestamp": self.timestamp,
             "T_world_camera": self.T_world_camera.tolist(),
             "T_world_camera_first": self.T_world_camera_first.tolist(),
-            "fx": k.fx,
-            "fy": k.fy,
-            "cx": k.cx,
-            "cy": k.cy,
+            **_named(self.intrinsics),
+            "width": width,
+            "height": height,
+            "depth_scale": self.depth_scale,
             "keyframe": self.is_keyframe,
             "flow": self.flow,
         }
+        if self.intrinsics_first != self.intrinsics:
+            record["intrinsics_first"] = _named(self.intrinsics_first)
+        if self.stretch:
+            record["stretch"] = self.stretch
         return json.dumps(record, allow_nan=False)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "Camera":
-        """Raises KeyError, TypeError or ValueError where a field is missing or of another kind."""
+    def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "Camera":
+        """Read a line of a file of that format.
+
+        Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, of another kind or has a value
+        that no run writes, such as nan.
+        """
         last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_first"))
-        if last.shape != (4, 4) or first.shape != (4, 4):
-            raise ValueError("a pose is not 4x4")
+        if last.shape != (4, 4) or first.shape != (4, 4) or not is_rigid(np.stack([last, first])):
+            raise ValueError("a pose is not a rigid 4x4 matrix")
+        if np.abs([last[:3, 3], first[:3, 3]]).max() > LARGEST_LENGTH:
+            raise ValueError("a camera is out of all proportion")
+        intrinsics = _intrinsics(record)
+        first_intrinsics = record.get("intrinsics_first")
+        sized = version >= 2 and record["width"] is not None
+        depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
+        if not 0 < depth_scale <= LARGEST_LENGTH:
+            raise ValueError("a depth scale is not above 0")
+        index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
+        if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
+            raise ValueError("a frame's number, time or flow is none")
         return cls(
-            index=int(record["index"]),
-            timestamp=float(record["timestamp"]),
+            index=index,
+            timestamp=timestamp,
             T_world_camera=last,
             T_world_camera_first=first,
-            intrinsics=Intrinsics(*(float(record[key]) for key in ("fx", "fy", "cx", "cy"))),
+            intrinsics=intrinsics,
+            intrinsics_first=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
             is_keyframe=bool(record["keyframe"]),
-            flow=record["flow"],
+            flow=flow,
+            source_size=(int(record["width"]), int(record["height"])) if sized else None,
+            depth_scale=depth_scale,
+            stretch=int(record.get("stretch", 0)),
         )
 
     def to_tum(self) -> str:
@@ -85,63 +141,100 @@ class Camera:
         return f"{self.timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
 
 
+def _named(k: Intrinsics) -> dict[str, float]:
+    return {name: float(getattr(k, name)) for name in _INTRINSICS}
+
+
+def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
+    k = Intrinsics(*(float(record[name]) for name in _INTRINSICS))
+    if not np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() or min(k.fx, k.fy) <= 0:
+        raise ValueError("intrinsics that no camera has")
+    return k
+
+
 class CameraFiles:
     """Both files while they grow."""
 
-    def __init__(self, folder: Path) -> None:
-        """Begin both files anew. Raises OutputError."""
-        self._folder = folder
-        self._count = 0
-        self._cameras = GrowingFile(folder / CAMERAS_NAME, _HEAD, _TAIL)
-        self._trajectory = GrowingFile(folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD)
+    def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
+        """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
+        self._rows: dict[int, int] = {camera.index: row for row, camera in enumerate(known)}
+        lines = (_line(row, camera) for row, camera in enumerate(known))
+        self._cameras = GrowingFile.replacing(folder / CAMERAS_NAME, _head(revisions), lines, _TAIL)
+        self._trajectory = GrowingFile.replacing(
+            folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in known)
+        )
 
     def append(self, camera: Camera) -> None:
         """Add the next frame to both files. Raises OutputError."""
-        self._cameras.append((b",\n" if self._count else b"") + camera.to_json().encode())
-        self._count += 1
+        self._cameras.append(_line(len(self._rows), camera))
+        self._rows[camera.index] = len(self._rows)
         self._trajectory.append(camera.to_tum().encode())
 
-    def rewrite(self, revised: Mapping[int, NDArray[np.float64]]) -> None:
-        """Write both files again with the last known poses ``revised`` of some frames. Raises OutputError."""
-        cameras = self._folder / CAMERAS_NAME
+    def row(self, index: int) -> int:
+        """How many frames come before the one of that index."""
+        return self._rows[index]
 
-        def revised_cameras() -> Iterator[Camera]:
-            for camera in iterate_cameras(cameras):
-                pose = revised.get(camera.index, camera.T_world_camera)
-                yield Camera(**{**vars(camera), "T_world_camera": np.asarray(pose, np.float64)})
+    def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
+        """Bring some frames, by index, up to date: first ``cameras.json``, then the trajectory, each in one step.
 
-        def write_trajectory(file: BinaryIO) -> None:
-            file.write(_TRAJECTORY_HEAD)
-            for camera in revised_cameras():
-                file.write(camera.to_tum().encode())
+        ``revisions``: how many have then been taken in. Frames that are not named are copied as bytes.
 
-        def write_cameras(file: BinaryIO) -> None:
-            file.write(_HEAD)
-            for number, camera in enumerate(revised_cameras()):
-                file.write((b",\n" if number else b"") + camera.to_json().encode())
-            file.write(_TAIL)
-
-        self.close()
-        replace_file(self._folder / TRAJECTORY_NAME, write_trajectory)
-        replace_file(cameras, write_cameras)
+        Raises:
+            OutputError: a file cannot be written, and stays as it was.
+        """
+        cameras = {self._rows[index]: self._camera(self._rows[index]).revised(new) for index, new in frames.items()}
+        self._cameras.rewrite(_head(revisions), {row: _line(row, camera) for row, camera in cameras.items()})
+        lines = {row: camera.to_tum().encode() for row, camera in cameras.items()}
+        self._trajectory.rewrite(_TRAJECTORY_HEAD, lines)
 
     def close(self) -> None:
         self._cameras.close()
         self._trajectory.close()
+
+    def _camera(self, row: int) -> Camera:
+        return Camera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
+
+
+def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
+    """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
+    lines = [_line(row, camera) for row, camera in enumerate(cameras)]
+    replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
+    path = [camera.to_tum().encode() for camera in cameras]
+    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
+
+
+def _head(revisions: int) -> bytes:
+    return f'{{"format": {FORMAT}, "revisions": {revisions},\n"frames": [\n'.encode()
+
+
+def _line(row: int, camera: Camera) -> bytes:
+    return (b",\n" if row else b"") + camera.to_json().encode()
 
 
 def iterate_cameras(path: Path) -> Iterator[Camera]:
     """The frames of a ``cameras.json`` one by one, in memory that does not grow with their number.
 
     Raises:
-        OutputError: not a file written here, or damaged.
+        OutputError: not a file written here, or damaged, or of a later version of the program.
     """
     try:
         with path.open("rb") as file:
-            if file.read(len(_HEAD)) != _HEAD:
-                raise OutputError(f"{path} is not a cameras.json of stream-recon")
+            version = _version(path, file.readline(), file.readline())
             for line in file:
                 if line.startswith(b"{"):
-                    yield Camera.from_json(json.loads(line.rstrip().rstrip(b",")))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+                    yield Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+def _version(path: Path, first: bytes, second: bytes) -> int:
+    """The format of the file that begins with these lines."""
+    try:
+        version = parse_json(first.rstrip().rstrip(b",") + b"}")["format"]
+    except (ValueError, KeyError, TypeError):
+        version = None
+    if not isinstance(version, int) or second.rstrip() != b'"frames": [':
+        raise OutputError(f"{path} is not a cameras.json of stream-recon")
+    if not 1 <= version <= FORMAT:
+        raise OutputError(f"{path} is of format {version}: this version of stream-recon reads up to {FORMAT}")
+    return version

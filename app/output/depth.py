@@ -7,7 +7,11 @@ costs far more time than it saves space.
 """
 
 import io
+import struct
+import tokenize
 import zipfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,11 @@ DEPTH_FOLDER = "depth"
 JPEG_QUALITY = 92
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 SERIAL_ELEMENTS = 2**14
+DAMAGE = (
+    OSError, LookupError, ValueError, ArithmeticError, TypeError, EOFError, SyntaxError, NotImplementedError,
+    RecursionError, MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, cv2.error,
+)  # fmt: skip
+"""What readers of zip files, of numpy's headers and of images raise for bytes that nobody wrote."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +70,40 @@ def write_depth(folder: Path, result: FrameResult) -> None:
 def read_depth(path: Path) -> DepthFile:
     """Read a frame's file. Raises OutputError where it is missing or damaged."""
     try:
+        if not path.is_file():
+            raise FileNotFoundError("no such file")
+        with zipfile.ZipFile(path) as content:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in content.infolist()):
+                raise ValueError("it is compressed, as no run writes it")
         with np.load(path, allow_pickle=False) as arrays:
-            bgr = cv2.imdecode(arrays["rgb_jpeg"], cv2.IMREAD_COLOR)
-            left, top, width, height = arrays["crop"].tolist()
-            return DepthFile(
-                depth=arrays["depth"].astype(np.float32),
-                confidence=arrays["confidence"].astype(np.float32),
-                rgb=cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB),
-                transform=ImageTransform(
-                    source_size=_pair(arrays["source_size"]),
-                    crop=(left, top, width, height),
-                    network_size=_pair(arrays["network_size"]),
-                ),
-            )
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, cv2.error) as error:
+            return _depth_file(arrays)
+    except DAMAGE as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
+def _depth_file(arrays: Mapping[str, NDArray[Any]]) -> DepthFile:
+    bgr = cv2.imdecode(arrays["rgb_jpeg"].reshape(-1), cv2.IMREAD_COLOR)
+    left, top, width, height = (float(value) for value in arrays["crop"].tolist())
+    transform = ImageTransform(
+        source_size=_pair(arrays["source_size"]),
+        crop=(left, top, width, height),
+        network_size=_pair(arrays["network_size"]),
+    )
+    depth, confidence = (_finite(arrays[name]) for name in ("depth", "confidence"))
+    if bgr is None or not depth.shape == confidence.shape == bgr.shape[:2] == transform.network_size[::-1]:
+        raise ValueError("depth, confidence and picture are not of one size")
+    if not np.isfinite([left, top, width, height]).all() or min(width, height, *transform.source_size, *bgr.shape) < 1:
+        raise ValueError("sizes that no image has")
+    return DepthFile(depth, confidence, cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), transform)
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Damage within the numbers makes pixels without depth."""
+    return np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    """As float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
+    """Numbers as float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
     # Programs that only read these files, or hand work to others, need not wait for the import.
     import torch
 

@@ -7,14 +7,17 @@ system does: there is no fsync.
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 PART_SUFFIX = ".part"
+COPY_BYTES = 2**20
 
 
 @contextmanager
@@ -24,7 +27,15 @@ def output_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(f"cannot write {path}: {reason}; what was finished before is kept") from error
+        kept = "; what was finished before is kept" if _holds_result(path) else ""
+        raise OutputError(f"cannot write {path}: {reason}{kept}") from error
+
+
+def _holds_result(path: Path) -> bool:
+    """Whether a run's record is beside the file that could not be written, or a folder above it."""
+    with suppress(OSError):
+        return any((folder / RUN_NAME).is_file() for folder in (path, path.parent, path.parent.parent))
+    return False
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -58,9 +69,22 @@ class GrowingFile:
         self.path = path
         self._tail = tail
         self._end = 0
+        self._ends = array("q")
         with output_errors(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.append(head)
+
+    @classmethod
+    def replacing(cls, path: Path, head: bytes, entries: Iterable[bytes], tail: bytes = b"") -> "GrowingFile":
+        """A file with these entries in place of the one at ``path``, in one step. Raises OutputError; it then stays."""
+        part = path.with_name(path.name + PART_SUFFIX)
+        file = cls(part, head, tail)
+        with output_errors(path):
+            for entry in entries:
+                file.append(entry)
+            part.replace(path)
+        file.path = path
+        return file
 
     def append(self, entry: bytes | memoryview) -> None:
         """Add an entry before the tail, in one write. Raises OutputError; the file is then as it was before."""
@@ -73,6 +97,61 @@ class GrowingFile:
                 os.ftruncate(self._file, self._end + len(self._tail))
                 raise
         self._end += len(entry)
+        self._ends.append(self._end)
+
+    def entry(self, number: int) -> bytes:
+        """An entry as it was given to `append`. Raises OutputError."""
+        return self.read(self._ends[number], self._ends[number + 1] - self._ends[number])
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from anywhere before the tail. Any thread may. Raises OutputError."""
+        with output_errors(self.path):
+            data = os.pread(self._file, size, offset)
+            if len(data) == size:
+                return data
+            # A single call gives at most 2 GiB.
+            return data + (self.read(offset + len(data), size - len(data)) if data else b"")
+
+    def rewrite(self, head: bytes, changed: Mapping[int, bytes]) -> None:
+        """Replace the head and some entries, by their numbers, in one step; the rest is copied as it is.
+
+        Raises:
+            OutputError: it cannot be written; the old file stays, and goes on growing.
+        """
+        part = self.path.with_name(self.path.name + PART_SUFFIX)
+        with output_errors(self.path):
+            try:
+                with part.open("wb") as file:
+                    file.write(head)
+                    ends, copied = array("q", [len(head)]), 0
+                    for number in sorted(changed):
+                        self._copy(file, ends, copied, number)
+                        file.write(changed[number])
+                        ends.append(ends[-1] + len(changed[number]))
+                        copied = number + 1
+                    self._copy(file, ends, copied, len(self._ends) - 1)
+                    file.write(self._tail)
+                renewed = os.open(part, os.O_RDWR)
+                try:
+                    part.replace(self.path)
+                except OSError:
+                    os.close(renewed)
+                    raise
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+        os.close(self._file)
+        self._file, self._ends, self._end = renewed, ends, ends[-1]
+
+    def _copy(self, file: BinaryIO, ends: "array[int]", first: int, last: int) -> None:
+        """Entries from ``first`` to before ``last``, to the end of another file whose entries end at ``ends``."""
+        offset, stop = self._ends[first], self._ends[last]
+        shift = ends[-1] - offset
+        ends.extend(end + shift for end in self._ends[first + 1 : last + 1])
+        while offset < stop:
+            block = os.pread(self._file, min(COPY_BYTES, stop - offset), offset)
+            file.write(block)
+            offset += len(block)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes that are there already. Raises OutputError."""

@@ -1,10 +1,13 @@
 """A finished (or interrupted) result folder, read back as the results it was written from."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import depth_path, read_depth
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
@@ -22,14 +25,15 @@ class ResultFolder:
             OutputError: no result folder, or a damaged one.
         """
         self.folder = folder
-        self.run = _read_run(folder)
+        self.run = read_run(folder)
         self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
 
     @property
     def points(self) -> PointsConfig:
         """Which pixels were taken as points. Raises ConfigError for a run of an unknown version."""
-        tables = dict(self.run["preset"])
-        return preset_from_tables(str(tables.pop("name", "run.json")), tables).points
+        preset = self.run["preset"]
+        tables = {key: table for key, table in preset.items() if key != "name"} if isinstance(preset, dict) else preset
+        return preset_from_tables(RUN_NAME, tables).points
 
     def __len__(self) -> int:
         return len(self.cameras)
@@ -38,6 +42,21 @@ class ResultFolder:
         for camera in self.cameras:
             yield result_of(self.folder, camera)
 
+    def readable(self, on_damaged: Callable[[OutputError], None]) -> Iterator[FrameResult]:
+        """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
+        not keep all depth files."""
+        counts = self.run.get("frames")
+        thinned = isinstance(counts, dict) and bool(counts.get("without_depth"))
+        for camera in self.cameras:
+            if thinned and not depth_path(self.folder, camera.index).exists():
+                continue
+            try:
+                result = result_of(self.folder, camera)
+            except OutputError as error:
+                on_damaged(error)
+            else:
+                yield result
+
 
 def read_result(folder: Path) -> ResultFolder:
     """Open what `ResultWriter` left. Raises OutputError."""
@@ -45,29 +64,41 @@ def read_result(folder: Path) -> ResultFolder:
 
 
 def result_of(folder: Path, camera: Camera) -> FrameResult:
-    """A frame's result from its camera and its depth file. Raises OutputError."""
+    """A frame's result as last known, from its camera and its depth file. Raises OutputError."""
     stored = read_depth(depth_path(folder, camera.index))
     return FrameResult(
         index=camera.index,
         timestamp=camera.timestamp,
         T_world_camera=camera.T_world_camera,
         intrinsics=camera.intrinsics,
-        depth=stored.depth,
+        depth=stored.depth if camera.depth_scale == 1 else stored.depth * np.float32(camera.depth_scale),
         confidence=stored.confidence,
         rgb=stored.rgb,
         transform=stored.transform,
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
+        stretch=camera.stretch,
     )
 
 
-def _read_run(folder: Path) -> dict[str, Any]:
+def result_as_first_given(folder: Path, camera: Camera) -> FrameResult:
+    """A frame's result before any revision. Raises OutputError."""
+    first = replace(
+        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
+    )
+    return result_of(folder, first)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The content of a result's ``run.json``. Raises OutputError."""
     if not folder.is_dir():
         raise OutputError(f"no such result folder: {folder}")
     try:
-        record = json.loads((folder / RUN_NAME).read_bytes())
+        record = parse_json((folder / RUN_NAME).read_bytes())
     except (OSError, ValueError) as error:
         raise OutputError(f"{folder} is not a result of {PROGRAM}: its {RUN_NAME} is missing or damaged") from error
     if not isinstance(record, dict) or record.get("program") != PROGRAM or "preset" not in record:
         raise OutputError(f"{folder} is not a result of {PROGRAM}: {RUN_NAME} is of another program")
+    if not isinstance(record.get("source"), str) or not isinstance(record.get("interrupted"), bool):
+        raise OutputError(f"{folder}: its {RUN_NAME} is damaged")
     return record

@@ -4,31 +4,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
-
-
-class DescribedEngine(Protocol):
-    """What a record says of an engine."""
-
-    @property
-    def preset(self) -> Preset: ...
-
-    @property
-    def weights_sha256(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def cache(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +29,7 @@ class RunInfo:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @staticmethod
-    def of(engine: DescribedEngine, source: str, options: dict[str, Any]) -> "RunInfo":
+    def of(engine: FrameEngine, source: str, options: dict[str, Any]) -> "RunInfo":
         """A run of ``engine`` that begins now."""
         return RunInfo(
             source,
@@ -72,10 +54,12 @@ class Summary:
     """Frames of a live source that came while the one before was still waiting."""
     frames_damaged: int = 0
     """Frames that should be there and could not be decoded."""
+    frames_unseen: int = 0
+    """Frames left out, since they were black or the lens covered."""
     seconds: float = 0.0
-    """From the first frame's decoding to now."""
+    """Time from the first frame's decoding to now."""
     latency_p50_ms: float | None = None
-    """From a frame's way into the engine to its result; None before the first one."""
+    """Time from a frame's way into the engine to its result; None before the first one."""
     latency_p95_ms: float | None = None
     peak_host_memory_mb: float = 0.0
     peak_device_memory_mb: float | None = None
@@ -84,11 +68,35 @@ class Summary:
     streams: int = 0
     """More than one where the first frames went out of view; see `Anchor`."""
     warnings: tuple[str, ...] = ()
+    stretches: tuple[dict[str, Any], ...] = ()
+    """Where nothing connects frames with those before; see `Stretch`."""
+    resumed: tuple[dict[str, Any], ...] = ()
+    """Where the run was gone on with after it had been cut off; see `Seam`."""
+    source_lost: bool = False
+    """A live source broke off and did not come back."""
 
     @property
     def fps(self) -> float:
         """Frames reconstructed a second, over the whole run."""
         return self.frames_reconstructed / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class FileRevisions:
+    """How many revisions each file has taken in: where the numbers are equal, the files tell one story.
+
+    ``cameras.json`` leads, and its number goes up before the file changes; those of the others after theirs have. So
+    a run that was killed in between shows unequal numbers. Points within half a voxel of their place count as there.
+    """
+
+    cameras: int = 0
+    trajectory: int = 0
+    points: int = 0
+
+
+def now_text() -> str:
+    """The time now, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def program_version() -> str:
@@ -98,14 +106,17 @@ def program_version() -> str:
         return "not installed"
 
 
-def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
-    """The content of ``run.json``."""
+def run_record(
+    info: RunInfo, summary: Summary, revisions: FileRevisions | None = None, without_depth: int = 0
+) -> dict[str, Any]:
+    """The content of ``run.json``. ``without_depth``: frames of which no depth file was to be kept."""
     return {
         "program": PROGRAM,
         "version": program_version(),
         "source": info.source,
         "started": info.started.isoformat(timespec="seconds"),
         "interrupted": summary.interrupted,
+        "source_lost": summary.source_lost,
         "weights_sha256": info.weights_sha256,
         "device": info.device,
         "precision": info.precision,
@@ -119,6 +130,8 @@ def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
             "keyframes": summary.keyframes,
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
+            "unseen": summary.frames_unseen,
+            "without_depth": without_depth,
         },
         "timings": {
             "seconds": round(summary.seconds, 3),
@@ -126,6 +139,9 @@ def run_record(info: RunInfo, summary: Summary) -> dict[str, Any]:
             "latency_ms": {"p50": summary.latency_p50_ms, "p95": summary.latency_p95_ms},
         },
         "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
+        "revisions": dataclasses.asdict(revisions or FileRevisions()),
+        "resumed": list(summary.resumed),
+        "stretches": list(summary.stretches),
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }

@@ -1,87 +1,157 @@
 """The result folder, written as results come. At any moment what is finished is complete and readable.
 
 trajectory.txt   TUM format, camera-to-world, seconds of the source
-cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, keyframe or not
+cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
 points.ply       coloured points, the sure ones, thinned by voxels
+tracks.npz       points triangulated by a refinement, and where keyframes see them
 run.json         what was run, how fast, what was lost; "interrupted" until the end
+
+Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
+`FileRevisions` for what run.json says meanwhile.
 """
 
-import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.geometry import frame_points, transform_points
+from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
+from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
+from stream_recon.app.output.depth_budget import DepthBudget, DiskLimit
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
-from stream_recon.app.output.folder import result_of
-from stream_recon.app.output.ply import PlyFile
-from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, RunInfo, Summary, run_record
-from stream_recon.app.results import FrameResult, PoseRevision
-from stream_recon.app.voxels import VoxelTable
-from stream_recon.configs.errors import OutputError
-from stream_recon.configs.schema import PointsConfig
+from stream_recon.app.output.lock import LOCK_NAME, FolderLock
+from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.output.tracks import TRACKS_NAME
+from stream_recon.app.output.unfinished import Unfinished
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
+from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
 logger = logging.getLogger(__name__)
-
-POINTS_NAME = "points.ply"
 
 
 class ResultWriter:
     """Writes one run into one folder. Nothing in it is touched before the first result is there."""
 
-    def __init__(self, folder: Path, info: RunInfo, *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        info: RunInfo,
+        *,
+        overwrite: bool = False,
+        lock: FolderLock | None = None,
+        resume: Unfinished | None = None,
+        limit: DiskLimit | None = None,
+    ) -> None:
         """
+        Args:
+            lock: of the folder, where it is held already; else it is held from here to `close`.
+            resume: what an earlier run left there, to go on with.
+            limit: how much may stay on the disk; None: all.
+
         Raises:
-            OutputError: the folder has something in it (see `check_output`), or cannot be made.
+            OutputError: the folder has something in it (see `check_output`), another run writes to it, or it cannot be
+                made.
         """
-        check_output(folder, overwrite)
+        if resume is None:
+            check_output(folder, overwrite)
+        self._lock = lock or FolderLock(folder)
+        try:
+            if resume is None:
+                # Once more: before the lock another run may have ended there.
+                check_output(folder, overwrite)
+            else:
+                resume.check(info)
+        except StreamReconError:
+            self._lock.release()
+            raise
         self.folder = folder
         self._info = info
-        self._points = info.preset.points
+        self._depth = DepthBudget(folder, limit or DiskLimit())
         self._cameras: CameraFiles | None = None
-        self._revised: dict[int, NDArray[np.float64]] = {}
-        with output_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._revisions = 0
+        self._pending: dict[int, FrameRevision] = {}
+        """What `revise` has told since the last checkpoint, by the frames' indices."""
+        self._kept = FileRevisions()
+        if resume is not None:
+            self._continue(resume)
 
     def add(self, result: FrameResult) -> None:
-        """Write a frame: depth first, so that every camera that is listed has its depth. Raises OutputError."""
-        assert np.isfinite(result.T_world_camera).all(), f"frame {result.index} has no finite pose"
+        """Write a frame: depth first, so that every camera that is listed has its depth.
+
+        Raises:
+            OutputError: it cannot be written.
+            WeightsError: it has no finite pose, or no finite depth at all.
+        """
+        if not (np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).any()):
+            raise WeightsError(
+                f"the network gave no finite pose or depth for frame {result.index}: its weights, or what they were "
+                "converted from, are damaged"
+            )
         if self._cameras is None:
             self._begin()
         assert self._cameras is not None
-        write_depth(self.folder, result)
+        keep_depth = self._depth.wants(result)
+        if keep_depth:
+            write_depth(self.folder, result)
         self._cameras.append(Camera.of(result))
-        _append_points(self._ply, self._voxels, result, self._points)
+        self._cloud.add(result)
+        if keep_depth:
+            self._depth.wrote(result)
 
-    def revise(self, revision: PoseRevision) -> None:
-        """Note a better pose of an earlier frame; files are brought up to date by `finish`."""
-        self._revised[revision.index] = np.asarray(revision.T_world_camera, np.float64)
+    def revise(self, revision: Revision) -> None:
+        """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
+        assert self._cameras is not None, "there is nothing to revise yet"
+        self._revisions += 1
+        for frame in revision.frames:
+            before = self._pending.get(frame.index)
+            if before is not None and frame.intrinsics is None:
+                frame = replace(frame, intrinsics=before.intrinsics)
+            self._pending[frame.index] = frame
+            self._cloud.revise(self._cameras.row(frame.index), frame)
 
     def checkpoint(self, summary: Summary) -> None:
-        """Renew ``run.json`` while the run goes on. Raises OutputError."""
+        """Keep revisions and renew ``run.json`` while the run goes on. Raises OutputError."""
         if self._cameras is not None:
-            replace_json(self.folder / RUN_NAME, run_record(self._info, summary))
+            self._keep_revisions(summary)
+            self._write_record(summary)
 
-    def finish(self, summary: Summary) -> None:
-        """Apply revisions, write the last ``run.json`` and close. Without any result the folder is left alone.
+    def finish(
+        self,
+        summary: Summary,
+        on_progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Keep revisions, bring the cloud up to date, write the last ``run.json`` and close.
+
+        Without any result the folder is left alone.
+
+        Args:
+            on_progress, cancelled: see `PointCloud.rebuild`.
+
+        Returns:
+            False where the cloud's rebuilding was cancelled: the old one stays, and ``run.json`` says so.
 
         Raises:
             OutputError: what was written before stays.
         """
         if self._cameras is None:
-            self._remove_if_empty()
-            return
+            self.close()
+            return True
         try:
-            if self._revised:
-                self._cameras.rewrite(self._revised)
-                self._rebuild_points()
-            replace_json(self.folder / RUN_NAME, run_record(self._info, summary))
+            whole = True
+            self._keep_revisions(summary)
+            if self._kept.points < self._revisions:
+                self._write_record(replace(summary, interrupted=True))
+                whole = self._cloud.rebuild(on_progress, cancelled)
+                if whole:
+                    self._kept = replace(self._kept, points=self._revisions)
+            self._write_record(replace(summary, interrupted=summary.interrupted or not whole))
+            return whole
         finally:
             self.close()
 
@@ -89,40 +159,41 @@ class ResultWriter:
         """Let go of the files as they are. ``run.json`` keeps saying that the run was interrupted."""
         if self._cameras is not None:
             self._cameras.close()
-            self._ply.close()
+            self._cloud.close()
+        self._lock.release()
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
         with output_errors(self.folder):
             (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
         replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
-        self._voxels = VoxelTable(self._points.voxel)
-        self._ply = PlyFile(self.folder / POINTS_NAME)
+        self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
 
-    def _rebuild_points(self) -> None:
-        """The cloud once more from the depth files, under the poses last known."""
-        self._ply.close()
-        path = self.folder / POINTS_NAME
-        part = path.with_name(path.name + PART_SUFFIX)
-        self._ply, self._voxels = PlyFile(part), VoxelTable(self._points.voxel)
-        for camera in iterate_cameras(self.folder / CAMERAS_NAME):
-            _append_points(self._ply, self._voxels, result_of(self.folder, camera), self._points)
-        self._ply.close()
-        with output_errors(path):
-            part.replace(path)
+    def _continue(self, unfinished: Unfinished) -> None:
+        """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
+        done = unfinished.record.get("revisions")
+        self._revisions = int(done["cameras"]) if isinstance(done, dict) else 0
+        for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
+            path.unlink(missing_ok=True)
+        self._cloud = PointCloud(self.folder, self._info.preset.points, unfinished.cameras)
+        self._cameras = CameraFiles(self.folder, unfinished.cameras, self._revisions)
+        self._kept = FileRevisions(self._revisions, self._revisions, self._revisions)
 
-    def _remove_if_empty(self) -> None:
-        with output_errors(self.folder):
-            if self.folder.is_dir() and not any(self.folder.iterdir()):
-                self.folder.rmdir()
+    def _keep_revisions(self, summary: Summary) -> None:
+        """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
+        if not self._pending:
+            return
+        assert self._cameras is not None
+        self._kept = replace(self._kept, cameras=self._revisions)
+        self._write_record(replace(summary, interrupted=True))
+        self._cameras.revise(self._pending, self._revisions)
+        self._pending = {}
+        points = self._kept.points if self._cloud.stale else self._revisions
+        self._kept = FileRevisions(self._revisions, self._revisions, points)
 
-
-def _append_points(ply: PlyFile, voxels: VoxelTable, result: FrameResult, config: PointsConfig) -> None:
-    points = frame_points(result, config)
-    xyz = transform_points(result.T_world_camera, points.xyz)
-    new = voxels.take_new(xyz)
-    ply.append(xyz[new], points.rgb[new])
+    def _write_record(self, summary: Summary) -> None:
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept, self._depth.removed))
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
@@ -139,12 +210,12 @@ def check_output(folder: Path, overwrite: bool) -> None:
             return
         if not folder.is_dir():
             raise OutputError(f"{folder} is a file: choose another folder with -o")
-        empty = not any(folder.iterdir())
+        empty = all(path.name == LOCK_NAME for path in folder.iterdir())
     if empty:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME, DEPTH_FOLDER)
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME, DEPTH_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -152,7 +223,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        record = json.loads((folder / RUN_NAME).read_bytes())
+        record = parse_json((folder / RUN_NAME).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and record.get("program") == PROGRAM
@@ -168,7 +239,7 @@ def _remove_old_result(folder: Path) -> None:
             depth_path(folder, index).unlink(missing_ok=True)
         for path in depth.glob("*.npz" + PART_SUFFIX):
             path.unlink()
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME):
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
         if depth.is_dir() and not any(depth.iterdir()):

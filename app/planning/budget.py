@@ -12,15 +12,15 @@ from math import ceil
 import torch
 
 from stream_recon.app.planning.step_trace import network_size, trace_step
-from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.kernels.flashinfer_attention import WORKSPACE_BYTES
 from stream_recon.cache.kernels.waves import KEY_BLOCK, PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, plan_waves
+from stream_recon.cache.kinds import cache_kind
 from stream_recon.cache.stream import StreamSchema
-from stream_recon.configs.schema import NetworkConfig, Preset
+from stream_recon.configs.schema import CacheChoice, NetworkConfig, Preset
 
 MEBIBYTE = 2**20
 COMPUTE = torch.bfloat16
-"""Of matrix work on a GPU, and of the camera head's cache."""
+"""What matrix work on a GPU is done in, and the camera head's cache kept in."""
 
 # The constants below were fitted to the full-size and the embedded network on an H200 with torch 2.11.0+cu130 and
 # Triton 3.6.0: `scripts/bench gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
@@ -40,17 +40,17 @@ one counts: a prediction must not be too low), and 2.5 where nothing had to be g
 ATTENTION_EFFICIENCY = 0.65
 """Share of the device's matrix rate that a full wave of attention reaches: in the step at 504x378, 14.34 ms for 24
 layers, 71,000 keys and 256 of 264 places."""
-FP8_PAGE_BLOCKS = 4
+PAGE_BLOCKS = 4
 """Blocks of keys whose time each page of a cache in e4m3 takes on top of its own: the pipeline of reads begins anew in
 each, and values have to become bf16. By the steps at 504x378, 518x294 and 448x252."""
 MATRIX_EFFICIENCY = 0.42
-"""Of encoder and aggregator without their attention, with the cheap operations between: 5.3 ms at 504x378."""
+"""Share that encoder and aggregator reach, less attention, with the cheap operations between: 5.3 ms at 504x378."""
 CONVOLUTION_EFFICIENCY = 0.18
 """The same of the depth head: 1.52 ms."""
 CAMERA_EFFICIENCY = 0.32
 """Share of the device's bandwidth at which the camera head reads its weights: 1.747 GB in 1.32 ms."""
 BETWEEN_SECONDS = 8e-4
-"""Of a step beside all that: the image's way to the device, the flow, and the host's turn."""
+"""Time of a step beside all that: the image's way to the device, the flow, and the host's turn."""
 FRAME_SECONDS = 3.5e-3
 """A frame takes no less, whatever the network's size: preset small at 224x168, from a decoded image to results on the
 host, took 3.55 ms."""
@@ -61,14 +61,14 @@ class RunMemory:
     """Bytes on the device at the worst moment of a stream."""
 
     weights: int
-    """As `StreamingNetwork.fuse_for_gpu` keeps them."""
+    """Bytes of the weights, as `StreamingNetwork.fuse_for_gpu` keeps them."""
     caches: int
-    """`StreamSchema.bytes`: allocated whole before the first frame."""
+    """Bytes of both caches, `StreamSchema.bytes`: allocated whole before the first frame."""
     activations: int
-    """Of the first step with all scale frames, and of the later ones: a captured step keeps memory of its own, which
-    the first one's cannot serve. See `trace_step`."""
+    """Activations of the first step with all scale frames, and of the later ones: a captured step keeps memory of its
+    own, which the first one's cannot serve. See `trace_step`."""
     workspace: int
-    """Of matrix products, and of attention where FlashInfer is installed and so may be the faster."""
+    """Workspaces of matrix products, and of attention where FlashInfer is installed and so may be the faster."""
     context: int
 
     @property
@@ -81,20 +81,20 @@ class RunMemory:
         return self.by_torch + self.context
 
 
-def run_memory(preset: Preset, grid: tuple[int, int], cache_dtype: torch.dtype = COMPUTE) -> RunMemory:
-    """Of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
+def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full") -> RunMemory:
+    """Memory of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
 
-    ``cache_dtype``: of the aggregator's keys and values; the camera head's are always in bf16. Attention by torch
-    (``--attention sdpa``), which copies a layer's visible keys and values together, takes more.
+    ``cache``: what the aggregator's keys and values are kept in; the camera head's are always in bf16. Attention by
+    torch (``--attention sdpa``), which copies a layer's visible keys and values together, takes more.
     """
     network, stream = preset.network, preset.stream
-    schema = StreamSchema.of(network, stream, grid[0] * grid[1], cache_dtype, COMPUTE)
+    schema = StreamSchema.of(network, stream, grid[0] * grid[1], COMPUTE, cache=cache)
     first, later = (trace_step(network, grid, frames).peak_bytes for frames in (stream.scale_frames, 1))
     return RunMemory(
         weights=network_size(network).bytes,
         caches=schema.bytes,
         activations=int((first + later) * ALLOCATOR_SLACK),
-        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and cache_dtype != FP8 else 0),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and not cache_kind(cache).paged else 0),
         context=CONTEXT_BYTES,
     )
 
@@ -110,7 +110,7 @@ class DeviceRates:
 
 
 H200 = DeviceRates("NVIDIA H200", 790e12, 4.16e12, 132)
-"""As measured on one; the device to speak of where there is none."""
+"""Rates measured on one; the device to speak of where there is none."""
 
 
 def measure_rates(device: torch.device, seconds: float = 0.1) -> DeviceRates:
@@ -146,9 +146,7 @@ def calls_per_second(work: Callable[[], None], seconds: float) -> float:
     return calls / passed
 
 
-def step_seconds(
-    preset: Preset, grid: tuple[int, int], rates: DeviceRates, cache_dtype: torch.dtype = COMPUTE
-) -> float:
+def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cache: CacheChoice = "full") -> float:
     """Expected time of a one-frame step, the window just full: later, in a long video, attention also reads the
     special tokens of all keyframes.
 
@@ -165,11 +163,12 @@ def step_seconds(
     within = (network.encoder_depth + network.depth) * _attention_seconds(network, tokens, tokens, rates)
     frames = stream.scale_frames + stream.window + 1
     frame_keys = tokens
-    if cache_dtype == FP8:  # pages of patches, each begun anew
-        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + FP8_PAGE_BLOCKS) * KEY_BLOCK
+    kind = cache_kind(cache)
+    if kind.paged:
+        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + PAGE_BLOCKS) * KEY_BLOCK
     across = max(
         _attention_seconds(network, tokens, frames * frame_keys, rates),
-        2 * frames * tokens * network.dim * cache_dtype.itemsize / rates.bandwidth,
+        2 * frames * tokens * network.dim * kind.patch_dtype(COMPUTE).itemsize / rates.bandwidth,
     )
     # Of the trace that `run_memory` begins with, too: it makes the position tables that the later step's finds.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames
@@ -181,7 +180,7 @@ def step_seconds(
 
 
 def _attention_seconds(network: NetworkConfig, queries: int, keys: int, rates: DeviceRates) -> float:
-    """Of one layer, in the waves that `plan_waves` makes of it."""
+    """Attention of one layer, in the waves that `plan_waves` makes of it."""
     places = PROGRAMS_A_MULTIPROCESSOR * rates.multiprocessors
     blocks = ceil(keys / KEY_BLOCK)
     waves = plan_waves(network.heads * ceil(queries / QUERY_BLOCK), blocks, places)

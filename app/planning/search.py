@@ -1,30 +1,24 @@
 """Which preset, image size and window a memory budget is best spent on."""
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-import torch
-
-from stream_recon.app.planning.budget import COMPUTE, DeviceRates, RunMemory, run_memory, step_seconds
+from stream_recon.app.planning.budget import DeviceRates, RunMemory, run_memory, step_seconds
 from stream_recon.app.planning.step_trace import network_size
 from stream_recon.app.video.preprocess import plan_image
-from stream_recon.cache.fp8_pages import FP8
-from stream_recon.configs.errors import ConfigError, ResourceError
-from stream_recon.configs.schema import Preset
+from stream_recon.cache.kinds import CACHE_CHOICES
+from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import CacheChoice, Preset
+from stream_recon.configs.sizes import parse_size
 
-CACHE_DTYPES = (COMPUTE, FP8)
-"""What the aggregator's cache may be kept in, the most exact one first."""
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Image sides to choose from, of the preset's."""
 WINDOWS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 """Windows to choose from, of the preset's."""
 LEAST_WINDOW = 1 / 4
-"""Of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
-
-UNITS = {"M": 10**6, "G": 10**9, "T": 10**12, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+"""Share of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +28,10 @@ class Way:
     base: str
     """The preset's name or file before anything was changed."""
     preset: Preset
-    """With this way's image and stream."""
+    """The preset with this way's image and stream."""
     image_size: tuple[int, int]
     """The network's image, (width, height) in pixels."""
-    cache_dtype: torch.dtype
+    cache: CacheChoice
     rank: tuple[float, ...]
     """Higher is better; see `choices`."""
 
@@ -48,7 +42,7 @@ class Way:
         return self.image_size[1] // patch, self.image_size[0] // patch
 
     def memory(self) -> RunMemory:
-        return run_memory(self.preset, self.grid, self.cache_dtype)
+        return run_memory(self.preset, self.grid, self.cache)
 
 
 @dataclass(frozen=True)
@@ -62,15 +56,8 @@ class Choice:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of ``8GB``, ``8G`` (10^9 each), ``8GiB`` (2^30), ``8000MB`` and the like.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MGT]I?)B?\s*", text.upper())
-    if not match:
-        raise ConfigError(f"--memory must be a size such as 8GB, 8GiB or 8000MB, not {text!r}")
-    return int(float(match[1]) * UNITS[match[2]])
+    """Bytes of a GPU's memory, see `parse_size`. Raises ConfigError."""
+    return parse_size(text, "--memory")
 
 
 def choices(
@@ -78,7 +65,7 @@ def choices(
     source_size: tuple[int, int],
     budget: int,
     rates: DeviceRates,
-    cache_dtypes: Sequence[torch.dtype] = CACHE_DTYPES,
+    caches: Sequence[CacheChoice] = CACHE_CHOICES,
 ) -> list[Choice]:
     """What fits in ``budget`` bytes (the CUDA context among them), best first: of the best choice's preset the best
     window and cache for each image size, and the best choice of each other preset.
@@ -100,7 +87,7 @@ def choices(
     Raises:
         ResourceError: nothing fits; it names the least memory that would do.
     """
-    ways = sorted(_ways(presets, source_size, cache_dtypes), key=lambda way: way.rank, reverse=True)
+    ways = sorted(_ways(presets, source_size, caches), key=lambda way: way.rank, reverse=True)
     found: dict[tuple[str, tuple[int, int]], Choice] = {}
     for way in ways:
         first = next(iter(found.values()), None)
@@ -111,7 +98,7 @@ def choices(
             continue
         memory = way.memory()
         if memory.total <= budget:
-            seconds = step_seconds(way.preset, way.grid, rates, way.cache_dtype)
+            seconds = step_seconds(way.preset, way.grid, rates, way.cache)
             found[way.base, way.image_size] = Choice(way, memory, seconds)
     if not found:
         least = min(ways, key=lambda way: way.memory().total)
@@ -124,17 +111,17 @@ def choices(
 
 
 def _ways(
-    presets: Sequence[tuple[str, Preset]], source_size: tuple[int, int], cache_dtypes: Sequence[torch.dtype]
+    presets: Sequence[tuple[str, Preset]], source_size: tuple[int, int], caches: Sequence[CacheChoice]
 ) -> Iterator[Way]:
     for base, preset in presets:
         windows = dict.fromkeys(max(1, int(share * preset.stream.window)) for share in WINDOWS)
         for side, window in product(SIDES, windows):
             smaller = _shrunk(preset, side, window)
             size = plan_image(source_size, smaller.image, preset.network.patch_size).network_size
-            for exactness, dtype in enumerate(reversed(cache_dtypes)):
+            for exactness, cache in enumerate(reversed(caches)):
                 enough = window >= LEAST_WINDOW * preset.stream.window
                 rank = (enough, network_size(preset.network).bytes, size[0] * size[1], window, exactness)
-                yield Way(base, smaller, size, dtype, rank)
+                yield Way(base, smaller, size, cache, rank)
 
 
 def _shrunk(preset: Preset, side: float, window: int) -> Preset:

@@ -38,17 +38,18 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Of the weights as kept on a GPU: see `StreamingNetwork.fuse_for_gpu`."""
+    """Sizes of the weights as kept on a GPU: see `StreamingNetwork.fuse_for_gpu`."""
 
     bytes: int
     camera_bytes: int
-    """Of the camera head alone."""
+    """Bytes of the camera head alone."""
     token_products: int
     """Multiplications that each token of a frame takes in the matrices of encoder and aggregator."""
 
 
 @lru_cache(maxsize=64)
 def network_size(config: NetworkConfig) -> NetworkSize:
+    """The size of a network in bf16, counted without memory for its weights."""
     network = _meta_network(config)
     network.fuse_for_gpu()
     blocks = [module for part in (network.encoder, network.aggregator) for module in part.modules()]

@@ -1,27 +1,36 @@
-"""Source, engine, writer and viewer at work side by side.
+"""Source, engine and listeners at work side by side.
 
-A thread decodes and resizes, the calling thread runs the engine, a third writes and feeds the viewer; two bounded
-queues between them. A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder
-wait, and the source drops frames by its own rule (`LiveReader`) and counts them.
+A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; bounded queues
+between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Delivery`. A slow
+disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
+frames by its own rule (`LiveReader`) and counts them.
 """
 
+import dataclasses
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.run.channel import Channel
+from stream_recon.app.run.delivery import Delivery
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.run.spare_cores import leaving_cores
+from stream_recon.app.video.breaks import BreakWatch
+from stream_recon.app.video.preprocess import grey_image
+from stream_recon.app.video.readers import Stretch
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -29,43 +38,13 @@ FILE_FRAMES_AHEAD = 8
 """Small images wait; enough of them to bridge a frame that is slow to decode."""
 LIVE_FRAMES_AHEAD = 1
 """A frame that waits is an old one by the time it is looked at."""
-RESULTS_BEHIND = 16
 CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 0.05
+"""Share of the listeners' time, at most, that goes into checkpoints: they get rarer as revisions get larger."""
 POLL_SECONDS = 0.1
+POINTS_BEHIND = "points.ply is as before the last revisions: building it anew was interrupted"
 PROGRESS_SECONDS = 0.1
 """Between two reports: asking a GPU for its memory and drawing a bar for every frame would hold up fast steps."""
-
-
-class FrameEngine(Protocol):
-    """What the pipeline needs of an engine."""
-
-    @property
-    def attention(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def streams(self) -> int:
-        """How many the run has been so far."""
-
-    def prepare(self, frame: Frame) -> PreparedFrame:
-        """Called by another thread than all else, some frames ahead of ``push``."""
-
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]: ...
-
-    def finish(self) -> Sequence[FrameResult | PoseRevision]: ...
-
-
-class ResultViewer(Protocol):
-    """What the pipeline needs of a viewer. ``add`` and ``revise`` return at once."""
-
-    @property
-    def paused(self) -> bool: ...
-
-    def add(self, result: FrameResult) -> None: ...
-
-    def revise(self, revision: PoseRevision) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -79,51 +58,82 @@ class Progress:
     fps: float
     """Over the last frames."""
     memory_mb: float
-    """Of the device where it is a GPU, else of this process; the peak."""
+    """Peak memory of the device where it is a GPU, else of this process."""
+    notice: str | None = None
+    """Why the stretch under way began, unless it is the first; see `Stretch`."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an earlier run did that was cut off."""
+
+    frames: int = 0
+    keyframes: int = 0
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    resumed: tuple[dict[str, Any], ...] = ()
+    """See `Summary`."""
 
 
 def reconstruct(
     source: Source,
     engine: FrameEngine,
-    writer: ResultWriter,
-    viewer: ResultViewer | None = None,
+    writer: ResultWriter | None,
+    listeners: Sequence[ResultListener] = (),
     on_progress: Callable[[Progress], None] | None = None,
+    *,
+    stage: Stage | None = None,
+    paused: Callable[[], bool] | None = None,
+    on_rebuild: Callable[[int, int], None] | None = None,
+    before: Before | None = None,
 ) -> Summary:
-    """Run a whole source through an engine into a result folder.
+    """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
-    other end: there it is the normal one). A second Ctrl-C raises KeyboardInterrupt at once.
+    other end: there it is the normal one). A live source that broke off and did not come back is an interruption, too.
+    A second Ctrl-C raises KeyboardInterrupt at once. While the cloud is built
+    anew at the end, Ctrl-C leaves the old one and marks the result as interrupted.
+
+    Args:
+        writer: None where nothing shall be kept.
+        listeners: hear each result and revision after the writer, in the same thread; none may hold it up for long.
+        stage: stands between engine and listeners, in a thread of its own.
+        paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
+        before: what an earlier run had done that this one goes on with.
+        on_rebuild: told how many frames are done, of how many, while the cloud is built anew after revisions.
 
     Raises:
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, viewer, on_progress)
+    run = _Run(source, engine, writer, listeners, stage, on_progress, paused, before or Before())
     try:
-        with stop_on_signals() as stop, ThreadPoolExecutor(2, "pipeline") as pool:
-            decoding = pool.submit(run.decode)
-            writing = pool.submit(run.write)
+        with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
+            # First the listeners: where several failed, the disk is what the user has to look at.
+            threads = [*run.delivery.start(pool), pool.submit(run.decode)]
             try:
-                run.step_through(stop)
-            finally:
-                run.stop_threads()
-            # First the writer: where both failed, the disk is what the user has to look at.
-            writing.result()
-            decoding.result()
-            interrupted = stop.requested and not source.live
+                try:
+                    run.step_through(stop)
+                finally:
+                    run.stop_threads()
+                for thread in threads:
+                    thread.result()
+            except KeyboardInterrupt:
+                run.delivery.abandon()
+                raise
+            interrupted = source.lost or (stop.requested and not source.live)
     except StreamReconError:
-        if run.writer_failed:
-            # The counts may still fit where a whole frame did not.
-            with suppress(OutputError):
-                writer.checkpoint(run.summary(interrupted=True))
-        else:
-            writer.finish(run.summary(interrupted=True))
+        run.keep(interrupted=True)
         raise
+    else:
+        return run.keep(interrupted=interrupted, on_rebuild=on_rebuild)
     finally:
-        writer.close()
-    summary = run.summary(interrupted=interrupted)
-    writer.finish(summary)
-    return summary
+        if writer is not None:
+            writer.close()
+
+
+def _told(stretch: Stretch) -> str:
+    return f"{stretch.reason}: what follows is a new stretch, whose place beside what came before is a guess"
 
 
 class _Run:
@@ -131,22 +141,27 @@ class _Run:
         self,
         source: Source,
         engine: FrameEngine,
-        writer: ResultWriter,
-        viewer: ResultViewer | None,
+        writer: ResultWriter | None,
+        listeners: Sequence[ResultListener],
+        stage: Stage | None,
         on_progress: Callable[[Progress], None] | None,
+        paused: Callable[[], bool] | None,
+        before: Before,
     ) -> None:
-        self.writer_failed = False
+        self._before = before
+        self._breaks = BreakWatch()
         self._source = source
         self._engine = engine
         self._writer = writer
-        self._viewer = viewer
+        self.delivery = Delivery([*([writer] if writer is not None else []), *listeners], stage, self._checkpoint)
         self._on_progress = on_progress
+        self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
-        self._results: Channel[FrameResult | PoseRevision] = Channel(RESULTS_BEHIND)
+        self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
         self._begun = time.monotonic()
-        self._read = 0
-        self._reconstructed = 0
-        self._keyframes = 0
+        self._read = before.frames
+        self._reconstructed = before.frames
+        self._keyframes = before.keyframes
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
         self._recent: deque[float] = deque(maxlen=20)
@@ -155,54 +170,58 @@ class _Run:
     def decode(self) -> None:
         """Body of the first thread."""
         try:
-            for frame in self._source:
-                if not self._frames.send(self._engine.prepare(frame)):
+            for prepared in self._breaks.watch(map(self._prepare, self._source)):
+                if not self._frames.send(prepared):
                     return
         finally:
             self._frames.close()
 
+    def _prepare(self, frame: Frame) -> PreparedFrame:
+        prepared = self._engine.prepare(frame)
+        return replace(prepared, grey=grey_image(frame.rgb)) if self.delivery.wants_grey else prepared
+
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
-        while not stop.requested and not self._frames.exhausted:
-            frame = self._frames.receive(POLL_SECONDS)
-            if frame is None:
-                continue
-            self._wait_while_paused(stop)
-            self._read += 1
-            self._pushed_at[frame.index] = time.monotonic()
-            with memory_errors():
-                results = self._engine.push(frame)
-            if not self._hand_on(results):
-                return
+        with leaving_cores(self._engine) as leave_cores:
+            while not stop.requested and not self._frames.exhausted:
+                frame = self._frames.receive(POLL_SECONDS)
+                if frame is None:
+                    continue
+                self._wait_while_paused(stop)
+                self._read += 1
+                self._pushed_at[frame.index] = time.monotonic()
+                self.delivery.expect(frame)
+                leave_cores()
+                with memory_errors():
+                    results = self._engine.push(frame)
+                if not self._hand_on(results):
+                    return
         with memory_errors():
             results = self._engine.finish()
         self._hand_on(results)
         self._report()
 
-    def write(self) -> None:
-        """Body of the third thread."""
-        checked = time.monotonic()
-        try:
-            for item in self._results:
-                if isinstance(item, PoseRevision):
-                    self._writer.revise(item)
-                else:
-                    self._writer.add(item)
-                self._show(item)
-                if time.monotonic() - checked > CHECKPOINT_SECONDS:
-                    self._writer.checkpoint(self.summary(interrupted=True))
-                    checked = time.monotonic()
-        except StreamReconError:
-            self.writer_failed = True
-            raise
-        finally:
-            self._results.close(discard=True)
-
     def stop_threads(self) -> None:
-        """Let both threads come to their end: the decoder at once, the writer when it has written what it got."""
+        """Let all threads come to their end: the decoder at once, the others when they have done what they got."""
         self._frames.close(discard=True)
         self._source.interrupt()
-        self._results.close()
+        self.delivery.close()
+
+    def keep(self, *, interrupted: bool, on_rebuild: Callable[[int, int], None] | None = None) -> Summary:
+        """The run's end: let the writer finish, where it still can. Raises OutputError."""
+        summary = self.summary(interrupted=interrupted)
+        if self._writer is None:
+            return summary
+        if self.delivery.failed:
+            # The counts may still fit where a whole frame did not.
+            with suppress(OutputError):
+                self._writer.checkpoint(summary)
+            return summary
+        with stop_on_signals() as stop:
+            whole = self._writer.finish(summary, on_rebuild, lambda: stop.requested)
+        if whole:
+            return summary
+        return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_BEHIND))
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""
@@ -218,18 +237,25 @@ class _Run:
             keyframes=self._keyframes,
             frames_dropped=self._source.dropped,
             frames_damaged=self._source.damaged,
-            seconds=time.monotonic() - self._begun,
+            seconds=self._before.seconds + time.monotonic() - self._begun,
             latency_p50_ms=p50,
             latency_p95_ms=p95,
             peak_host_memory_mb=peak_host_memory_mb(),
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             streams=self._engine.streams,
-            warnings=tuple(self._source.warnings),
+            frames_unseen=self._breaks.unseen,
+            warnings=(*self._before.warnings, *self._source.warnings, *(_told(s) for s in self._breaks.stretches)),
+            resumed=self._before.resumed,
+            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
+            source_lost=self._source.lost,
         )
 
-    def _hand_on(self, results: Sequence[FrameResult | PoseRevision]) -> bool:
-        """To the writer; False if it has failed."""
+    def _stretches(self) -> list[Stretch]:
+        return sorted([*self._source.stretches, *self._breaks.stretches], key=lambda stretch: stretch.index)
+
+    def _hand_on(self, results: Sequence[FrameResult]) -> bool:
+        """To the listeners; False if one has failed."""
         now = time.monotonic()
         for result in results:
             if isinstance(result, FrameResult):
@@ -237,7 +263,7 @@ class _Run:
                 self._keyframes += result.is_keyframe
                 self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
                 self._recent.append(now)
-            if not self._results.send(result):
+            if not self.delivery.send(result):
                 return False
         if now >= self._next_report:
             self._report()
@@ -248,17 +274,18 @@ class _Run:
             self._on_progress(self._progress())
             self._next_report = time.monotonic() + PROGRESS_SECONDS
 
-    def _show(self, item: FrameResult | PoseRevision) -> None:
-        if self._viewer is None:
+    def _checkpoint(self) -> None:
+        """Every few seconds, in the listeners' thread."""
+        now = time.monotonic()
+        if self._writer is None or now < self._next_checkpoint:
             return
-        if isinstance(item, PoseRevision):
-            self._viewer.revise(item)
-        else:
-            self._viewer.add(item)
+        self._writer.checkpoint(self.summary(interrupted=True))
+        ended = time.monotonic()
+        self._next_checkpoint = ended + max(CHECKPOINT_SECONDS, (ended - now) / CHECKPOINT_SHARE)
 
     def _wait_while_paused(self, stop: StopRequest) -> None:
         """Hold the engine while a user looks around. A live source drops and counts what comes meanwhile."""
-        while self._viewer is not None and self._viewer.paused and not stop.requested:
+        while self._paused is not None and self._paused() and not stop.requested:
             time.sleep(POLL_SECONDS / 2)
 
     def _progress(self) -> Progress:
@@ -271,4 +298,5 @@ class _Run:
             dropped=self._source.dropped,
             fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
             memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
+            notice=stretches[-1].reason if (stretches := self._stretches()) else None,
         )

@@ -80,7 +80,8 @@ class Degradations:
 
 
 def draw_lens(draws: Draws, plain: Tensor) -> Lens:
-    """Geometry of clips; exposures of ``plain`` ones (bool [B]) are short."""
+    """A lens for each clip; many have no distortion, no fall-off of light, or neither. Exposures of ``plain`` ones
+    (bool [B]) are short."""
     clips = plain.shape[0]
     return Lens(
         draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),

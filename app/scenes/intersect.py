@@ -57,6 +57,7 @@ def frustum(o: Vector, r: Vector, k: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def ellipsoid(o: Vector, r: Vector) -> tuple[Tensor, Tensor]:
+    """Where rays from ``o`` along ``r`` enter and leave the unit sphere; the exit lies before the entry on a miss."""
     qa = r[0] * r[0] + r[1] * r[1] + r[2] * r[2] + 1e-20
     qb = o[0] * r[0] + o[1] * r[1] + o[2] * r[2]
     root = qb * qb - qa * (o[0] * o[0] + o[1] * o[1] + o[2] * o[2] - 1.0)

@@ -7,9 +7,10 @@ import torch
 from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STRAFE, WALK, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized
-from stream_recon.app.scenes.parts import Catalogue, any_rotation
+from stream_recon.app.scenes.parts import Catalogue
 from stream_recon.app.scenes.shading import LIGHT
 from stream_recon.app.scenes.streetware import CLUTTER
+from stream_recon.models.pose import quaternion_to_matrix
 
 _MODES = {WALK: 0.25, STRAFE: 0.2, ORBIT: 0.2, SCAN: 0.27, PAN: 0.08}
 _SHAPES = {template.name: 3.0 for template in CLUTTER} | {
@@ -41,7 +42,7 @@ def draw_clutter(draws: Draws, catalogue: Catalogue, clips: int, frames: int, tu
     origin = path.position.gather(1, frame[..., None].expand(-1, -1, 3))
     template = catalogue.choose(draws, _SHAPES, clips, _NUMBER)
     size = sized(draws, catalogue, template) * distance[..., None].clamp(0.7, 5.0) * 0.6
-    rotation = any_rotation(draws.normal(clips, _NUMBER, 4))
+    rotation = quaternion_to_matrix(draws.normal(clips, _NUMBER, 4).roll(-1, -1))
     middle = torch.cat([torch.zeros_like(size[..., :2]), size[..., 2:] / 2], -1)
     position = origin + toward * distance[..., None] - (rotation @ middle[..., None])[..., 0]
     present = draws.uniform(0, 1, clips, _NUMBER) < draws.uniform(0.35, 1.0, clips, 1)

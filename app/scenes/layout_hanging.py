@@ -24,6 +24,7 @@ _NUMBER = 12  # of small flat things
 
 
 def draw_hanging(draws: Draws, catalogue: Catalogue, walls: Walls, taken: Taken, clips: int) -> Objects:
+    """Things that hang on free stretches of the walls, at the height that is usual for each."""
     side, along, room, exists = along_walls(draws, walls, clips)
     weights = {name: entry[0] for name, entry in _HANGING.items()}
     choice = draws.choice(list(weights.values()), *side.shape)
@@ -41,6 +42,7 @@ def draw_hanging(draws: Draws, catalogue: Catalogue, walls: Walls, taken: Taken,
 
 
 def draw_overhead(draws: Draws, catalogue: Catalogue, walls: Walls, height: Tensor, clips: int) -> Objects:
+    """Lamps under a ceiling at ``height``, in some of the rooms."""
     template = catalogue.choose(draws, {"pendant": 1.0, "ceiling_light": 1.5}, clips, 4)
     size = sized(draws, catalogue, template)
     place = walls.middle[:, None, :2] + draws.uniform(-0.8, 0.8, clips, 4, 2) * walls.half[:, None, :2]

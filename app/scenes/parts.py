@@ -137,20 +137,3 @@ def about_z(angle: Tensor) -> Tensor:
     c, s, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
     rows = [c, -s, zero, s, c, zero, zero, zero, one]
     return torch.stack(rows, -1).view(*angle.shape, 3, 3)
-
-
-def any_rotation(quaternion: Tensor) -> Tensor:
-    """Rotation matrices of quaternions wxyz of any length [..., 4]."""
-    w, x, y, z = torch.nn.functional.normalize(quaternion, dim=-1).unbind(-1)
-    rows = [
-        1 - 2 * (y * y + z * z),
-        2 * (x * y - z * w),
-        2 * (x * z + y * w),
-        2 * (x * y + z * w),
-        1 - 2 * (x * x + z * z),
-        2 * (y * z - x * w),
-        2 * (x * z - y * w),
-        2 * (y * z + x * w),
-        1 - 2 * (x * x + y * y),
-    ]
-    return torch.stack(rows, -1).view(*w.shape, 3, 3)

@@ -28,10 +28,10 @@ class LossWeights:
     direction: float = 0.3
     depth: float = 0.6
     confidence: float = 0.5
-    """Reward for the logarithm of the confidence; it sets what error a pixel of confidence 1 is expected to have."""
+    """Reward for the logarithm of `Prediction.depth_conf`; it sets what error a pixel of conf 1 is expected to have."""
     depth_gradient: float = 0.5
     sky: float = 0.1
-    """For each nat of depth where there is no surface, and for each nat of confidence there."""
+    """For each nat of depth where there is no surface, and for each nat of conf there."""
     flow: float = 0.3
     points: float = 0.5
     matching: float = 0.15
@@ -51,7 +51,7 @@ SMALL_STEP = 0.03
 SEEN_STEP = 0.01
 """A direction counts by how far its step exceeds this: shorter ones can hardly be seen."""
 MAX_LOG_DEPTH = 5.0
-MAX_RAW_CONFIDENCE = 3.0
+MAX_LOG_CONFIDENCE = 3.0
 """A surer pixel than this would drown the poses' gradient in the depth's."""
 GRADIENT_STRIDES = (1, 2, 4, 8)
 SKY_LOG_DEPTH = 4.0
@@ -91,12 +91,12 @@ class Criterion:
     ) -> Losses:
         """``output`` in fp32; ``pairs`` [2, N] from `draw_pairs`, those that the targets were built for."""
         weights, prediction = self.weights, output.prediction
-        log_depth, raw_confidence = prediction.dense.flatten(0, 1).unbind(1)
+        log_depth, log_confidence = prediction.dense.flatten(0, 1).unbind(1)
         true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
         frames = true_depth.shape[1]
         depth, gradient, sky, depth_error = self._depth_terms(
             log_depth,
-            raw_confidence,
+            log_confidence,
             true_depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
             weights.confidence,
         )
@@ -194,28 +194,28 @@ def matching_term(descriptors: Tensor, pairs: Tensor, matches: Tensor) -> Tensor
 
 
 def depth_terms(
-    log_depth: Tensor, raw_confidence: Tensor, depth: Tensor, alpha: float
+    log_depth: Tensor, log_confidence: Tensor, depth: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Error weighted by confidence (Kendall & Gal 2017), error of its gradients at several strides, nearness and
-    confidence of the sky, plain error.
+    """Error weighted by conf (Kendall & Gal 2017), error of its gradients at several strides, nearness and conf of the
+    sky, plain error.
 
     Args:
-        log_depth, raw_confidence: predictions [F, H, W]; confidence = 1 + exp(raw).
+        log_depth, log_confidence: predictions [F, H, W]; conf, as `Prediction.depth_conf`, is 1 + confidence.
         depth: truth [F, H, W] in units of the clip's scale, 0 where there is none.
-        alpha: reward for log confidence.
+        alpha: reward for log conf.
     """
     valid = (depth > 0).float()
     truth = depth.clamp_min(1e-6).log().clamp(-MAX_LOG_DEPTH, MAX_LOG_DEPTH)
     error = (log_depth - truth) * valid
-    confidence = 1 + raw_confidence.clamp(-8, MAX_RAW_CONFIDENCE).exp()
-    log_confidence = confidence.log()
+    conf = 1 + log_confidence.clamp(-8, MAX_LOG_CONFIDENCE).exp()
+    log_conf = conf.log()
     count = valid.sum().clamp_min(1)
-    weighted = ((error.abs() * confidence - alpha * log_confidence) * valid).sum() / count
+    weighted = ((error.abs() * conf - alpha * log_conf) * valid).sum() / count
     gradient = torch.zeros_like(weighted)
     for stride in GRADIENT_STRIDES:
         across = (error[..., stride:] - error[..., :-stride]).abs().clamp_max(1)
         down = (error[..., stride:, :] - error[..., :-stride, :]).abs().clamp_max(1)
         gradient = gradient + (across * valid[..., stride:] * valid[..., :-stride]).sum() / count
         gradient = gradient + (down * valid[..., stride:, :] * valid[..., :-stride, :]).sum() / count
-    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + log_confidence) * (1 - valid)).mean()
+    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + log_conf) * (1 - valid)).mean()
     return weighted, gradient * (2 / len(GRADIENT_STRIDES)), sky, error.abs().sum() / count

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import Frame, ImageTransform, PreparedFrame
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import ImageConfig
 
@@ -14,6 +15,8 @@ from stream_recon.configs.schema import ImageConfig
 # patches that it gains. At 5 the published rule (longer side full, shorter side rounded) falls out for usual
 # aspect ratios, and a grid that would bend the picture by several per cent is passed over for a smaller one.
 ASPECT_PRICE = 5.0
+GREY_SIDE = 640
+"""Longer side in pixels of the image for tracking."""
 
 
 def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int) -> ImageTransform:
@@ -52,11 +55,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
         InputError: the frame's size is not the one that ``transform`` was planned for.
     """
     height, width = frame.rgb.shape[:2]
-    if (width, height) != transform.source_size:
-        raise InputError(
-            f"frame {frame.index} is {width}x{height} but the stream began with "
-            f"{transform.source_size[0]}x{transform.source_size[1]}: all frames must have one size"
-        )
+    check_frame_size(f"frame {frame.index}", (width, height), "the first one", transform.source_size)
     left, top, crop_width, crop_height = (round(v) for v in transform.crop)
     assert (left, top, crop_width, crop_height) == transform.crop, "a crop lies on whole pixels"
     used = frame.rgb[top : top + crop_height, left : left + crop_width]
@@ -66,4 +65,18 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
         transform.network_size,
         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
     )
-    return PreparedFrame(frame.index, frame.timestamp, resized, transform)
+    return PreparedFrame(frame.index, frame.timestamp, resized, transform, stretch=frame.stretch)
+
+
+def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The whole picture [H, W, 3] in grey, its longer side shrunk to `GREY_SIDE` where it is longer: [H', W'].
+
+    A source pixel (x, y) lies at (x * W' / W, y * H' / H); pixel (0, 0) covers [0, 1) x [0, 1) in both.
+    """
+    height, width = rgb.shape[:2]
+    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    longer = max(height, width)
+    if longer <= GREY_SIDE:
+        return np.asarray(grey, np.uint8)
+    size = (max(1, round(width * GREY_SIDE / longer)), max(1, round(height * GREY_SIDE / longer)))
+    return np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), np.uint8)

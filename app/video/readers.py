@@ -1,27 +1,38 @@
 """What can be opened: video files and folders of images. A reader steps through all frames of one."""
 
-import os
 import re
 from abc import ABC, abstractmethod
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.video.captures import capture_frame_count, capture_rate, frame_times, open_capture
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.configs.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 IMAGE_FOLDER_FPS = 30.0
 """Rate that a folder of images is taken to have unless told otherwise."""
+MAX_IMAGE_BYTES = 2**31
 
-# Containers without a frame count report nonsense (raw H.264: -1.9e14), so a hint beyond this is none.
-MAX_PLAUSIBLE_FRAMES = 1e8
 # Some damage is passed by trying again: the decoder hands out what it still holds, or finds a keyframe.
 GRAB_ATTEMPTS = 4
 # A container's length and the last timestamp may differ by this many frames without anything being lost.
 END_TOLERANCE_FRAMES = 2.5
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Frames from here on may show another place than those before: nothing connects the two."""
+
+    index: int
+    """The first frame's number in its source."""
+    timestamp: float
+    """Its time in seconds."""
+    reason: str
 
 
 class Reader(ABC):
@@ -39,6 +50,12 @@ class Reader(ABC):
         """Frames that should be there and could not be decoded."""
         self.dropped = 0
         self.warnings: list[str] = []
+        self.stretches: list[Stretch] = []
+        """Where new ones began; not the first."""
+        self.stretch = 0
+        """Number of the stretch that the frame of the last ``grab`` is of."""
+        self.lost = False
+        """A live source broke off and did not come back."""
 
     @abstractmethod
     def grab(self) -> tuple[int, float] | None:
@@ -56,68 +73,6 @@ class Reader(ABC):
         """Before the first ``grab``: have it go to frame ``index``. False, and nothing done, where that frame cannot be
         told from its neighbours without reading all before it."""
         return False
-
-
-def open_capture(spec: str | int, name: str, timeout_seconds: float | None = None) -> cv2.VideoCapture:
-    """Open a file, an address (with ``timeout_seconds``) or a camera number with OpenCV.
-
-    Raises:
-        InputError: nothing there that can be decoded.
-    """
-    # The decoder's own lines on stderr say less than our one line, and there may be thousands of them.
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        if isinstance(spec, int):
-            capture = cv2.VideoCapture(spec)
-            capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
-        elif timeout_seconds is not None:
-            limit = int(1000 * timeout_seconds)
-            options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]
-            capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, options)
-        else:
-            capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG)
-    except cv2.error as error:
-        raise InputError(f"{name} cannot be opened: {str(error).splitlines()[0]}") from error
-    if not capture.isOpened():
-        if isinstance(spec, int):
-            raise InputError(f"camera {spec} cannot be opened: check that it is plugged in and not in use")
-        if timeout_seconds is not None:
-            raise InputError(f"nothing answers at {name}, or it is no video stream: check the address")
-        raise InputError(f"{name} is not a video that can be read (or it broke off before its index was written)")
-    return capture
-
-
-def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
-    """The container's frame count: a hint, never a promise; None where it is nonsense."""
-    count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
-    return int(count) if 0 < count < MAX_PLAUSIBLE_FRAMES else None
-
-
-def capture_rate(capture: cv2.VideoCapture) -> float:
-    """Nominal frames a second, 30 where the container does not say."""
-    rate = capture.get(cv2.CAP_PROP_FPS)
-    return float(rate) if 0 < rate < 1000 else 30.0
-
-
-def frame_times(path: Path, name: str) -> list[float] | None:
-    """Milliseconds of all frames of a video file, ascending, from its packets: nothing is decoded, so an hour takes
-    no second. None where they are no key to the frames. Packets that cannot be decoded count, too.
-
-    Raises:
-        InputError: see `open_capture`.
-    """
-    capture = open_capture(str(path), name)
-    try:
-        if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # the packets themselves, in the order of decoding
-            return None
-        times = []
-        while capture.grab():
-            times.append(float(capture.get(cv2.CAP_PROP_POS_MSEC)))
-    finally:
-        capture.release()
-    times.sort()
-    return times if all(earlier < later for earlier, later in pairwise(times)) else None
 
 
 class VideoReader(Reader):
@@ -154,7 +109,8 @@ class VideoReader(Reader):
         times = frame_times(self._path, self.name) if self._path is not None else None
         if times is None or not index < len(times) or times[0] != 1000 * self._first[1]:
             return False
-        capture = open_capture(str(self._path), self.name)
+        assert self._path is not None, "it has times"
+        capture = open_capture(self._path, self.name)
         capture.set(cv2.CAP_PROP_POS_MSEC, times[index])
         if not capture.grab() or capture.get(cv2.CAP_PROP_POS_MSEC) != times[index]:
             capture.release()
@@ -246,11 +202,7 @@ class ImageReader(Reader):
             return None
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
-        if size != self._first[1]:
-            raise InputError(
-                f"images of different sizes: {path.name} is {size[0]}x{size[1]} but {self._first[0]} is "
-                f"{self._first[1][0]}x{self._first[1][1]}; all images of a folder must have one size"
-            )
+        check_frame_size(path.name, size, *self._first)
         return rgb
 
     def close(self) -> None:
@@ -263,11 +215,8 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range
     (0..65535, 0..1) to 0..255, and the orientation noted by the camera is applied.
     """
-    try:
-        data = np.fromfile(path, np.uint8)
-    except OSError:
-        return None
-    if not data.size:
+    data = image_bytes(path)
+    if data is None:
         return None
     try:
         bgr = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
@@ -276,11 +225,37 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     if bgr is None:
         return None
     if bgr.dtype == np.uint16:
-        bgr = (bgr >> 8).astype(np.uint8)
+        bgr >>= 8
+        bgr = bgr.astype(np.uint8)
     elif bgr.dtype != np.uint8:
-        bgr = np.rint(np.clip(np.nan_to_num(bgr), 0, 1) * 255).astype(np.uint8)
-    rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+        np.nan_to_num(bgr, copy=False)
+        np.clip(bgr, 0, 1, out=bgr)
+        bgr *= 255
+        bgr = np.rint(bgr, out=bgr).astype(np.uint8)
+    # In place, as all the above: a large image is there once.
+    rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr)
     return rgb
+
+
+def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
+    """A 16-bit image of one channel as it is, [H, W]; None where it is something else or unreadable."""
+    data = image_bytes(path)
+    try:
+        units = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return None
+    return units if units is not None and units.dtype == np.uint16 and units.ndim == 2 else None
+
+
+def image_bytes(path: Path) -> NDArray[np.uint8] | None:
+    """The content of an image file; None where it cannot be read, is empty, no plain file, or too long for an image."""
+    try:
+        # A pipe would keep its reader waiting, and a device may never end.
+        if not path.is_file() or not 0 < path.stat().st_size <= MAX_IMAGE_BYTES:
+            return None
+        return np.fromfile(path, np.uint8)
+    except (OSError, ValueError):  # such as a name with a zero byte
+        return None
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -289,9 +264,10 @@ def list_images(folder: Path) -> list[Path]:
     return sorted((p for p in paths if p.is_file()), key=lambda p: natural_key(p.name))
 
 
-def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Sort key under which 2 comes before 10: runs of digits count as numbers."""
-    parts: list[str | int] = []
-    for number, part in enumerate(re.split(r"(\d+)", name.casefold())):
-        parts.append(int(part) if number % 2 else part)
+def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:
+    """Sort key under which 2 comes before 10: runs of digits count as numbers, of any length."""
+    parts: list[str | tuple[int, str]] = []
+    for number, part in enumerate(re.split(r"([0-9]+)", name.casefold())):
+        digits = part.lstrip("0")
+        parts.append((len(digits), digits) if number % 2 else part)
     return parts, name

@@ -5,6 +5,7 @@
 ...         frame.index, frame.timestamp, frame.rgb.shape
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
@@ -12,20 +13,21 @@ from pathlib import Path
 from types import TracebackType
 
 from stream_recon.app.results import Frame
-from stream_recon.app.video.live import LiveReader
+from stream_recon.app.video.captures import capture_frame_count, open_capture
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
     ImageReader,
     Reader,
+    Stretch,
     VideoReader,
-    capture_frame_count,
     list_images,
-    open_capture,
 )
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
-ADDRESS_TIMEOUT_SECONDS = 10.0
+ALL_FRAMES = FrameChoice()
 
 
 class Source:
@@ -34,26 +36,15 @@ class Source:
     def __init__(
         self,
         reader: Reader,
-        *,
-        stride: int = 1,
-        fps: float | None = None,
-        start: float | None = None,
-        end: float | None = None,
-        max_frames: int | None = None,
+        choice: FrameChoice = ALL_FRAMES,
     ) -> None:
-        """See `open_source` for the options.
-
-        Raises:
-            ConfigError: an option that chooses nothing.
-        """
-        _check_choice(stride, fps, start, end, max_frames)
         self._reader = reader
-        self._stride = stride
-        self._fps = fps
-        self._start = start or 0.0
-        self._end = math.inf if end is None else end
-        self._max_frames = max_frames
+        self._choice = choice
+        self._start = choice.start or 0.0
+        self._end = math.inf if choice.end is None else choice.end
         self._to_skip = 0
+        self._taken_up_to: int | None = None
+        self._taken = 0
         self._frames = self._choose()
 
     @property
@@ -76,6 +67,16 @@ class Source:
         return self._reader.dropped
 
     @property
+    def stretches(self) -> list[Stretch]:
+        """Where a new stretch began so far, beside the first."""
+        return list(self._reader.stretches)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a live source broke off and did not come back."""
+        return self._reader.lost
+
+    @property
     def warnings(self) -> list[str]:
         """What went wrong so far without ending the run, one line each."""
         return list(self._reader.warnings)
@@ -83,14 +84,8 @@ class Source:
     @property
     def frame_hint(self) -> int | None:
         """About how many frames will come; containers err, so it is for progress bars alone."""
-        total = self._reader.frame_hint
-        if total is None:
-            return self._max_frames
-        rate = self._reader.rate
-        seconds = max(0.0, min(total / rate, self._end) - self._start)
-        chosen = seconds * min(rate, self._fps) if self._fps else seconds * rate / self._stride
-        hint = max(1, math.ceil(chosen - 1e-6))
-        return hint if self._max_frames is None else min(hint, self._max_frames)
+        count = self._choice.count(self._reader.frame_hint, self._reader.rate)
+        return None if count is None else max(1, count)
 
     def __iter__(self) -> Iterator[Frame]:
         return self
@@ -120,10 +115,25 @@ class Source:
         Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
         have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
         """
-        assert self._fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
+        assert self._choice.fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
         self._to_skip = frames
-        if frames and not read_through and self._reader.seek(frames * self._stride):
+        if frames and not read_through and self._reader.seek(frames * self._choice.stride):
             self._to_skip = 0
+
+    def resume(self, index: int, timestamp: float, taken: int) -> bool:
+        """Leave out all frames up to that of number ``index``, at ``timestamp`` seconds, the last of ``taken`` before.
+
+        False where that frame is not where the file's packets say: open the source once more and `resume_slowly`.
+        """
+        self.resume_slowly(index, taken)
+        if self._choice.fps is None and self._reader.seek(index):
+            step = self._reader.grab()
+            return step is not None and step[0] == index and abs(step[1] - timestamp) < 1e-6
+        return True
+
+    def resume_slowly(self, index: int, taken: int) -> None:
+        """As `resume`, but all that comes before is read."""
+        self._taken_up_to, self._taken = index, taken
 
     def interrupt(self) -> None:
         """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
@@ -131,12 +141,16 @@ class Source:
             self._reader.close()
 
     def _choose(self) -> Iterator[Frame]:
-        count = 0
-        frames = self._every_stride() if self._fps is None else self._nearest_to_grid(self._fps)
+        count = self._taken
+        if count == self._choice.max_frames:
+            return
+        frames = self._every_stride() if self._choice.fps is None else self._nearest_to_grid(self._choice.fps)
         for frame in frames:
+            if self._taken_up_to is not None and frame.index <= self._taken_up_to:
+                continue
             yield frame
             count += 1
-            if count == self._max_frames:
+            if count == self._choice.max_frames:
                 return
         if not count and not self._reader.live:
             raise InputError(self._why_nothing())
@@ -149,16 +163,17 @@ class Source:
                 yield step
 
     def _every_stride(self) -> Iterator[Frame]:
-        due = -1
+        taken = self._taken_up_to
+        due = -1 if taken is None else taken + self._choice.stride
         for index, timestamp in self._within():
             if index >= due and self._to_skip:
-                due = index + self._stride
+                due = index + self._choice.stride
                 self._to_skip -= 1
                 continue
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._reader.retrieve()) is not None:
-                due = index + self._stride
-                yield Frame(index, timestamp, rgb)
+                due = index + self._choice.stride
+                yield Frame(index, timestamp, rgb, self._reader.stretch)
 
     def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
         """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
@@ -180,18 +195,19 @@ class Source:
             if abs(position - here) < error and not (self.live and error < math.inf):
                 rgb = self._reader.retrieve()
                 if rgb is not None:
-                    best, error = Frame(index, timestamp, rgb), abs(position - here)
+                    best, error = Frame(index, timestamp, rgb, self._reader.stretch), abs(position - here)
                     if self.live:
                         yield best
                         best = None
         # A last point after the end of the last frame is none of this source's.
-        if best is not None and cell < covered - 1e-6:
+        if best is not None and (cell == 0 or cell < covered - 1e-6):
             yield best
 
     def _why_nothing(self) -> str:
         if self._reader.damaged:
             return f"not one frame of {self.name} is readable"
-        return f"{self.name} has no frame between --start {self._start:g} s and --end {self._end:g} s"
+        end = f" and --end {self._end:g} s" if self._end < math.inf else " and its end"
+        return f"{self.name} has no frame between --start {self._start:g} s{end}"
 
 
 def open_source(
@@ -202,6 +218,7 @@ def open_source(
     start: float | None = None,
     end: float | None = None,
     max_frames: int | None = None,
+    reconnect: float = RECONNECT_SECONDS,
 ) -> Source:
     """Open a video file, an image file, a folder of images, a camera number or a stream address.
 
@@ -212,36 +229,40 @@ def open_source(
         fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
         start, end: seconds in the source's own time; ``end`` is left out.
         max_frames: stop after so many frames taken.
+        reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
-    _check_choice(stride, fps, start, end, max_frames)
-    reader = _open_reader(spec, fps)
-    resample = None if isinstance(reader, ImageReader) else fps
-    if resample is not None and stride != 1:
+    choice = FrameChoice(stride, fps, start, end, max_frames)
+    if not 0 <= reconnect < math.inf:
+        raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    reader = _open_reader(spec, fps, reconnect)
+    if isinstance(reader, ImageReader):
+        choice = dataclasses.replace(choice, fps=None)
+    elif fps is not None and stride != 1:
         reader.close()
         raise ConfigError("use --fps or --stride, not both")
-    return Source(reader, stride=stride, fps=resample, start=start, end=end, max_frames=max_frames)
+    return Source(reader, choice)
 
 
-def _open_reader(spec: str, fps: float | None) -> Reader:
+def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
     if ADDRESS.match(spec):
-        return _open_address(spec)
+        return _open_address(spec, reconnect)
     path = Path(spec).expanduser()
     try:
         exists = path.exists()
     except OSError as error:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if not exists:
-        if spec.isascii() and spec.isdecimal():
-            return LiveReader(open_capture(int(spec), f"camera {spec}"), f"camera {spec}")
+        if spec.isascii() and spec.isdecimal() and len(spec) < 5:
+            return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
     if path.is_dir():
         return _open_folder(path, fps)
     if path.is_char_device():
-        return LiveReader(open_capture(str(path), str(path)), str(path))
+        return _open_live(path, str(path), reconnect)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
     try:
@@ -251,7 +272,7 @@ def _open_reader(spec: str, fps: float | None) -> Reader:
         raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if empty:
         raise InputError(f"{spec} is an empty file")
-    return VideoReader(open_capture(str(path), path.name), path.name, path)
+    return VideoReader(open_capture(path, path.name), path.name, path)
 
 
 def without_password(address: str) -> str:
@@ -259,13 +280,17 @@ def without_password(address: str) -> str:
     return re.sub(r"(?<=://)[^/]*@", "", address)
 
 
-def _open_address(spec: str) -> Reader:
+def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
+    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect)
+
+
+def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
-    capture = open_capture(spec, name, ADDRESS_TIMEOUT_SECONDS)
+    capture = open_capture(spec, name)
     # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
         return VideoReader(capture, name)
-    return LiveReader(capture, name)
+    return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)
 
 
 def _open_folder(path: Path, fps: float | None) -> Reader:
@@ -279,18 +304,3 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
     return ImageReader(images, path.resolve().name, fps)
-
-
-def _check_choice(
-    stride: int, fps: float | None, start: float | None, end: float | None, max_frames: int | None
-) -> None:
-    if stride < 1:
-        raise ConfigError(f"--stride must be at least 1, not {stride}")
-    if fps is not None and not 0 < fps < math.inf:
-        raise ConfigError(f"--fps must be above 0, not {fps:g}")
-    if start is not None and not 0 <= start < math.inf:
-        raise ConfigError(f"--start must be 0 or more seconds, not {start:g}")
-    if end is not None and not end > (start or 0.0):
-        raise ConfigError(f"--end ({end:g} s) must lie after --start ({start or 0.0:g} s)")
-    if max_frames is not None and max_frames < 1:
-        raise ConfigError(f"--max-frames must be at least 1, not {max_frames}")

@@ -1,81 +1,27 @@
-"""The viewer's points: chunks of consecutive frames, each in its anchor camera's axes, under one point budget.
+"""The viewer's cloud: chunks of consecutive frames, each in axes of its own, under one point budget. No drawing here.
 
-No drawing here. A chunk's first frame is its anchor: points are kept in the anchor's camera axes, so a better pose
-of the anchor moves the chunk as one body, and coordinates stay small enough for half precision.
+A chunk's axes lie in the world by a similarity, at first its first camera's pose, so that coordinates stay small
+enough for half precision. When frames are revised, the similarity is fitted to them again and no point is touched.
+Only where that leaves a point more than half a voxel from where it belongs, the chunk's points are expressed anew, each
+by its own frame (`ChunkStore.mend`): then the frames that moved have moved alone.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import FramePoints, frame_points, invert_pose, transform_points
-from stream_recon.app.results import FrameResult
+from stream_recon.app.geometry import FramePoints
+from stream_recon.app.transforms import Similarity, transform_points
+from stream_recon.app.viewer.placement import REACH_VOXELS, Placements, move_each
+from stream_recon.app.viewer.points import RankedPoints, concatenate_points, join_points, no_points
 from stream_recon.app.voxels import voxel_first
-from stream_recon.configs.schema import PointsConfig
 
 COARSER = 2**0.25
 """One step of decimation: surfaces keep about 70 % of their points."""
 LARGEST_SHARE = 4
 """No chunk holds more than the budget divided by this, so that one chunk is quick to send again while it grows."""
-
-
-@dataclass(frozen=True)
-class ChunkPoints:
-    """Points in the anchor's axes, surest first."""
-
-    xyz: NDArray[np.float32]  # [N, 3]
-    rgb: NDArray[np.uint8]  # [N, 3]
-    rank: NDArray[np.uint8]  # [N]; percent of the frame's pixels that are less confident, 0 to 100
-    frame: NDArray[np.int32]  # [N]; ordinal of the frame that saw the point
-
-    def __len__(self) -> int:
-        return len(self.xyz)
-
-    def take(self, indices: NDArray[np.intp]) -> "ChunkPoints":
-        # For rows of three several times as fast as indexing.
-        return ChunkPoints(
-            self.xyz.take(indices, axis=0), self.rgb.take(indices, axis=0), self.rank[indices], self.frame[indices]
-        )
-
-    def head(self, count: int) -> "ChunkPoints":
-        """The ``count`` surest points, without a copy."""
-        return ChunkPoints(self.xyz[:count], self.rgb[:count], self.rank[:count], self.frame[:count])
-
-    def shown(self, min_rank: int, last_frame: int) -> "ChunkPoints":
-        """The points at least as sure as ``min_rank`` that were seen no later than frame ``last_frame``."""
-        count = int(np.searchsorted(-self.rank.astype(np.int16), -min_rank, side="right"))
-        sure = self.head(count)
-        late = sure.frame > last_frame
-        return sure.take(np.flatnonzero(~late)) if late.any() else sure
-
-
-def no_points() -> ChunkPoints:
-    return ChunkPoints(
-        np.empty((0, 3), np.float32), np.empty((0, 3), np.uint8), np.empty(0, np.uint8), np.empty(0, np.int32)
-    )
-
-
-def join_points(parts: list[ChunkPoints]) -> ChunkPoints:
-    """Several sets as one, surest first; among equals the earlier set goes first."""
-    joined = ChunkPoints(
-        np.concatenate([p.xyz for p in parts]),
-        np.concatenate([p.rgb for p in parts]),
-        np.concatenate([p.rank for p in parts]),
-        np.concatenate([p.frame for p in parts]),
-    )
-    return joined.take(np.argsort(100 - joined.rank, kind="stable"))
-
-
-def ranked_points(result: FrameResult, config: PointsConfig) -> tuple[FramePoints, NDArray[np.uint8]]:
-    """A frame's points from ``min_confidence`` on, and the rank in percent of each among the frame's pixels."""
-    points = frame_points(result, replace(config, confidence_quantile=0.0))
-    seen = result.confidence[result.depth > 0]
-    # A sample is enough for percents, and sorting all pixels would cost more than all the rest.
-    levels = np.quantile(seen[:: max(1, len(seen) // 4096)], np.linspace(0, 1, 101)) if len(seen) else np.zeros(1)
-    rank = np.searchsorted(levels.astype(np.float32), points.confidence, side="right") - 1
-    return points, np.clip(rank, 0, 100).astype(np.uint8)
 
 
 @dataclass
@@ -84,18 +30,23 @@ class Chunk:
 
     first: int
     last: int
-    T_world_anchor: NDArray[np.float64]  # [4, 4]
+    S_world_chunk: Similarity
     voxel: float
-    points: ChunkPoints = field(default_factory=no_points)
+    """In the chunk's own unit, as are its points."""
+    points: RankedPoints = field(default_factory=no_points)
     version: int = 0
-    """Goes up whenever ``points`` change; moving the anchor changes no points."""
-    placed: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-    """T_anchor_camera by which each frame's points were placed."""
-    pending: list[ChunkPoints] = field(default_factory=list)
+    """Goes up whenever ``points`` change; moving the chunk changes no points."""
+    strain: float = 0.0
+    """How far the furthest point may be from where it belongs, in half voxels; beyond 1 the chunk has to be mended."""
+    pending: list[RankedPoints] = field(default_factory=list)
 
     @property
     def waiting(self) -> int:
         return sum(len(p) for p in self.pending)
+
+    @property
+    def frames(self) -> slice:
+        return slice(self.first, self.last + 1)
 
 
 class ChunkStore:
@@ -113,7 +64,7 @@ class ChunkStore:
         self.max_chunks = max_chunks
         self.chunks: list[Chunk] = []
         self._open_first = 0
-        self._revised: dict[int, NDArray[np.float64]] = {}
+        self._placements = Placements(REACH_VOXELS * voxel)
 
     @property
     def total(self) -> int:
@@ -121,25 +72,25 @@ class ChunkStore:
         return sum(len(c.points) for c in self.chunks)
 
     def add_frame(self, ordinal: int, T_world_camera: NDArray[np.float64]) -> None:
-        """Note a frame, in order; the first one of each chunk becomes its anchor, with points or without."""
+        """Note a frame, in order; chunks begin at every ``chunk_frames``-th one, with points or without."""
+        assert ordinal == len(self._placements)
+        self._placements.add(T_world_camera)
         if not self.chunks or ordinal - self._open_first >= self.chunk_frames:
             self._settle(self.chunks[-1:])
             self._open_first = ordinal
-            self.chunks.append(Chunk(ordinal, ordinal, T_world_camera, self.voxel))
+            axes = Similarity(1.0, T_world_camera[:3, :3].copy(), T_world_camera[:3, 3].copy())
+            self.chunks.append(Chunk(ordinal, ordinal, axes, self.voxel))
             if len(self.chunks) > self.max_chunks:
                 self._merge_pair()
         self.chunks[-1].last = ordinal
 
-    def add_points(
-        self, ordinal: int, T_world_camera: NDArray[np.float64], points: FramePoints, rank: NDArray[np.uint8]
-    ) -> None:
+    def add_points(self, ordinal: int, points: FramePoints, rank: NDArray[np.uint8]) -> None:
         """Add a noted frame's points (camera axes); they count once `settle` has merged them."""
         chunk = self.chunk_of(ordinal)
-        T_anchor_camera = invert_pose(chunk.T_world_anchor) @ T_world_camera
-        chunk.placed[ordinal] = T_anchor_camera
-        xyz = transform_points(T_anchor_camera, points.xyz)
-        frame = np.full(len(xyz), ordinal, np.int32)
-        thin = join_points([ChunkPoints(xyz, points.rgb, rank, frame)])
+        T_chunk_camera = chunk.S_world_chunk.inverse().matrix @ self._placements.world[ordinal]
+        self._placements.fill(ordinal, T_chunk_camera, points.xyz)
+        xyz = transform_points(T_chunk_camera, points.xyz)
+        thin = join_points([RankedPoints(xyz, points.rgb, rank, np.full(len(xyz), ordinal, np.int32))])
         chunk.pending.append(thin.take(voxel_first(thin.xyz, chunk.voxel)))
         if chunk.waiting > self._limit:
             self._settle([chunk])
@@ -152,43 +103,61 @@ class ChunkStore:
             weights = [len(c.points) * math.sqrt(1 + age) for c, age in zip(self.chunks, ages, strict=True)]
             self._coarsen(self.chunks[int(np.argmax(weights))])
 
-    def revise(self, poses: dict[int, NDArray[np.float64]]) -> None:
-        """Apply better poses (by ordinal).
+    def revise(self, ordinals: NDArray[np.intp], placements: NDArray[np.float64]) -> None:
+        """Place frames [m] anew by ``placements`` [m, 4, 4] (see `Timeline.placements`), as one change.
 
-        An anchor's pose moves its chunk rigidly, without touching points. Another frame's points move within their
-        chunk only if they would shift by more than half a voxel. Frames without a revision ride on their anchor.
+        No point is touched. A chunk all of whose frames are named takes the similarity that suits them best. One with
+        others moves only if that leaves every point within half a voxel and staying where it is does not. What is
+        then further off waits for `mend`.
         """
-        self._revised.update(poses)
+        self._placements.world[ordinals] = placements
+        named = ~self._placements.filled
+        named[ordinals] = True
+        touched = np.zeros(len(self._placements), bool)
+        touched[ordinals] = True
         for chunk in self.chunks:
-            asked = poses
-            if chunk.first in poses:
-                chunk.T_world_anchor = poses[chunk.first]
-                asked = self._revised  # those revised earlier have a place of their own and don't ride along
-            for ordinal in [o for o in asked if chunk.first < o <= chunk.last and o in chunk.placed]:
-                self._replace(chunk, ordinal, invert_pose(chunk.T_world_anchor) @ asked[ordinal])
+            if touched[chunk.frames].any():
+                self._follow(chunk, bool(named[chunk.frames].all()))
+
+    def mend(self, limit: int) -> bool:
+        """Express the points of chunks anew in which some are too far off: the worst chunk first, ``limit`` points or
+        little more. False once nothing is left to do."""
+        done = 0
+        while (chunk := max(self.chunks, key=lambda c: c.strain, default=None)) and chunk.strain > 1:
+            if done >= limit:
+                return True
+            done += self._express(chunk)
+        return False
 
     def chunk_of(self, ordinal: int) -> Chunk:
         """The chunk that holds frame ``ordinal``."""
         return next(c for c in reversed(self.chunks) if c.first <= ordinal <= c.last)
 
+    def world_points(self, min_rank: int = 0, last_frame: int | None = None) -> RankedPoints:
+        """The settled points, chunk by chunk, in world axes; filtered as by `RankedPoints.shown`."""
+        parts = []
+        for chunk in self.chunks:
+            points = chunk.points.shown(min_rank, chunk.last if last_frame is None else last_frame)
+            parts.append(points.at(transform_points(chunk.S_world_chunk.matrix, points.xyz)))
+        return concatenate_points(parts)
+
     def sample(self, count: int) -> NDArray[np.float32]:
         """About ``count`` of the settled points, in world axes [n, 3]."""
         stride = max(1, self.total // count)
-        parts = [transform_points(c.T_world_anchor, c.points.xyz[::stride]) for c in self.chunks]
+        parts = [transform_points(c.S_world_chunk.matrix, c.points.xyz[::stride]) for c in self.chunks]
         return np.concatenate(parts) if parts else np.empty((0, 3), np.float32)
 
     def count_in_cone(self, apex: NDArray[np.float64], end: NDArray[np.float64], slope: float) -> int:
         """Settled points between ``apex`` and ``end`` (world, [3]), no further from that line than ``slope`` times
         their distance along it."""
-        length = float(np.linalg.norm(end - apex))
-        if length == 0:
+        if np.array_equal(apex, end):
             return 0
         count = 0
         for chunk in self.chunks:
-            T = invert_pose(chunk.T_world_anchor)
-            start = (T[:3, :3] @ apex + T[:3, 3]).astype(np.float32)
-            axis = (T[:3, :3] @ (end - apex) / length).astype(np.float32)
-            offset = chunk.points.xyz - start
+            start, goal = chunk.S_world_chunk.inverse().apply(np.stack([apex, end]))
+            length = float(np.linalg.norm(goal - start))
+            axis = ((goal - start) / length).astype(np.float32)
+            offset = chunk.points.xyz - start.astype(np.float32)
             along = offset @ axis
             ahead = (along > 0) & (along < length)
             aside = np.linalg.norm(offset[ahead] - along[ahead, None] * axis, axis=1)
@@ -220,28 +189,47 @@ class ChunkStore:
         frames = [b.last - a.first for a, b in zip(self.chunks[:-2], self.chunks[1:-1], strict=True)]
         at = int(np.argmin(frames))
         first, second = self.chunks[at], self.chunks.pop(at + 1)
-        T_first_second = invert_pose(first.T_world_anchor) @ second.T_world_anchor
-        moved = ChunkPoints(
-            transform_points(T_first_second, second.points.xyz),
-            second.points.rgb,
-            second.points.rank,
-            second.points.frame,
-        )
-        first.placed |= {o: T_first_second @ T for o, T in second.placed.items()}
+        S_first_second = first.S_world_chunk.inverse() @ second.S_world_chunk
+        self._placements.kept[second.frames] = S_first_second.matrix @ self._placements.kept[second.frames]
         first.last = second.last
-        first.voxel = max(first.voxel, second.voxel)
-        first.pending.append(moved)
+        first.voxel = max(first.voxel, second.voxel * S_first_second.scale)
+        first.strain = max(first.strain, second.strain)
+        first.pending.append(second.points.at(transform_points(S_first_second.matrix, second.points.xyz)))
         self._settle([first])
 
-    def _replace(self, chunk: Chunk, ordinal: int, T_anchor_camera: NDArray[np.float64]) -> None:
-        self._settle([chunk])
-        mine = np.flatnonzero(chunk.points.frame == ordinal)
-        change = T_anchor_camera @ invert_pose(chunk.placed[ordinal])
-        moved = transform_points(change, chunk.points.xyz[mine])
-        if not len(mine) or np.abs(moved - chunk.points.xyz[mine]).max() <= chunk.voxel / 2:
+    def _follow(self, chunk: Chunk, all_named: bool) -> None:
+        """Let a chunk follow its frames as far as a similarity can."""
+        strains = None if all_named else self._strains(chunk, chunk.S_world_chunk)
+        if strains is not None and strains.max() <= 1:
+            chunk.strain = float(strains.max())
             return
-        xyz = chunk.points.xyz.copy()
-        xyz[mine] = moved
-        chunk.points = ChunkPoints(xyz, chunk.points.rgb, chunk.points.rank, chunk.points.frame)
-        chunk.placed[ordinal] = T_anchor_camera
+        fitted = self._placements.fit(chunk.frames) or chunk.S_world_chunk
+        anew = self._strains(chunk, fitted)
+        if anew.max() > 1:
+            strains = self._strains(chunk, chunk.S_world_chunk) if strains is None else strains
+            # Where some stay, or most do and others go far, the fit would take those along.
+            if not all_named or (anew > 1).sum() > (strains > 1).sum():
+                chunk.strain = float(strains.max())
+                return
+        chunk.S_world_chunk, chunk.strain = fitted, float(anew.max())
+
+    def _strains(self, chunk: Chunk, S_world_chunk: Similarity) -> NDArray[np.float64]:
+        """How far [k] the furthest point of each frame may be from where it belongs, in half voxels of the chunk."""
+        return self._placements.offsets(chunk.frames, S_world_chunk) / (chunk.voxel * S_world_chunk.scale / 2)
+
+    def _express(self, chunk: Chunk) -> int:
+        """Put each point of a chunk where its frame belongs; gives the count of points."""
+        self._settle([chunk])
+        chunk.strain = 0.0
+        kept, world = self._placements.kept[chunk.frames], self._placements.world[chunk.frames]
+        frame = chunk.points.frame - chunk.first
+        off = self._strains(chunk, chunk.S_world_chunk) > 1
+        if not off[frame].any():  # other frames had surer points in all the same voxels
+            self._placements.filled[chunk.frames] &= ~off
+            return 0
+        belongs = chunk.S_world_chunk.inverse().matrix @ world
+        xyz = move_each(belongs @ np.linalg.inv(kept), frame, chunk.points.xyz)
+        kept[:] = belongs
+        chunk.points = chunk.points.at(xyz)
         chunk.version += 1
+        return len(frame)

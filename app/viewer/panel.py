@@ -1,6 +1,7 @@
 """The viewer's panel: controls of a viser server, read by the viewer's thread."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,33 +10,36 @@ from stream_recon.app.viewer.scene import SceneOptions
 from stream_recon.app.viewer.timeline import Timeline, View
 
 
+@dataclass(frozen=True)
+class PanelEvents:
+    """What the panel calls, from a thread of the server; ``client`` is the browser that asks."""
+
+    changed: Callable[[], None]
+    """A user moved something that the page depends on."""
+    download: Callable[[Any], None]
+    """``client`` wants the PLY."""
+    show_all: Callable[[Any], None]
+    """``client`` wants to see everything."""
+
+
 class ViewerPanel:
-    """Buttons, sliders and the status text.
+    """Buttons, sliders and the status text."""
 
-    ``changed`` is called, from a thread of the server, whenever a user moved something that the page depends on;
-    ``download`` with the client that asked for the PLY, ``show_all`` with one that wants to see everything.
-    """
-
-    def __init__(
-        self,
-        server: Any,
-        min_rank: int,
-        changed: Callable[[], None],
-        download: Callable[[Any], None],
-        show_all: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, server: Any, min_rank: int, events: PanelEvents) -> None:
         gui = server.gui
         self.paused = False
-        self._changed = changed
+        self._paused_by: int | None = None
+        self._changed = events.changed
         self._status = gui.add_markdown("Waiting for the first frames")
         self._pause = gui.add_button("Pause", hint="Hold the video; what was reconstructed stays")
         self._pause.on_click(self._toggle_pause)
-        gui.add_button("Download PLY", hint="The whole cloud as a binary PLY file").on_click(
-            lambda event: download(event.client)
+        self._download = gui.add_button(
+            "Download PLY", hint="The points on this page as a binary PLY file; the whole cloud once the run is over"
         )
+        self._download.on_click(lambda event: events.download(event.client))
         with gui.add_folder("View"):
             gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
-                lambda event: show_all(event.client)
+                lambda event: events.show_all(event.client)
             )
             self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
             self._min_rank = gui.add_slider(
@@ -53,6 +57,7 @@ class ViewerPanel:
         self._scrubbed = False
         self._pictured: View | None = None
         self._scrubber.on_update(self._scrub)
+        server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
         for control in (
             self._follow,
             self._min_rank,
@@ -62,7 +67,7 @@ class ViewerPanel:
             self._from_here,
             self._until_here,
         ):
-            control.on_update(lambda _: changed())
+            control.on_update(lambda _: events.changed())
 
     @property
     def follow(self) -> bool:
@@ -107,8 +112,16 @@ class ViewerPanel:
             self._pictured = view
         self._frame_folder.visible = True
 
-    def _toggle_pause(self, _: Any) -> None:
-        self.paused = not self.paused
+    def _toggle_pause(self, event: Any) -> None:
+        self._pause_for(None if self.paused else event.client_id)
+
+    def client_gone(self, client_id: int) -> None:
+        """A browser left: a pause that it asked for ends, since nobody may be left to end it."""
+        if self.paused and self._paused_by == client_id:
+            self._pause_for(None)
+
+    def _pause_for(self, client_id: int | None) -> None:
+        self.paused, self._paused_by = client_id is not None, client_id
         self._pause.label = "Resume" if self.paused else "Pause"
         self._changed()
 
@@ -117,6 +130,11 @@ class ViewerPanel:
         if event.client is not None:
             self._scrubbed = True
             self._changed()
+
+    def offer_cloud(self, size: str) -> None:
+        """What is downloaded from now on is the result's whole cloud."""
+        self._download.label = f"Download PLY ({size})"
+        self._download.hint = f"The whole cloud of the result folder as a binary PLY file, {size}"
 
     def end_stream(self) -> None:
         """The video is over: there is nothing left to pause."""

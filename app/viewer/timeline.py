@@ -1,4 +1,4 @@
-"""What the viewer remembers of each frame: its pose for good, pictures of a bounded number of frames."""
+"""What the viewer remembers of each frame: its camera for good, pictures of a bounded number of frames."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult
+from stream_recon.app.results import FrameResult, Intrinsics, Revision
+from stream_recon.app.viewer.rows import Rows
 
 THUMBNAIL_SIDE = 128
 """Longer side of a thumbnail in pixels."""
@@ -14,34 +15,38 @@ THUMBNAIL_SIDE = 128
 
 @dataclass(frozen=True)
 class View:
-    """A frame's small picture and the shape of its camera."""
+    """A frame's small picture."""
 
     ordinal: int
     image: NDArray[np.uint8]  # [h, w, 3]
-    fov: float
-    """Vertical field of view in radians."""
-    aspect: float
+    extent: tuple[float, float]
+    """Width and height of what it shows, in pixels of the source."""
+
+    def shape(self, camera: Intrinsics) -> tuple[float, float]:
+        """Vertical field of view in radians and aspect of the frustum through the picture's borders."""
+        width, height = (side / focal for side, focal in zip(self.extent, (camera.fx, camera.fy), strict=True))
+        return 2 * float(np.arctan(height / 2)), width / height
 
 
 def make_view(ordinal: int, result: FrameResult) -> View:
+    """A frame's picture, shrunk to `THUMBNAIL_SIDE` along its longer side."""
     height, width = result.rgb.shape[:2]
     shrink = THUMBNAIL_SIDE / max(height, width)
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
     image = np.asarray(cv2.resize(result.rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
-    fov = 2 * np.arctan(height / 2 / result.network_intrinsics.fy)
-    fov_x = 2 * np.arctan(width / 2 / result.network_intrinsics.fx)
-    return View(ordinal, image, float(fov), float(np.tan(fov_x / 2) / np.tan(fov / 2)))
+    return View(ordinal, image, result.transform.crop[2:])
 
 
 class Timeline:
-    """Poses of all frames in order of arrival (their ordinals), and evenly thinned views of at most ``max_views``."""
+    """Cameras of all frames in order of arrival (their ordinals), and evenly thinned views of at most ``max_views``."""
 
     def __init__(self, max_views: int = 256) -> None:
         assert max_views >= 2
         self.max_views = max_views
         self.views: dict[int, View] = {}
         self._stride = 1
-        self._poses = np.empty((256, 4, 4))
+        self._poses, self._depth_scales = Rows(4, 4), Rows()
+        self._first_cameras, self._cameras = Rows(4), Rows(4)  # fx, fy, cx, cy
         self._indices: list[int] = []
         self._ordinals: dict[int, int] = {}
 
@@ -51,24 +56,54 @@ class Timeline:
     @property
     def poses(self) -> NDArray[np.float64]:
         """T_world_camera [n, 4, 4] of all frames."""
-        return self._poses[: len(self)]
+        return self._poses.values
 
-    def add_pose(self, index: int, T_world_camera: NDArray[np.float64]) -> int:
+    @property
+    def depth_scales(self) -> NDArray[np.float64]:
+        """What the depth [n] that frames came with has to be multiplied with."""
+        return self._depth_scales.values
+
+    def intrinsics(self, ordinal: int) -> Intrinsics:
+        """A camera in pixels of the source image, as last known."""
+        return Intrinsics(*self._cameras.values[ordinal].tolist())
+
+    def add_frame(self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics) -> int:
         """Append source frame ``index``; gives its ordinal."""
         ordinal = len(self)
-        if ordinal == len(self._poses):
-            self._poses = np.concatenate([self._poses, np.empty_like(self._poses)])
-        self._poses[ordinal] = T_world_camera
+        self._poses.append(T_world_camera)
+        self._depth_scales.append(1.0)
+        for cameras in (self._first_cameras, self._cameras):
+            cameras.append(_numbers(intrinsics))
         self._indices.append(index)
         self._ordinals[index] = ordinal
         return ordinal
 
-    def revise(self, index: int, T_world_camera: NDArray[np.float64]) -> int:
-        """Replace the pose of source frame ``index``; gives its ordinal."""
-        assert index in self._ordinals, f"frame {index} has no result to revise"
-        ordinal = self._ordinals[index]
-        self._poses[ordinal] = T_world_camera
-        return ordinal
+    def revise(self, revision: Revision) -> NDArray[np.intp]:
+        """Take over a whole revision; gives the ordinals [m] of the frames that it names."""
+        frames = revision.frames
+        ordinals = np.array([self._ordinals[f.index] for f in frames], np.intp)
+        if frames:
+            self.poses[ordinals] = np.stack([f.T_world_camera for f in frames])
+            self.depth_scales[ordinals] = [f.depth_scale for f in frames]
+        for frame, ordinal in zip(frames, ordinals, strict=True):
+            if frame.intrinsics is not None:
+                self._cameras.values[ordinal] = _numbers(frame.intrinsics)
+        return ordinals
+
+    def placements(self, ordinals: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Affine maps [m, 4, 4] into the world from the camera axes in which frames' points were first unprojected.
+
+        A point first seen at K_first^-1 (u, v, 1) z is at K^-1 (u, v, 1) depth_scale z now.
+        """
+        first, now = self._first_cameras.values[ordinals], self._cameras.values[ordinals]
+        change = np.zeros((len(ordinals), 4, 4))
+        for axis in range(2):
+            change[:, axis, axis] = first[:, axis] / now[:, axis]
+            change[:, axis, 2] = (first[:, 2 + axis] - now[:, 2 + axis]) / now[:, axis]
+        change[:, 2, 2] = 1.0
+        change[:, :3, :3] *= self.depth_scales[ordinals, None, None]
+        change[:, 3, 3] = 1.0
+        return np.asarray(self.poses[ordinals] @ change)
 
     def index(self, ordinal: int) -> int:
         """Number in its source of a frame."""
@@ -107,3 +142,7 @@ class Timeline:
         n = len(self)
         picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
         return self.poses[picks, :3, 3].astype(np.float32)
+
+
+def _numbers(camera: Intrinsics) -> tuple[float, float, float, float]:
+    return camera.fx, camera.fy, camera.cx, camera.cy

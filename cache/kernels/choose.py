@@ -109,6 +109,7 @@ def installed_kernels(choice: AttentionChoice) -> list[str]:
 
 
 def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> AttentionBackend:
+    """A kernel by its name: ``triton``, or one of FlashInfer's."""
     if name == "triton":
         from stream_recon.cache.kernels.span_attention import (
             SpanAttention,  # Triton comes with GPU builds of torch alone

@@ -79,6 +79,7 @@ def machine_key(names: list[str], sizes: AttentionSizes, device: torch.device) -
 
 
 def read_timings(path: Path) -> dict[str, dict[str, float]]:
+    """Timings kept by `write_timings`, by machine and kernel; none where there is no file or a damaged one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -40,8 +40,7 @@ def bench_budgets() -> None:
 def describe_choice(choice: Choice) -> str:
     way = choice.way
     size = "x".join(map(str, way.image_size))
-    cache = str(way.cache_dtype).removeprefix("torch.")
-    return f"preset {way.base}, window {way.preset.stream.window}, {size}, {cache}"
+    return f"preset {way.base}, window {way.preset.stream.window}, {size}, cache {way.cache}"
 
 
 def compare(choice: Choice, budget: int) -> str:
@@ -70,7 +69,7 @@ def run_apart(choice: Choice, budget: int) -> dict[str, Any]:
         file = Path(folder) / "preset.toml"
         file.write_text(preset_to_toml(preset))
         command = [sys.executable, "-m", "bench_gpu.budgets", str(file), *map(str, (*choice.way.grid, budget))]
-        command.append("fp8" if choice.way.cache_dtype.itemsize == 1 else "bf16")
+        command.append(choice.way.cache)
         done = subprocess.run(
             command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
         )
@@ -86,7 +85,7 @@ def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: str) -
     network = random_network(preset)
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction((budget - CONTEXT_BYTES) / total)
-    variant = Variant("step", options={"cache": cache} if cache != "bf16" else {})
+    variant = Variant("step", options={"cache": cache})
     _stream, figures = measure_step(network, preset, grid, FRAMES, variant)
     free, _ = torch.cuda.mem_get_info()
     return {**dataclasses.asdict(figures), "reserved_now": torch.cuda.memory_reserved(), "free": free}

@@ -23,7 +23,9 @@ from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.video.readers import Reader, VideoReader, open_capture
+from stream_recon.app.video.captures import open_capture
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.readers import Reader, VideoReader
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
@@ -62,7 +64,7 @@ class LoopedReader(Reader):
         self._file.close()
 
     def _open(self) -> VideoReader:
-        return VideoReader(open_capture(str(self._path), self._path.name), self._path.name)
+        return VideoReader(open_capture(self._path, self._path.name), self._path.name)
 
 
 class RecordingEngine:
@@ -151,12 +153,12 @@ def bench_program(network: StreamingNetwork, video: Path | None, frames: int) ->
 def run_program(engine: Engine, preset: Preset, video: Path, frames: int, out: Path) -> ProgramRun:
     recording, watch = RecordingEngine(engine), Watch()
     with ExitStack() as stack:
-        source = stack.enter_context(Source(LoopedReader(video), max_frames=frames))
+        source = stack.enter_context(Source(LoopedReader(video), FrameChoice(max_frames=frames)))
         writer = TimedWriter(out, RunInfo(video.name, preset, NO_WEIGHTS, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         stack.enter_context(watched_parts(watch, Engine))
         show = stack.enter_context(progress_bar(terminal))
-        summary = reconstruct(source, recording, writer, None, show)
+        summary = reconstruct(source, recording, writer, on_progress=show)
     return ProgramRun(summary, writer.times, recording.images, recording.keyframes, watch)
 
 

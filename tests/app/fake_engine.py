@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PoseRevision, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -65,6 +65,7 @@ class FakeEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = "ab" * 32
 
     def __init__(
@@ -72,20 +73,18 @@ class FakeEngine:
         scale_frames: int = 4,
         seconds: float = 0.0,
         before_push: Callable[[PreparedFrame], None] | None = None,
-        revision: PoseRevision | None = None,
     ) -> None:
         self.preset = fake_preset()
         self._scale_frames = scale_frames
         self._seconds = seconds
         self._before_push = before_push
-        self._revision = revision
         self._waiting: list[PreparedFrame] = []
         self._started = False
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepared(frame)
 
-    def push(self, frame: PreparedFrame) -> Sequence[FrameResult | PoseRevision]:
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
         if self._before_push is not None:
             self._before_push(frame)
         time.sleep(self._seconds)
@@ -94,8 +93,12 @@ class FakeEngine:
         self._waiting.append(frame)
         return self._release() if len(self._waiting) == self._scale_frames else []
 
-    def finish(self) -> Sequence[FrameResult | PoseRevision]:
-        return [*self._release(), *([self._revision] if self._revision else [])]
+    def finish(self) -> Sequence[FrameResult]:
+        return self._release()
+
+    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+        self._started = True
+        return Seam(pairs[-1][0].index, 0.0, 0.0, 0.0)
 
     def _release(self) -> list[FrameResult]:
         self._started = True

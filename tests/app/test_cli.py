@@ -16,6 +16,7 @@ import pytest
 
 from stream_recon.app.commands import reconstruct as commands
 from stream_recon.app.commands.reconstruct import default_output
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.folder import read_result
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
@@ -25,21 +26,21 @@ Run = Callable[..., int]
 
 
 @pytest.fixture
-def loaded() -> list[tuple[Any, ...]]:
-    """Arguments of each `load_engine` call."""
+def loaded() -> list[ModelChoice]:
+    """Each model that was asked for."""
     return []
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[tuple[Any, ...]]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[ModelChoice]) -> Run:
     """The program in ``tmp_path``, with an engine that needs no network; gives the exit code."""
 
-    def load(*arguments: Any) -> FakeEngine:
-        loaded.append(arguments)
+    def load(choice: ModelChoice) -> FakeEngine:
+        loaded.append(choice)
         return FakeEngine()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "load_engine", load)
+    monkeypatch.setattr(ModelChoice, "load", load)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     return partial(exit_code, monkeypatch)
 
@@ -85,36 +86,35 @@ def test_the_address_is_printed_before_anything_is_computed(
 ) -> None:
     printed: list[str] = []
 
-    def load(*arguments: Any) -> FakeEngine:
+    def load(_: ModelChoice) -> FakeEngine:
         printed.append(capfd.readouterr().out)
         return FakeEngine()
 
-    monkeypatch.setattr(commands, "load_engine", load)
+    monkeypatch.setattr(ModelChoice, "load", load)
     write_video(tmp_path / "a.mp4", 5)
     assert run("a.mp4", "--port", "0") == 0
     assert "viewer: http://127.0.0.1:" in printed[0]
 
 
-def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[tuple[Any, ...]]) -> None:
+def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
     write_video(tmp_path / "a.mp4", 30)
     choice = ["--stride", "3", "--start", "0.5", "--end", "2.5", "--max-frames", "4"]
     model = ["--weights", "w.safetensors", "--device", "cpu", "--keyframes", "5", "--cache", "fp8"]
     assert run("a.mp4", "-o", "out", "--no-viewer", *choice, *model) == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [5, 8, 11, 14]
-    overrides = {"stream.keyframes": "interval", "stream.keyframe_interval": 5}
-    assert loaded == [("small", Path("w.safetensors"), "cpu", "auto", overrides, "fp8")]
+    assert loaded == [ModelChoice("small", Path("w.safetensors"), "cpu", "auto", "5", "fp8")]
     options = read_result(tmp_path / "out").run["options"]
     assert options == {
         "source": "a.mp4", "stride": 3, "fps": None, "start": 0.5, "end": 2.5, "max_frames": 4, "keyframes": "5",
     }  # fmt: skip
 
 
-def test_fps_and_preset_options(run: Run, tmp_path: Path, loaded: list[tuple[Any, ...]]) -> None:
+def test_fps_and_preset_options(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
     write_video(tmp_path / "a.mp4", 30)
     shutil.copy(Path(commands.__file__).parents[2] / "configs" / "small.toml", tmp_path / "own.toml")
     assert run("a.mp4", "-o", "out", "--no-viewer", "--fps", "2", "--preset", "own.toml", "--keyframes", "every") == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [0, 5, 10, 15, 20, 25]
-    assert (loaded[0][0], loaded[0][4]) == ("own.toml", {"stream.keyframes": "every"})
+    assert (loaded[0].preset, loaded[0].keyframes) == ("own.toml", "every")
 
 
 def test_bad_input_is_one_line_and_code_2(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def test_ctrl_c_has_its_own_exit_code(run: Run, tmp_path: Path, monkeypatch: pyt
         if frame.index == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(commands, "load_engine", lambda *_: FakeEngine(before_push=interrupt))
+    monkeypatch.setattr(ModelChoice, "load", lambda *_: FakeEngine(before_push=interrupt))
     write_video(tmp_path / "a.mp4", 100)
     assert run("a.mp4", "-o", "out", "--no-viewer") == 130
     assert len(read_result(tmp_path / "out")) == 8
@@ -252,9 +252,13 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert run("eval", *arguments.split(), "--keyframes", "flow") == 1
     assert seen == [
         [Path("a"), Path("b")],
-        {"stride": 5, "frames": 48, "json_path": Path("r.json"), "preset": "p", "weights": Path("w"),
-         "device": "cpu", "attention": "sdpa", "keyframes": "flow", "cache": "full"},
-    ]  # fmt: skip
+        {
+            "stride": 5,
+            "frames": 48,
+            "json_path": Path("r.json"),
+            "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
+        },
+    ]
 
 
 def test_default_folder_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,37 +1,18 @@
-"""Invariants of unprojection and rotations."""
+"""Invariants of unprojection, and of depth maps compared."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import (
-    depth_edges,
-    frame_points,
-    invert_pose,
-    project,
-    quaternion_xyzw,
-    rotation_angle_deg,
-    rotation_matrix,
-    transform_points,
-)
+from stream_recon.app.geometry import depth_edges, depth_ratio, frame_points, moved, project
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.transforms import Similarity, rotation_matrix, transform_points
 from stream_recon.configs.schema import PointsConfig
+from tests.app.boxroom import room_result
 
 EVERYTHING = PointsConfig(confidence_quantile=0.0, voxel=0.01, edge_ratio=1e6)
-
-
-def random_rotations(count: int, seed: int = 0) -> NDArray[np.float64]:
-    q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(count, 3, 3)))
-    q *= np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
-    q[:, :, 0] *= np.linalg.det(q)[:, None]
-    return q
-
-
-def random_poses(count: int, seed: int = 0) -> NDArray[np.float64]:
-    poses = np.tile(np.eye(4), (count, 1, 1))
-    poses[:, :3, :3] = random_rotations(count, seed)
-    poses[:, :3, 3] = np.random.default_rng(seed + 1).normal(size=(count, 3))
-    return poses
 
 
 def make_result(depth: NDArray[np.float32], confidence: NDArray[np.float32] | None = None) -> FrameResult:
@@ -123,47 +104,26 @@ def test_edge_pixels_give_no_points() -> None:
     assert np.count_nonzero(points.xyz[:, 2] == 1.0) == 120 - 12 - 14
 
 
-def test_poses_invert_and_move_points() -> None:
-    poses = random_poses(50)
-    np.testing.assert_allclose(poses @ invert_pose(poses), np.tile(np.eye(4), (50, 1, 1)), atol=1e-12)
-    xyz = np.random.default_rng(5).normal(size=(100, 3)).astype(np.float32)
-    moved = transform_points(poses[0], xyz)
-    assert moved.dtype == np.float32
-    np.testing.assert_allclose(transform_points(invert_pose(poses[0]), moved), xyz, atol=1e-5)
-    np.testing.assert_allclose(transform_points(np.eye(4), xyz), xyz)
+def test_the_ratio_of_two_depth_maps_leaves_sky_out() -> None:
+    room = room_result(0)
+    rows = np.arange(room.depth.shape[0])[:, None]
+    sky = np.broadcast_to(rows < 0.3 * len(rows), room.depth.shape)
+    confidence = np.where(sky, 0.0, 1.0).astype(np.float32)
+    # As far as it comes, and otherwise in every run.
+    earlier = replace(room, depth=np.where(sky, 300, 2.5 * room.depth), confidence=confidence)
+    later = replace(room, depth=np.where(sky, 50, room.depth), confidence=confidence)
+    assert depth_ratio(earlier, later) == pytest.approx(2.5)
 
 
-def test_quaternions_round_trip_also_at_half_turns() -> None:
-    half_turns = np.stack([2 * np.outer(n, n) - np.eye(3) for n in random_rotations(20, 7)[:, 0]])
-    axes = np.stack([np.diag([1, -1, -1]), np.diag([-1, 1, -1]), np.diag([-1, -1, 1]), np.eye(3)]).astype(float)
-    rotations = np.concatenate([random_rotations(500), half_turns, axes])
-    q = quaternion_xyzw(rotations)
-    np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1.0, atol=1e-12)
-    assert (q[:, 3] >= 0).all()
-    np.testing.assert_allclose(rotation_matrix(q), rotations, atol=1e-9)
-    np.testing.assert_allclose(rotation_matrix(-3.0 * q), rotations, atol=1e-9)
+def test_no_ratio_without_depth() -> None:
+    room = room_result(0)
+    assert depth_ratio(room, replace(room, depth=np.zeros_like(room.depth))) is None
 
 
-def test_quaternion_signs_follow_the_right_hand_rule() -> None:
-    quarter_about_z = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]], float)
-    np.testing.assert_allclose(quaternion_xyzw(quarter_about_z), [0, 0, np.sqrt(0.5), np.sqrt(0.5)])
-    quarter_about_x = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], float)
-    np.testing.assert_allclose(quaternion_xyzw(quarter_about_x), [np.sqrt(0.5), 0, 0, np.sqrt(0.5)])
-    quarter_about_y = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]], float)
-    np.testing.assert_allclose(quaternion_xyzw(quarter_about_y), [0, np.sqrt(0.5), 0, np.sqrt(0.5)])
-
-
-def test_quaternions_agree_with_scipy() -> None:
-    transform = pytest.importorskip("scipy.spatial.transform")
-    rotations = random_rotations(200, 11)
-    expected = transform.Rotation.from_matrix(rotations).as_quat()
-    expected *= np.where(expected[:, 3:] < 0, -1, 1)
-    np.testing.assert_allclose(quaternion_xyzw(rotations), expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("degrees", [0.0, 1e-5, 1.0, 90.0, 179.99999, 180.0])
-def test_rotation_angles_are_exact_at_both_ends(degrees: float) -> None:
-    half = np.radians(degrees) / 2
-    axis = np.array([0.36, 0.48, 0.8])
-    R = rotation_matrix(np.array([*(np.sin(half) * axis), np.cos(half)]))
-    assert float(rotation_angle_deg(R)) == pytest.approx(degrees, abs=1e-7)
+def test_a_moved_result_has_its_points_where_the_similarity_puts_them() -> None:
+    room = room_result(7)
+    to_other = Similarity(1.7, rotation_matrix(np.array([0.1, -0.4, 0.2, 0.8])), np.array([3.0, -1.0, 0.5]))
+    here, there = (frame_points(result, EVERYTHING) for result in (room, moved(room, to_other)))
+    expected = to_other.apply(transform_points(room.T_world_camera, here.xyz).astype(np.float64))
+    other = transform_points(moved(room, to_other).T_world_camera, there.xyz)
+    np.testing.assert_allclose(other, expected, atol=1e-5)

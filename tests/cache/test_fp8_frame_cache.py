@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import Span, TorchAttention, merge_spans
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
-from stream_recon.cache.fp8_pages import FP8, Fp8Pages, quantise
+from stream_recon.cache.fp8_pages import Fp8Pages, quantise
 from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.cache.fp8_reference import attend_pages
@@ -27,7 +27,7 @@ class TorchPages(TorchAttention):
 
 def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
     patches = GRID[0] * GRID[1]
-    schema = StreamSchema.of(preset.network, preset.stream, patches, FP8 if in_fp8 else torch.float32, torch.float32)
+    schema = StreamSchema.of(preset.network, preset.stream, patches, torch.float32, cache="fp8" if in_fp8 else "full")
     return StreamMemory(schema, preset.stream, TorchPages() if in_fp8 else TorchAttention(), CPU)
 
 
@@ -70,7 +70,7 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     tensors = [cache._keys, cache._values]
     for pages in cache._pages:
         tensors += [pages.keys, pages.values, pages.key_scales, pages.value_scales]
-    assert cache.schema.bytes(FP8) == sum(tensor.nbytes for tensor in tensors)
+    assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)
 
 
 def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:

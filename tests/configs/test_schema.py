@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import load_preset, preset_names
+from stream_recon.configs.schema import keyframe_overrides, load_preset, preset_from_tables, preset_names
 
 
 def test_every_preset_that_ships_loads() -> None:
@@ -30,6 +31,22 @@ def test_an_override_changes_its_value_alone() -> None:
         ({"network.output_layers": [1, 2, 3]}, "4 numbers"),
         ({"network.output_layers": [1, 2, 3, 6]}, "below depth"),
         ({"network.heads": 5}, "do not go together"),
+        ({"network.heads": 0}, "heads must be at least 1, not 0"),
+        ({"network.mlp_ratio": float("nan")}, "mlp_ratio must be a number"),
+        ({"network.dpt_channels": [48, 0, 192, 192]}, "dpt_channels must be at least 1"),
+        ({"network.dim": 384 * 10**9}, "dim must be from 1 to 65536"),
+        ({"stream.window": 2**70}, "window must be from 1 to"),
+        ({"stream.window": 10**9}, "window must be from 1 to"),
+        ({"stream.flow_threshold": float("inf")}, "flow_threshold must be a number"),
+        ({"stream.flow_threshold": 10**400}, "flow_threshold must be a number"),
+        ({"points.voxel": 0}, "voxel must be at least"),
+        ({"points.voxel": -1.0}, "voxel must be at least"),
+        ({"points.voxel": float("nan")}, "voxel must be a number"),
+        ({"points.confidence_quantile": 1.5}, "confidence_quantile must be from 0 to 1"),
+        ({"points.edge_ratio": float("nan")}, "edge_ratio must be a number"),
+        ({"points.min_confidence": float("inf")}, "min_confidence must be a number"),
+        ({"image.max_patches": 0}, "max_patches must be at least 1"),
+        ({"image.max_patches": 10**9, "image.max_side": 10**9}, "max_patches must be from 1 to"),
     ],
 )
 def test_impossible_values_are_named(overrides: dict[str, object], message: str) -> None:
@@ -47,3 +64,48 @@ def test_files_are_presets_too_and_have_to_be_complete(tmp_path: Path) -> None:
     path.write_text("[stream")
     with pytest.raises(ConfigError, match="not readable TOML"):
         load_preset(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("network = 5", r"\[network\] must be a table"),
+        ("[[network]]\ndim = 4", r"\[network\] must be a table"),
+        ("stream = 1", r"\[stream\] must be a table"),
+        (f"[network]\ndim = {'9' * 5000}", "not readable TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "not readable TOML"),
+        ("[network]\ndim" + ".a" * 50_000 + " = 1", "longer than"),
+    ],
+)
+def test_text_that_is_no_preset_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    for overrides in (None, {"stream.window": 4}):
+        with pytest.raises(ConfigError, match=message) as error:
+            load_preset(str(path), overrides)
+        assert len(str(error.value)) < 500
+
+
+def test_tables_of_a_damaged_record_are_refused() -> None:
+    for tables in (5, [1], {"network": "small"}):
+        with pytest.raises(ConfigError, match="must be a table"):
+            preset_from_tables("run.json", tables)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (None, {}),
+        ("flow", {"stream.keyframes": "flow"}),
+        ("every", {"stream.keyframes": "every"}),
+        ("7", {"stream.keyframes": "interval", "stream.keyframe_interval": 7}),
+    ],
+)
+def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
+    assert keyframe_overrides(text) == overrides
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "often", "2.5", ""])
+def test_other_keyframe_choices_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="flow, every or a number"):
+        keyframe_overrides(text)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from stream_recon.app.engine.engine import load_engine
 from stream_recon.configs.errors import WeightsError
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.network import StreamingNetwork
@@ -100,3 +101,27 @@ def test_the_full_network_has_the_published_tensors() -> None:
         ours = StreamingNetwork(load_preset("lingbot-map").network).state_dict()
     renamed = from_published(shapes)
     assert {k: v.shape for k, v in renamed.items()} == {k: v.shape for k, v in ours.items()}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    preset = tiny_preset()
+    tensors = {name: t.clone() for name, t in tiny_network(preset).state_dict().items()}
+    tensors["camera_head.pose_branch.fc2.bias"][4] = value
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=r"camera_head\.pose_branch\.fc2\.bias holds inf or nan"):
+        load_network(tmp_path / "w.safetensors", preset.network)
+
+
+def test_weights_that_are_all_zero_are_refused(tmp_path: Path) -> None:
+    preset = tiny_preset()
+    save_file(
+        {k: torch.zeros_like(t) for k, t in tiny_network(preset).state_dict().items()}, tmp_path / "w.safetensors"
+    )
+    with pytest.raises(WeightsError, match="all its matrices are zero"):
+        load_network(tmp_path / "w.safetensors", preset.network)
+
+
+def test_a_device_is_refused_before_it_is_read() -> None:
+    with pytest.raises(WeightsError, match="no weights at /dev/zero"):
+        load_engine("small", Path("/dev/zero"), "cpu")

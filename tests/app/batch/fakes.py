@@ -16,14 +16,14 @@ from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import Choice, Model, Unit, plan_units
-from stream_recon.app.batch.workers import ProcessPool, SerialPool
-from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.metrics import Similarity
+from stream_recon.app.batch.units import Model, Unit, plan_units
+from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
+from stream_recon.app.geometry import moved
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
+from stream_recon.app.transforms import Similarity
+from stream_recon.app.truth import DepthMap, Truth
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import Source, open_source
-from stream_recon.app.worlds import moved
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared
@@ -82,6 +82,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    threads = 0
     weights_sha256 = WEIGHTS
     scale_frames = 4
 
@@ -159,6 +160,9 @@ class RoomLoader:
 
     uses_gpu: bool = False
 
+    def check(self) -> None:
+        pass
+
     def describe(self) -> Model:
         return Model(fake_preset(), WEIGHTS)
 
@@ -169,7 +173,7 @@ class RoomLoader:
         assert "torch" not in sys.modules, "it would have counted its threads already"
 
     def load(self, weights_sha256: str | None = None) -> RoomEngine:
-        assert weights_sha256 in (None, WEIGHTS)
+        assert weights_sha256 in (None, WEIGHTS, HASHED_ELSEWHERE)
         if self.unusable:
             raise WeightsError("weights of another family")
         if self.crashing:
@@ -202,7 +206,7 @@ class Listening:
 
 def batch_of(root: Path, out: Path | Store, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
     store = LocalStore(out) if isinstance(out, Path) else out
-    return Batch(root, store, scenes, Choice(**choice), split)
+    return Batch(root, store, scenes, FrameChoice(**choice), split)
 
 
 def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
@@ -218,7 +222,7 @@ def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 def unit_of(scene: RoomScene, root: Path) -> Unit:
-    return plan_units(root, [scene], Choice(), RoomLoader().describe())[0]
+    return plan_units(root, [scene], FrameChoice(), RoomLoader().describe())[0]
 
 
 def result_files(folder: Path) -> dict[str, bytes]:

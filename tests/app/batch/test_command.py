@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app.batch import units
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.folder import read_result
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, RoomLoader
@@ -50,7 +51,7 @@ def test_options_reach_the_engine_the_frames_and_the_summary(
     options = ["--stride", "2", "--max-frames", "5", "--preset", "lingbot-map", "--weights", "w.safetensors"]
     options += ["--device", "cpu", "--attention", "sdpa", "--keyframes", "3", "--cache", "fp8"]
     assert run("batch", str(data), "-o", "out", *options) == 0
-    assert loaders == [("lingbot-map", Path("w.safetensors"), "cpu", "sdpa", "3", "fp8")]
+    assert loaders == [(ModelChoice("lingbot-map", Path("w.safetensors"), "cpu", "sdpa", "3", "fp8"),)]
     assert {path: s["frames"] for path, s in scenes_of(tmp_path / "out").items()} == {
         "walk one.mp4": 5,
         "straße [1]": 4,

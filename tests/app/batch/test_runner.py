@@ -38,7 +38,7 @@ def test_every_scene_gets_its_folder_and_the_batch_its_summary(root: Path, out: 
     assert states(summary) == {"a b": ("done", False), "größe": ("done", False), "two": ("done", False)}
     assert [len(read_result(out / name)) for name in ("a b", "größe", "two")] == [12, 9, 2]
     assert {path.name for path in out.iterdir()} == {
-        "a b", "größe", "two", "summary.json", "summary.csv", "index.html", ".batch.lock",
+        "a b", "größe", "two", "summary.json", "summary.csv", "index.html",
     }  # fmt: skip
     assert json.loads((out / "summary.json").read_text()) == summary
     assert summary["weights_sha256"] == "cd" * 32 and summary["preset"]["name"] == "fake"

@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 from plyfile import PlyData
 from scipy.spatial import cKDTree
 
-from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import join
-from stream_recon.app.batch.units import Choice, Event, Unit, Window
+from stream_recon.app.batch.units import Event, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.app.evaluation.metrics import Similarity, pose_errors
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.geometry import moved
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.transforms import Similarity
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.readers import VideoReader
-from stream_recon.app.worlds import moved
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
     SIZE,
@@ -62,8 +63,8 @@ def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
         window_units(unit_of(RoomScene("a", scene.path, None), tmp_path), 2)
 
 
-@pytest.mark.parametrize("choice", [Choice(), Choice(stride=2), Choice(stride=3, max_frames=18)])
-def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: Choice) -> None:
+@pytest.mark.parametrize("choice", [FrameChoice(), FrameChoice(stride=2), FrameChoice(stride=3, max_frames=18)])
+def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: FrameChoice) -> None:
     video = write_video(tmp_path / "a.mp4", 60)
     whole = replace(unit_of(RoomScene("a", video, 60), tmp_path), choice=choice)
     expected = [frame.index for frame in open_unit(whole)]
@@ -111,16 +112,6 @@ def test_a_stitched_result_is_published_whole(tmp_path: Path) -> None:
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", True)}
-
-
-def test_several_processes_stitch_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenes = [room_scene(tmp_path / "data" / "a", 60)]
-    worlds = RoomLoader(own_worlds=True)
-    run(batch_of(tmp_path / "data", tmp_path / "one", scenes, split=2), worlds)
-    monkeypatch.setattr(stitched_files, "FRAMES_A_PROCESS", 20)
-    monkeypatch.setattr(stitched_files, "PORTION", 7)
-    run(batch_of(tmp_path / "data", tmp_path / "more", scenes, split=2), worlds)
-    assert result_files(tmp_path / "one" / "a") == result_files(tmp_path / "more" / "a")
 
 
 def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

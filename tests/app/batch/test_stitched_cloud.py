@@ -12,9 +12,10 @@ from plyfile import PlyData
 from stream_recon.app.batch import stitched_cloud
 from stream_recon.app.batch.seams import Joined
 from stream_recon.app.batch.stitched_cloud import write_cloud
-from stream_recon.app.evaluation.metrics import Similarity
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.in_order import in_order
 from stream_recon.app.output.ply import PlyFile
-from stream_recon.app.output.writer import POINTS_NAME
+from stream_recon.app.transforms import Similarity
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import random_rotation
 
@@ -94,6 +95,6 @@ def test_work_is_handed_on_in_order_and_not_all_at_once() -> None:
             yield (number,)
 
     with ThreadPoolExecutor(4) as pool:
-        results = stitched_cloud._in_order(pool, lambda number: number * number, arguments(), ahead=5)
+        results = in_order(pool, lambda number: number * number, arguments(), ahead=5)
         assert next(results) == 0 and taken == 6
         assert list(results) == [number * number for number in range(1, 50)]

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.units import Choice, EngineLoader, folder_names, unit_key
-from stream_recon.configs.errors import ConfigError, WeightsError
+from stream_recon.app.batch.units import EngineLoader, folder_names, unit_key
+from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import RoomLoader, room_scene
 
 
@@ -16,27 +18,24 @@ def test_folder_names_are_fit_for_folders_and_all_different() -> None:
 
 
 def test_a_choice_counts_the_frames_that_it_takes() -> None:
-    assert [Choice().count(n) for n in (None, 0, 7)] == [None, 0, 7]
-    assert [Choice(stride=3).count(n) for n in (1, 6, 7)] == [1, 2, 3]
-    assert Choice(3, 2).count(7) == 2 and Choice(max_frames=5).count(None) == 5
-    for impossible in ((0, None), (1, 0)):
-        with pytest.raises(ConfigError):
-            Choice(*impossible)
+    assert [FrameChoice().count(n) for n in (None, 0, 7)] == [None, 0, 7]
+    assert [FrameChoice(stride=3).count(n) for n in (1, 6, 7)] == [1, 2, 3]
+    assert FrameChoice(3, max_frames=2).count(7) == 2 and FrameChoice(max_frames=5).count(None) == 5
 
 
 def test_the_key_does_not_depend_on_where_the_root_is(tmp_path: Path) -> None:
     keys = []
     for root in (tmp_path / "here", tmp_path / "there"):
-        keys.append(unit_key(root, room_scene(root / "deep" / "a"), Choice(), RoomLoader().describe()))
+        keys.append(unit_key(root, room_scene(root / "deep" / "a"), FrameChoice(), RoomLoader().describe()))
     assert keys[0] == keys[1] and keys[0]["scene"]["path"] == "deep/a"
 
 
 def test_a_model_is_described_by_its_weights_without_being_loaded(tmp_path: Path) -> None:
     weights = tmp_path / "any.safetensors"
     weights.write_bytes(b"abc")
-    model = EngineLoader("small", weights, "cpu", "auto", "7").describe()
+    model = EngineLoader(ModelChoice("small", weights, "cpu", keyframes="7")).describe()
     assert model.weights_sha256.startswith("ba7816bf") and model.preset.stream.keyframe_interval == 7
     with pytest.raises(WeightsError, match="no weights at"):
-        EngineLoader("small", tmp_path / "none.safetensors", "cpu", "auto", None).describe()
+        EngineLoader(ModelChoice("small", tmp_path / "none.safetensors")).describe()
     with pytest.raises(WeightsError, match="no embedded weights"):
-        EngineLoader("lingbot-map", None, "cpu", "auto", None).describe()
+        EngineLoader(ModelChoice("lingbot-map")).describe()

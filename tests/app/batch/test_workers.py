@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -6,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
-from stream_recon.app.batch.units import Event, UnitProgress, longest_first
+from stream_recon.app.batch.units import Event, Model, UnitProgress, longest_first
 from stream_recon.app.batch.workers import ProcessPool
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.configs.errors import WeightsError
-from tests.app.batch.fakes import RoomLoader, RoomScene, batch_of, result_files, room_scene, run, states, unit_of
+from tests.app.batch.fakes import (
+    Listening,
+    RoomLoader,
+    RoomScene,
+    batch_of,
+    result_files,
+    room_scene,
+    run,
+    states,
+    unit_of,
+)
 
 
 def test_a_worker_killed_in_mid_scene_changes_nothing_in_the_end(tmp_path: Path) -> None:
@@ -100,3 +112,22 @@ def test_workers_share_out_gpus_and_cores(tmp_path: Path) -> None:
     assert sorted(gpu for gpu, _ in given) == ["4", "4", "GPU-9"]
     cores = len(os.sched_getaffinity(0))
     assert {int(threads) for _, threads in given} == {max(1, cores // 3)}
+
+
+def test_workers_begin_before_the_weights_are_hashed_and_end_where_nothing_is_to_do(tmp_path: Path) -> None:
+    scenes = [room_scene(tmp_path / "data" / name, 4) for name in "ab"]
+    batch = batch_of(tmp_path / "data", tmp_path / "out", scenes)
+    run(batch, workers=2)
+
+    begun: list[int] = []
+
+    class Watched(RoomLoader):
+        def describe(self) -> Model:
+            begun.append(len(multiprocessing.active_children()))
+            return super().describe()
+
+    loader = Watched()
+    summary = run_batch(batch, loader, ProcessPool(RoomLoader(), batch.store, 4), Listening())
+    assert begun == [2], "no more workers than scenes"
+    assert all(resumed for _, resumed in states(summary).values())
+    assert not multiprocessing.active_children()

@@ -7,12 +7,13 @@ import torch
 
 from stream_recon.app.commands import plan
 from stream_recon.app.planning.budget import H200, run_memory
-from stream_recon.app.planning.search import CACHE_DTYPES
+from stream_recon.cache import kinds
+from stream_recon.cache.kinds import CACHE_CHOICES
 from stream_recon.configs.schema import load_preset
 from tests.app.media import write_video
 from tests.app.program import exit_code
 
-WHOLE, IN_FP8 = (run_memory(load_preset("small"), (12, 16), dtype).total for dtype in CACHE_DTYPES)
+WHOLE, IN_FP8 = (run_memory(load_preset("small"), (12, 16), cache).total for cache in CACHE_CHOICES)
 TIGHT = f"{(IN_FP8 - 1_000_000) / 1e6:.0f}MB"
 
 Run = Callable[..., int]
@@ -53,7 +54,7 @@ def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(plan, "measure_rates", lambda device: H200)
-    monkeypatch.setattr(plan, "supports_fp8", lambda device: False)
+    monkeypatch.setattr(kinds, "supports_fp8", lambda device: False)
     assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
     assert "fp8" not in capfd.readouterr().out
 

@@ -1,13 +1,15 @@
 """A camera that turns around in a room: exact results, in a world and unit of each stream's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stream_recon.app.engine import engine as engine_module
 from stream_recon.app.engine.anchor import MIN_FRAMES, Anchor
 from stream_recon.app.engine.engine import Engine
+from stream_recon.app.geometry import moved
 from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.worlds import moved
 from tests.app.batch.fakes import world_of
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.engine.test_engine import frames as noise_frames
@@ -52,6 +54,41 @@ def test_a_view_of_the_scale_frames_is_kept() -> None:
 
 def test_only_keyframes_count() -> None:
     assert play([room_result(index, keyframe=index < SCALE) for index in range(110)], 0.3)[1] == []
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.3])
+def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: float) -> None:
+    truth = [room_result(index) for index in range(40)]
+    anchor, placed = Anchor(overlap, SCALE), []
+    for begin, end, world in ((0, 20, world_of(0)), (20, 40, world_of(20))):
+        part = [moved(result, world) for result in truth[begin:end]]
+        placed += anchor.place([prepared(r) for r in part[:SCALE]], part[:SCALE])
+        for result in part[SCALE:]:
+            assert not anchor.is_lost
+            placed += anchor.place([prepared(result)], [result])
+        anchor.part()
+    np.testing.assert_allclose(placed[20].T_world_camera, placed[19].T_world_camera, atol=1e-9)
+    # Each stretch keeps its shape.
+    for a, b in ((0, 7), (20, 27)):
+        apart = np.linalg.inv(placed[a].T_world_camera) @ placed[b].T_world_camera
+        true = np.linalg.inv(truth[a].T_world_camera) @ truth[b].T_world_camera
+        np.testing.assert_allclose(apart[:3, :3], true[:3, :3], atol=1e-6)
+
+
+def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> None:
+    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
+    images = list(noise_frames(12))
+    results = [r for n, f in enumerate(images) for r in engine.push(replace(f, stretch=int(n >= 5)))]
+    results += engine.finish()
+    assert [r.index for r in results] == [f.index for f in images]
+    assert [r.stretch for r in results] == [0] * 5 + [1] * 7
+    assert engine.streams == 2
+    alone = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
+    fresh = [r for f in images[5:] for r in alone.push(f)]
+    for result, other in zip(results[5:], fresh, strict=True):
+        np.testing.assert_allclose(result.depth, other.depth, rtol=1e-5)
+    engine.reset()
+    assert len([r for f in images for r in engine.push(f)]) == 12 and engine.streams == 1
 
 
 def test_without_an_overlap_nothing_is_touched() -> None:

@@ -115,7 +115,7 @@ def test_results_describe_the_camera_in_source_pixels() -> None:
 def test_a_frame_of_another_size_is_refused_by_number() -> None:
     engine = tiny_engine()
     engine.push(next(frames(1)))
-    with pytest.raises(InputError, match="frame 0 is 40x40, but the first one was 84x56"):
+    with pytest.raises(InputError, match="frame 0 is 40x40 but the first one is 84x56"):
         engine.push(next(frames(1, size=(40, 40))))
 
 
@@ -126,7 +126,7 @@ def test_frames_may_be_prepared_ahead() -> None:
     results = [result for frame in prepared for result in ahead.push(frame)]
     assert len(results) == 6
     assert all(same(a, b) for a, b in zip(results, engine.stream(frames(6)), strict=True))
-    with pytest.raises(InputError, match="frame 0 is 40x40, but the first one was 84x56"):
+    with pytest.raises(InputError, match="frame 0 is 40x40 but the first one is 84x56"):
         ahead.prepare(next(frames(1, size=(40, 40))))
 
 

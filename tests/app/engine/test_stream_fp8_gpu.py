@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.fp8_pages import FP8
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
+from stream_recon.cache.frame_cache import FrameCache
 from stream_recon.cache.kernels.choose import supports_fp8
 from tests.app.engine.test_stream_gpu import (
     FRAMES,
@@ -84,5 +85,5 @@ def test_the_frames_cache_takes_the_memory_that_the_schema_says() -> None:
         taken.append(requested() - before)
         schema = stream.memory._frame_cache.schema
         del stream
-    saved = schema.bytes(torch.bfloat16) - schema.bytes(FP8)
+    saved = FrameCache.bytes(schema, torch.bfloat16) - Fp8FrameCache.bytes(schema, torch.bfloat16)
     assert taken[0] - taken[1] == pytest.approx(saved, rel=0.02)

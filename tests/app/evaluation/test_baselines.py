@@ -4,9 +4,9 @@ import pytest
 
 from stream_recon.app.evaluation import baselines
 from stream_recon.app.evaluation.baselines import TwoViewOdometry
-from stream_recon.app.evaluation.metrics import FloatArray, PoseErrors, pose_errors
-from stream_recon.app.geometry import rotation_matrix
+from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.results import Frame, Intrinsics
+from stream_recon.app.transforms import FloatArray, rotation_matrix
 
 SIZE = (320, 240)
 CAMERA = Intrinsics(fx=260, fy=260, cx=160, cy=120)

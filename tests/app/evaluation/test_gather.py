@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.datasets.recording import Truth
-from stream_recon.app.datasets.sequence import DepthMap, MatchedPixels
 from stream_recon.app.evaluation.gather import Figures, Gatherer
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
-from stream_recon.app.results import FrameResult, PoseRevision
-from stream_recon.app.worlds import moved
+from stream_recon.app.geometry import moved
+from stream_recon.app.results import FrameResult, FrameRevision, Revision
+from stream_recon.app.truth import DepthMap, MatchedPixels, Truth
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
 from tests.app.boxroom import room_result, walk_pose
 
@@ -74,10 +73,44 @@ def test_a_revised_pose_is_the_one_that_counts(truth: Truth) -> None:
     results[5].T_world_camera[:3, 3] += 1
     gatherer = gathered(truth, results)
     before = gatherer.figures()
-    gatherer.revise(PoseRevision(5, right))
+    gatherer.revise(Revision((FrameRevision(5, right),)))
     after = gatherer.figures()
     assert before is not None and after is not None and before.ate_m is not None and before.ate_m > 0.05
     assert after.ate_m == pytest.approx(0, abs=1e-6)
+    assert gatherer.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
+
+
+def test_a_revised_world_of_another_unit_has_the_same_figures(truth: Truth) -> None:
+    """Poses and depths move together, as from a loop closure that ends in another unit."""
+    gatherer, world = gathered(truth, room()), world_of(5)
+    before = gatherer.figures()
+    revised = [FrameRevision(r.index, world.move_pose(r.T_world_camera), world.scale) for r in room()]
+    gatherer.revise(Revision(tuple(revised)))
+    after = gatherer.figures()
+    assert before is not None and after is not None
+    for name, value in vars(before).items():
+        assert getattr(after, name) == pytest.approx(value, abs=2e-3), name
+    assert after.f1 is not None and after.f1 > 0.999
+
+
+def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: Truth) -> None:
+    results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
+    results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
+    gatherer = gathered(truth, results)
+    assert gatherer.fov_error_deg() == gatherer.fov_error_deg(first=True) == pytest.approx(12.657, abs=0.001)
+    wrong = gatherer.depth_errors()
+    assert wrong.absrel is not None and wrong.absrel > 0.05
+    right = truth.intrinsics
+    gatherer.revise(Revision(tuple(FrameRevision(r.index, r.T_world_camera, 7.0, right) for r in results)))
+    assert gatherer.depth_errors().absrel == pytest.approx(wrong.absrel), "one scale for all frames is none"
+    scales = [1 / (1 + 0.1 * (r.index % 3)) for r in results]
+    frames = [FrameRevision(r.index, r.T_world_camera, s) for r, s in zip(results, scales, strict=True)]
+    gatherer.revise(Revision(tuple(frames)))
+    assert gatherer.depth_errors().absrel == pytest.approx(0, abs=1e-5), "scales are against the first depth"
+    assert gatherer.fov_error_deg() == pytest.approx(0, abs=1e-9), "a camera that is not named stays as revised"
+    assert gatherer.depth_errors(first=True) == wrong
+    figures = gatherer.figures()
+    assert figures is not None and figures.f1 is not None and figures.f1 > 0.999
 
 
 def test_without_truth_there_are_no_figures_yet_a_plot(truth: Truth) -> None:
@@ -127,11 +160,22 @@ def test_the_sample_keeps_a_fair_share_of_each_frame_within_its_budget() -> None
     pixels = DepthMap(result.depth).at_network(result.transform)
     for index in range(20):
         sample.add(replace(result, index=index), MatchedPixels(pixels.z + 100 * index, pixels.rows, pixels.columns))
-    depths = sample.depths()
+    depths = sample.depths(lambda _, kept: kept.depth)
     assert depths is not None and 2000 < len(depths[1]) <= 5000
     counts = np.bincount((depths[1] // 100).astype(int), minlength=20)
     assert counts.min() > 0 and counts.max() <= 1.05 * counts.min() + 1
     assert float(np.median(depths[0])) == pytest.approx(float(np.median(result.depth)), rel=0.05)
+
+
+def test_while_all_pixels_fit_they_are_kept_exactly_and_in_order() -> None:
+    sample, result = PixelSample(), room_result(0)
+    truth = MatchedPixels(np.array([1 / 3, 2 / 3, 1e-9]), np.array([3, 0, 41]), np.array([2, 55, 0]))
+    for index in (4, 2):
+        sample.add(replace(result, index=index), truth)
+    depths = sample.depths(lambda _, kept: kept.depth)
+    assert depths is not None
+    np.testing.assert_array_equal(depths[1], np.tile(truth.z, 2))
+    np.testing.assert_array_equal(depths[0], np.tile(result.depth[truth.rows, truth.columns], 2))
 
 
 def test_figures_are_plain_numbers(truth: Truth) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.geometry import frame_points, invert_pose, rotation_matrix, transform_points
+from stream_recon.app.geometry import frame_points
 from stream_recon.app.output import depth as depth_files
 from stream_recon.app.output import files as output_files
 from stream_recon.app.output.depth import read_depth, write_depth
@@ -18,7 +18,8 @@ from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter, check_output
-from stream_recon.app.results import PoseRevision
+from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.transforms import invert_pose, rotation_matrix, transform_points
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 
@@ -168,7 +169,7 @@ def test_a_revision_moves_the_last_pose_and_the_points(tmp_path: Path) -> None:
     writer = write_run(tmp_path / "revised", finish=False)
     lifted = pose_at(2)
     lifted[1, 3] += 50
-    writer.revise(PoseRevision(2, lifted))
+    writer.revise(Revision((FrameRevision(2, lifted),)))
     writer.finish(DONE)
     write_run(tmp_path / "plain")
     assert trajectory_of(tmp_path / "revised")[2, 2] == pytest.approx(50)
@@ -216,9 +217,12 @@ def test_depth_files_round_to_the_nearest_float16(tmp_path: Path) -> None:
     values = (10.0 ** noise.uniform(-8, 6, (210, 301))).astype(np.float32)
     values[0, :5] = -1, 0, np.inf, np.nan, 65519
     result = fake_result(prepared(frames(1)[0]))
-    write_depth(tmp_path, replace(result, depth=values, confidence=values[:, ::-1]))
+    result = replace(result, transform=replace(result.transform, network_size=(301, 210)))
+    result = replace(result, depth=values, confidence=values[:, ::-1], rgb=np.zeros((210, 301, 3), np.uint8))
+    write_depth(tmp_path, result)
     read = read_depth(tmp_path / "depth" / "000000.npz")
-    wanted = np.clip(values, 0, 65504).astype(np.float16).astype(np.float32)
+    # A pixel that is no number is read as one without depth.
+    wanted = np.nan_to_num(np.clip(values, 0, 65504)).astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(read.depth, wanted)
     np.testing.assert_array_equal(read.confidence, wanted[:, ::-1])
 

@@ -7,15 +7,15 @@ import torch
 
 from stream_recon.app.planning import budget
 from stream_recon.app.planning.budget import H200, DeviceRates, calls_per_second, run_memory, step_seconds
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
+from stream_recon.cache.frame_cache import FrameCache
 from stream_recon.cache.kernels.flashinfer_attention import WORKSPACE_BYTES
+from stream_recon.cache.kinds import CACHE_CHOICES
 from stream_recon.cache.stream import StreamSchema
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset
 
 SMALL = load_preset("small")
 FULL = load_preset("lingbot-map")
-
-
-BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Measured:
     preset: Preset
     window: int
     grid: tuple[int, int]
-    cache: torch.dtype
+    cache: CacheChoice
     milliseconds: float
     allocated: float
     """GB at the peak; 0: not known."""
@@ -36,15 +36,15 @@ class Measured:
 
 
 MEASURED = [
-    Measured(FULL, 64, (28, 37), BF16, 24.76, 12.95, 0),
-    Measured(FULL, 64, (28, 37), E4M3, 34.01, 9.24, 0),
-    Measured(FULL, 64, (27, 36), BF16, 22.33, 12.31, 14.71),
-    Measured(FULL, 64, (27, 36), E4M3, 30.40, 0, 0),
-    Measured(FULL, 64, (21, 37), BF16, 1e3 / 59.8, 10.50, 12.58),
-    Measured(FULL, 64, (18, 32), BF16, 1e3 / 80.8, 8.64, 10.40),
-    Measured(FULL, 32, (21, 37), E4M3, 1e3 / 59.4, 6.23, 7.69, is_tight=True),
-    Measured(FULL, 64, (18, 32), E4M3, 1e3 / 58.7, 6.62, 7.92, is_tight=True),
-    Measured(SMALL, 8, (12, 16), BF16, 3.55, 0.269, 0),
+    Measured(FULL, 64, (28, 37), "full", 24.76, 12.95, 0),
+    Measured(FULL, 64, (28, 37), "fp8", 34.01, 9.24, 0),
+    Measured(FULL, 64, (27, 36), "full", 22.33, 12.31, 14.71),
+    Measured(FULL, 64, (27, 36), "fp8", 30.40, 0, 0),
+    Measured(FULL, 64, (21, 37), "full", 1e3 / 59.8, 10.50, 12.58),
+    Measured(FULL, 64, (18, 32), "full", 1e3 / 80.8, 8.64, 10.40),
+    Measured(FULL, 32, (21, 37), "fp8", 1e3 / 59.4, 6.23, 7.69, is_tight=True),
+    Measured(FULL, 64, (18, 32), "fp8", 1e3 / 58.7, 6.62, 7.92, is_tight=True),
+    Measured(SMALL, 8, (12, 16), "full", 3.55, 0.269, 0),
 ]
 
 
@@ -63,9 +63,10 @@ def test_the_caches_are_those_of_the_schema() -> None:
 
 
 def test_one_byte_an_element_makes_the_frames_cache_smaller_alone() -> None:
-    half, byte = (run_memory(SMALL, (12, 16), dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn))
+    half, byte = (run_memory(SMALL, (12, 16), cache) for cache in CACHE_CHOICES)
     frames = StreamSchema.of(SMALL.network, SMALL.stream, 192, torch.bfloat16).frames
-    assert half.caches - byte.caches == frames.bytes(torch.bfloat16) - frames.bytes(torch.float8_e4m3fn)
+    whole, pages = (kind.bytes(frames, torch.bfloat16) for kind in (FrameCache, Fp8FrameCache))
+    assert half.caches - byte.caches == whole - pages
     assert dataclasses.replace(half, caches=0, workspace=0) == dataclasses.replace(byte, caches=0, workspace=0)
 
 
@@ -88,7 +89,7 @@ def test_flashinfer_takes_a_workspace_where_it_is_installed(monkeypatch: pytest.
         monkeypatch.setattr(budget, "find_spec", lambda name, installed=installed: installed)
         sizes.append(run_memory(SMALL, (12, 16)).workspace)
     assert sizes[1] - sizes[0] == WORKSPACE_BYTES
-    assert run_memory(SMALL, (12, 16), torch.float8_e4m3fn).workspace == sizes[0], "it cannot read a cache in e4m3"
+    assert run_memory(SMALL, (12, 16), "fp8").workspace == sizes[0], "it cannot read a cache in e4m3"
 
 
 def test_more_frames_and_patches_take_more_memory_and_time() -> None:
@@ -107,7 +108,7 @@ def test_a_few_tokens_more_than_a_wave_cost_a_few_percent() -> None:
 
 
 def test_a_page_in_e4m3_is_read_in_whole_blocks() -> None:
-    times = [step_seconds(FULL, (1, patches), H200, E4M3) for patches in (640, 641)]
+    times = [step_seconds(FULL, (1, patches), H200, "fp8") for patches in (640, 641)]
     assert times[1] > 1.05 * times[0]
 
 

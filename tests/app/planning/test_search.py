@@ -2,12 +2,12 @@ import dataclasses
 import re
 
 import pytest
-import torch
 
 from stream_recon.app.planning.budget import H200, run_memory
-from stream_recon.app.planning.search import CACHE_DTYPES, Choice, choices, parse_memory
+from stream_recon.app.planning.search import Choice, choices, parse_memory
+from stream_recon.cache.kinds import CACHE_CHOICES
 from stream_recon.configs.errors import ConfigError, ResourceError
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset
 from tests.networks import tiny_preset
 
 SOURCE = (640, 480)
@@ -19,9 +19,9 @@ WHOLE = run_memory(SMALL, (12, 16)).total
 def found(
     budget: int,
     presets: list[tuple[str, Preset]] = BOTH,
-    cache_dtypes: tuple[torch.dtype, ...] = CACHE_DTYPES,
+    caches: tuple[CacheChoice, ...] = CACHE_CHOICES,
 ) -> list[Choice]:
-    return choices(presets, SOURCE, budget, H200, cache_dtypes)
+    return choices(presets, SOURCE, budget, H200, caches)
 
 
 def least() -> int:
@@ -76,10 +76,9 @@ def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
 
 
 def test_a_smaller_cache_element_is_taken_only_where_it_gains() -> None:
-    dtypes = (torch.bfloat16, torch.float8_e4m3fn)
-    assert found(WHOLE, cache_dtypes=dtypes)[0].way.cache_dtype == torch.bfloat16
-    tight = found(WHOLE - 1, cache_dtypes=dtypes)[0].way
-    assert (tight.cache_dtype, tight.preset) == (torch.float8_e4m3fn, SMALL)
+    assert found(WHOLE)[0].way.cache == "full"
+    tight = found(WHOLE - 1)[0].way
+    assert (tight.cache, tight.preset) == ("fp8", SMALL)
 
 
 def test_a_changed_preset_has_the_shape_that_was_planned() -> None:

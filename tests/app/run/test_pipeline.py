@@ -17,13 +17,13 @@ import torch
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PoseRevision, PreparedFrame
-from stream_recon.app.run import pipeline
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.run import delivery, pipeline
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.video.live import LiveReader
 from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
-from tests.app.fake_engine import FakeEngine, pose_at, run_info, trajectory_of
+from tests.app.fake_engine import FakeEngine, run_info, trajectory_of
 from tests.app.media import numbered_image, write_broken_avi, write_images, write_video
 from tests.app.video.test_sources import FakeCapture
 
@@ -39,13 +39,16 @@ class FakeViewer:
     def add(self, result: FrameResult) -> None:
         self.added.append(result.index)
 
-    def revise(self, revision: PoseRevision) -> None:
-        self.revised.append(revision.index)
+    def revise(self, revision: Revision) -> None:
+        self.revised += [frame.index for frame in revision.frames]
 
 
 def run(source: Source, out: Path, engine: FakeEngine | None = None, viewer: FakeViewer | None = None) -> Summary:
     with source:
-        return reconstruct(source, engine or FakeEngine(), ResultWriter(out, run_info()), viewer)
+        writer = ResultWriter(out, run_info())
+        if viewer is None:
+            return reconstruct(source, engine or FakeEngine(), writer)
+        return reconstruct(source, engine or FakeEngine(), writer, [viewer], paused=lambda: viewer.paused)
 
 
 def run_json(out: Path) -> dict[str, object]:
@@ -56,7 +59,7 @@ def run_json(out: Path) -> dict[str, object]:
 def test_every_frame_of_a_file_reaches_writer_and_viewer(tmp_path: Path) -> None:
     viewer, seen = FakeViewer(), list[Progress]()
     source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
-    summary = reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), viewer, seen.append)
+    summary = reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), [viewer], seen.append)
     assert viewer.added == list(range(30))
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(30))
     assert (summary.frames_read, summary.frames_reconstructed, summary.keyframes) == (30, 30, 10)
@@ -222,7 +225,7 @@ def test_a_slow_disk_drops_live_frames_and_never_those_of_a_file(
         add(self, result)
 
     monkeypatch.setattr(ResultWriter, "add", slow)
-    monkeypatch.setattr(pipeline, "RESULTS_BEHIND", 2)
+    monkeypatch.setattr(delivery, "RESULTS_BEHIND", 2)
     summary = run(Source(LiveReader(FakeCapture(100, 0.004), "camera 0")), tmp_path / "live", FakeEngine(1))
     written = [r.index for r in read_result(tmp_path / "live")]
     assert summary.frames_dropped > 40 and summary.frames_read == len(written)
@@ -261,7 +264,7 @@ def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path, monkeypatc
     monkeypatch.setattr(pipeline, "PROGRESS_SECONDS", 3600.0)
     seen = list[Progress]()
     source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
-    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), None, seen.append)
+    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), on_progress=seen.append)
     assert [progress.frames for progress in seen] == [4, 30]
 
 
@@ -276,15 +279,6 @@ def test_a_frame_of_another_size_ends_the_run_after_those_before_it(tmp_path: Pa
         run(open_source(str(write_video(tmp_path / "a.mp4", 20))), tmp_path / "out", Strict())
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(6))
     assert run_json(tmp_path / "out")["interrupted"] is True
-
-
-def test_revisions_reach_writer_and_viewer(tmp_path: Path) -> None:
-    viewer, better = FakeViewer(), pose_at(1)
-    better[1, 3] = 9.0
-    source = open_source(str(write_video(tmp_path / "a.mp4", 6)))
-    run(source, tmp_path / "out", FakeEngine(revision=PoseRevision(1, better)), viewer)
-    assert viewer.revised == [1]
-    assert trajectory_of(tmp_path / "out")[1, 2] == pytest.approx(9)
 
 
 def test_ctrl_c_finishes_the_frames_under_way(tmp_path: Path) -> None:

@@ -70,5 +70,5 @@ def test_content_stays_where_the_transform_says(size: tuple[int, int]) -> None:
 
 def test_a_frame_of_another_size_is_refused() -> None:
     plan = plan_image((640, 480), SMALL, 14)
-    with pytest.raises(InputError, match="frame 7 is 320x240 but the stream began with 640x480"):
+    with pytest.raises(InputError, match="frame 7 is 320x240 but the first one is 640x480"):
         prepare(Frame(7, 0.0, np.zeros((240, 320, 3), np.uint8)), plan)

@@ -10,8 +10,10 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.video.captures import open_capture
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import LiveReader
-from stream_recon.app.video.readers import VideoReader, natural_key, open_capture
+from stream_recon.app.video.readers import VideoReader, natural_key
 from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import number_of, numbered_image, write_broken_avi, write_images, write_video
@@ -302,7 +304,7 @@ def test_a_live_source_keeps_the_newest_frame_and_counts_the_rest() -> None:
 
 
 def test_a_live_source_strides_over_arrivals() -> None:
-    frames = indices(Source(LiveReader(FakeCapture(40, 0.005), "camera 0"), stride=8))
+    frames = indices(Source(LiveReader(FakeCapture(40, 0.005), "camera 0"), FrameChoice(stride=8)))
     assert all(b - a >= 8 for a, b in itertools.pairwise(frames)) and 3 <= len(frames) <= 5
 
 
@@ -361,4 +363,4 @@ def test_portrait_video_keeps_its_shape(tmp_path: Path) -> None:
 
 def test_opening_reports_no_capture_as_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        open_capture(str(tmp_path / "none.mp4"), "none.mp4")
+        open_capture(tmp_path / "none.mp4", "none.mp4")

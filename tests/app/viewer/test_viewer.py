@@ -1,21 +1,23 @@
 """The viewer without a browser: budget, revisions, pauses, ports, skipped points."""
 
-import io
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
-import plyfile
 import pytest
 
-from stream_recon.app.geometry import rotation_matrix
-from stream_recon.app.results import PoseRevision
-from stream_recon.app.viewer.timeline import Timeline, make_view
-from stream_recon.app.viewer.viewer import WAITING_RESULTS, Viewer, view_results
+from stream_recon.app.results import FrameRevision, Intrinsics, Revision
+from stream_recon.app.transforms import Similarity, rotation_matrix
+from stream_recon.app.viewer.inbox import WAITING_RESULTS
+from stream_recon.app.viewer.viewer import STANDS_STILL, Viewer, view_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result, walk_pose
+from tests.app.viewer.browsers import FakeBrowser
+from tests.app.viewer.clouds import similar
 
 CONFIG = PointsConfig(confidence_quantile=0.3, voxel=0.05)
 
@@ -55,85 +57,124 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) -> None:
     count = view_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(2000)))
     assert viewer.flush()
-    assert count == len(viewer.timeline) == 2000
+    assert count == len(viewer.page.timeline) == 2000
     assert viewer.skipped == 0
-    assert 0 < viewer.points_shown <= viewer.store.total <= 30_000
-    assert len(viewer.scene.nodes) == len(viewer.store.chunks) <= viewer.store.max_chunks
-    assert 0 < len(viewer.scene.frusta) <= 48
-    assert len(viewer.timeline.views) <= viewer.timeline.max_views
-    np.testing.assert_array_equal(viewer.timeline.poses[1234], walk_pose(123.4))
+    assert 0 < viewer.points_shown <= viewer.page.store.total <= 30_000
+    assert len(viewer.page.scene.nodes) == len(viewer.page.store.chunks) <= viewer.page.store.max_chunks
+    assert 0 < len(viewer.page.scene.frusta) <= 48
+    assert len(viewer.page.timeline.views) <= viewer.page.timeline.max_views
+    np.testing.assert_array_equal(viewer.page.timeline.poses[1234], walk_pose(123.4))
 
 
 def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_camera(viewer: Viewer) -> None:
     first = walk_pose(0)
-    viewer.scene.start_view(first, unit=4 * float(HALF.max()))
-    camera = viewer.scene._server.initial_camera
+    viewer.page.timeline.add_frame(-1, first, room_result(0).intrinsics)
+    viewer.page.store.add_frame(0, first)
+    viewer.page.standpoints.start(0, unit=4 * float(HALF.max()))
+    camera = viewer.page.scene._server.initial_camera
     assert (np.abs(camera.position) > HALF).any()
     view_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
     assert viewer.flush()
-    viewer.scene.start_view(first, unit=4 * float(HALF.max()))
-    viewer.scene.clear_start(viewer.store)
+    viewer.page.standpoints.start(0, unit=4 * float(HALF.max()))
+    viewer.page.standpoints.clear_start(viewer.page.store)
     assert (np.abs(camera.position) < HALF).all()
 
 
-def test_a_revised_anchor_moves_its_node_and_sends_no_points(viewer: Viewer) -> None:
+def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer) -> None:
     view_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()
-    node = viewer.scene.nodes[64]
-    handle, sent = node.handle, [n.sent for n in viewer.scene.nodes.values()]
-    better = walk_pose(7.7)
-    viewer.revise(PoseRevision(64, better))
+    scene = viewer.page.scene
+    handles = {first: node.handle for first, node in scene.nodes.items()}
+    sent = [n.sent for n in scene.nodes.values()]
+    change = Similarity(2.0, walk_pose(0.7)[:3, :3], np.array([1.0, 0.5, -2.0]))
+    k = room_result(0).intrinsics
+    wide = Intrinsics(0.999 * k.fx, 0.999 * k.fy, k.cx, k.cy)
+    frames = [similar(i, walk_pose(i / 10), change) for i in range(64, 130)]
+    viewer.revise(Revision(tuple(replace(f, intrinsics=wide) for f in frames)))
     assert viewer.flush()
-    assert node.handle is handle
-    assert [n.sent for n in viewer.scene.nodes.values()] == sent
-    np.testing.assert_allclose(handle.position, better[:3, 3], atol=1e-6)
-    w, x, y, z = handle.wxyz
-    np.testing.assert_allclose(rotation_matrix(np.array([x, y, z, w])), better[:3, :3], atol=1e-6)
-    np.testing.assert_array_equal(viewer.timeline.poses[64], better)
+    assert {first: node.handle for first, node in scene.nodes.items()} == handles
+    assert [n.sent for n in scene.nodes.values()] == sent
+    for first, expected in ((0, 1.0), (64, 2.0), (128, 2.0)):
+        chunk, handle = viewer.page.store.chunk_of(first), handles[first]
+        assert handle.scale == pytest.approx(expected, rel=1e-3)
+        np.testing.assert_allclose(handle.position, chunk.S_world_chunk.translation, atol=1e-3)
+        w, x, y, z = handle.wxyz
+        np.testing.assert_allclose(rotation_matrix(np.array([x, y, z, w])), chunk.S_world_chunk.rotation, atol=1e-4)
+    ordinal, frustum = next((o, f) for o, f in scene.frusta.items() if o >= 64)
+    np.testing.assert_allclose(frustum.handle.position, change.apply(walk_pose(ordinal / 10)[:3, 3]), atol=1e-6)
+    width, height = viewer.page.timeline.views[ordinal].extent if ordinal in viewer.page.timeline.views else (112, 84)
+    assert frustum.handle.fov == pytest.approx(2 * np.arctan(height / 2 / wide.fy), abs=1e-9)
+    assert frustum.handle.aspect == pytest.approx(width / height)
+
+
+def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_is_where_it_was(viewer: Viewer) -> None:
+    view_results(viewer, (room_result(i) for i in range(130)))
+    assert viewer.flush()
+    before, sent = viewer.page.points(), [n.sent for n in viewer.page.scene.nodes.values()]
+    viewer.revise(Revision((FrameRevision(70, walk_pose(20.0)),)))
+    assert viewer.flush()
+    after = viewer.page.points()
+    still = before.frame != 70
+    np.testing.assert_allclose(after.xyz[still], before.xyz[still], atol=1e-5)
+    assert np.linalg.norm(after.xyz[~still] - before.xyz[~still], axis=1).min() > 0.05
+    assert [n.sent for n in viewer.page.scene.nodes.values()] == [sent[0], sent[1] + 1, sent[2]]
+
+
+def test_sizes_and_the_first_view_follow_a_change_of_unit(viewer: Viewer) -> None:
+    view_results(viewer, (room_result(i) for i in range(10)))
+    assert viewer.flush()
+    unit, start = viewer.page.standpoints.unit, viewer.page.scene._server.initial_camera
+    size, eye = viewer.page.scene._current.handle.scale, np.array(start.position)
+    change = Similarity(3.0, np.eye(3), np.array([5.0, 0, 0]))
+    viewer.revise(Revision(tuple(similar(i, walk_pose(i / 10), change) for i in range(10))))
+    assert viewer.flush()
+    assert viewer.page.standpoints.unit == pytest.approx(3 * unit)
+    assert viewer.page.scene._current.handle.scale == pytest.approx(3 * size)
+    np.testing.assert_allclose(start.position, change.apply(eye), atol=1e-6)
 
 
 def test_a_finished_chunk_is_not_sent_again_while_the_video_goes_on(viewer: Viewer) -> None:
     view_results(viewer, (room_result(i, size=(28, 21)) for i in range(70)))
     assert viewer.flush()
-    first = viewer.scene.nodes[0].sent
+    first = viewer.page.scene.nodes[0].sent
     view_results(viewer, (room_result(i, size=(28, 21)) for i in range(70, 100)))
     assert viewer.flush()
-    assert viewer.scene.nodes[0].sent == first
-    assert viewer.scene.nodes[64].sent >= 2
+    assert viewer.page.scene.nodes[0].sent == first
+    assert viewer.page.scene.nodes[64].sent >= 2
 
 
 def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
     view_results(viewer, (room_result(i) for i in range(20)))
     assert viewer.flush()
     initially = viewer.points_shown
-    viewer.panel._min_rank.value = 80
+    viewer.page.panel._min_rank.value = 80
     assert viewer.flush()
     few = viewer.points_shown
-    viewer.panel._min_rank.value = 0
+    viewer.page.panel._min_rank.value = 0
     assert viewer.flush()
-    assert few < initially < viewer.points_shown == viewer.store.total
-    viewer.panel._scrubber.value = 3
-    viewer.panel._until_here.value = True
+    assert few < initially < viewer.points_shown == viewer.page.store.total
+    viewer.page.panel._scrubber.value = 3
+    viewer.page.panel._until_here.value = True
     assert viewer.flush()
     until_third = viewer.points_shown
-    assert 0 < until_third < viewer.store.total
-    assert viewer.panel.options().selected == 3
-    viewer.panel._point_size.value = 2.0
+    assert 0 < until_third < viewer.page.store.total
+    assert viewer.page.panel.options().selected == 3
+    viewer.page.panel._point_size.value = 2.0
     assert viewer.flush()
-    assert viewer.scene.nodes[0].handle.point_size == pytest.approx(2 * viewer.store.chunks[0].voxel)
-    viewer.panel._cameras.value = False
+    assert viewer.page.scene.nodes[0].handle.point_size == pytest.approx(2 * viewer.page.store.chunks[0].voxel)
+    viewer.page.panel._cameras.value = False
     assert viewer.flush()
-    assert not viewer.scene.frusta
+    assert not viewer.page.scene.frusta
 
 
 def test_the_pause_button_toggles_the_flag(viewer: Viewer) -> None:
     assert not viewer.paused
-    viewer.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     assert viewer.paused
-    assert viewer.panel._pause.label == "Resume"
-    viewer.panel._toggle_pause(None)
+    assert viewer.page.panel._pause.label == "Resume"
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     assert not viewer.paused
-    viewer.panel._toggle_pause(None)
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
     viewer.finish()
     assert not viewer.paused
 
@@ -146,8 +187,8 @@ def test_a_slow_page_costs_points_of_non_keyframes_first_and_never_poses(viewer:
         viewer.add(type(base)(**{**base.__dict__, "index": i}))
     assert viewer.flush()
     assert 0 < viewer.skipped <= 160 - WAITING_RESULTS
-    assert len(viewer.timeline) == 160
-    placed = {o for chunk in viewer.store.chunks for o in chunk.placed}
+    assert len(viewer.page.timeline) == 160
+    placed = set(np.flatnonzero(viewer.page.store._placements.filled).tolist())
     assert len(placed) == 160 - viewer.skipped
     assert placed >= set(range(0, 160, 16))
 
@@ -169,55 +210,9 @@ def test_the_status_reaches_the_panel(viewer: Viewer) -> None:
     viewer.status("**12** frames at 5 a second")
     view_results(viewer, [room_result(0)])
     assert viewer.flush()
-    content = viewer.panel._status.content
+    content = viewer.page.panel._status.content
     assert content.startswith("**12** frames at 5 a second")
     assert f"**{viewer.points_shown:,}** points" in content
-
-
-def test_the_downloaded_cloud_is_the_shown_one_in_world_axes(viewer: Viewer) -> None:
-    start = walk_pose(3.0)
-    view_results(viewer, (room_result(i, walk_pose(3 + i / 10)) for i in range(70)))
-    assert viewer.flush()
-    content = viewer.ply_bytes()
-    assert content.startswith(b"ply\nformat binary_little_endian")
-    cloud = plyfile.PlyData.read(io.BytesIO(content))
-    vertex = cloud["vertex"]
-    xyz = np.stack([vertex["x"], vertex["y"], vertex["z"]], axis=1)
-    assert len(xyz) == viewer.points_shown > 0
-    assert np.abs(np.abs(xyz) - HALF).min(axis=1).max() < 1e-4
-    assert not np.allclose(start, np.eye(4))
-    assert {p.name for p in vertex.properties} == {"x", "y", "z", "red", "green", "blue"}
-
-
-class FakeBrowser:
-    """Stands for a connected browser: keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.files: list[tuple[str, bytes]] = []
-        self.notes: list[str] = []
-
-    def send_file_download(self, name: str, content: bytes, save_immediately: bool) -> None:
-        assert save_immediately
-        self.files.append((name, content))
-
-    def add_notification(self, title: str, body: str, color: str) -> None:
-        self.notes.append(f"{title}: {body}")
-
-
-def test_the_download_button_sends_what_the_provider_gives_or_says_why_not(viewer: Viewer) -> None:
-    browser = FakeBrowser()
-    viewer.ply_provider = lambda: b"ply of the result folder"
-    viewer._queue(viewer._send_ply, browser)
-    assert viewer.flush()
-
-    def fails() -> bytes:
-        raise FileNotFoundError("points.ply is not written yet")
-
-    viewer.ply_provider = fails
-    viewer._queue(viewer._send_ply, browser)
-    assert viewer.flush()
-    assert browser.files == [("points.ply", b"ply of the result folder")]
-    assert browser.notes == ["No PLY: points.ply is not written yet"]
 
 
 def test_wait_returns_once_closed() -> None:
@@ -227,28 +222,34 @@ def test_wait_returns_once_closed() -> None:
     viewer.close()
 
 
-def test_views_are_thinned_evenly_and_poses_kept() -> None:
-    timeline = Timeline(max_views=16)
-    result = room_result(0)
-    for i in range(1000):
-        ordinal = timeline.add_pose(3 * i, walk_pose(i / 10))
-        if timeline.wants_view(ordinal):
-            timeline.add_view(make_view(ordinal, result))
-    kept = sorted(v.ordinal for v in timeline.views.values())
-    assert 8 <= len(kept) <= 16
-    assert np.diff(kept).max() <= 128
-    assert len(timeline.thinned_views(5)) <= 5
-    nearest = timeline.nearest_view(500)
-    assert nearest is not None and abs(nearest.ordinal - 500) <= 64
-    assert timeline.index(10) == 30
-    assert timeline.path(50).shape == (50, 3)
-    np.testing.assert_allclose(timeline.path(50)[-1], walk_pose(99.9)[:3, 3], atol=1e-6)
-    assert timeline.revise(30, np.eye(4)) == 10
-    np.testing.assert_array_equal(timeline.poses[10], np.eye(4))
+def test_a_viewer_that_fails_says_so_once_and_the_run_goes_on(
+    viewer: Viewer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view_results(viewer, (room_result(i) for i in range(4)))
+    assert viewer.flush()
+    viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
 
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no such prop: point_shading")
 
-def test_a_view_keeps_the_cameras_shape() -> None:
-    view = make_view(0, room_result(0, size=(280, 210)))
-    assert view.image.shape == (96, 128, 3)
-    assert view.fov == pytest.approx(2 * np.arctan(105 / (0.8 * 280)))
-    assert view.aspect == pytest.approx(280 / 210)
+    monkeypatch.setattr(viewer.page.scene, "sync", breaks)
+    viewer.add(room_result(4))
+    assert not viewer.flush()
+    viewer._thread.join(timeout=5)
+    assert viewer.failed
+    assert not viewer.paused, "nothing holds the run any more"
+    for index in range(5, 200):
+        viewer.add(room_result(index % 20))
+        viewer.revise(Revision((FrameRevision(0, np.eye(4)),)))
+        viewer.status(f"frame {index}")
+    assert len(viewer._inbox) == 0
+    assert viewer.has_room()
+    viewer.finish()
+    assert viewer.page.panel._status.content == STANDS_STILL
+    (record,) = (r for r in caplog.records if r.name.startswith("stream_recon"))
+    assert record.levelname == "ERROR"
+    assert "the run goes on" in record.getMessage()
+    assert "point_shading" in caplog.text
+    browser = FakeBrowser()
+    viewer._download(browser)
+    assert browser.notes == ["No PLY: This page stands still; the cloud is in the result folder."]

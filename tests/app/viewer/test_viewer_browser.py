@@ -1,5 +1,7 @@
 """The viewer in a real headless Chromium, while it is being fed."""
 
+import functools
+import http.server
 import re
 import shutil
 import threading
@@ -11,10 +13,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import viser
 from numpy.typing import NDArray
 
 from stream_recon.app.viewer.overview import FreeView
-from stream_recon.app.viewer.scene import PANEL_PIXELS
+from stream_recon.app.viewer.server import start_server, stop_server
+from stream_recon.app.viewer.standpoints import PANEL_PIXELS
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
@@ -137,10 +141,10 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     assert sum(share_of_hue(image, channel) for channel in range(3)) > 0.15
 
     # Without the cloud the same view is dark: what was coloured were the points.
-    viewer.panel._cameras.value = False
+    viewer.page.panel._cameras.value = False
     feeder.stop()
     coloured = share_of_hue(scene_pixels(browser), 2)
-    for node in viewer.scene.nodes.values():
+    for node in viewer.page.scene.nodes.values():
         node.handle.visible = False
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
 
@@ -201,20 +205,20 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 30 and points_on_page(browser))
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
-    viewer.panel._follow.value = True
+    viewer.page.panel._follow.value = True
     feeder.stop()
     assert viewer.flush()
 
     def in_view() -> float:
         camera = client.camera
         free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
-        points = viewer.store.sample(2000).astype(np.float64)
+        points = viewer.page.store.sample(2000).astype(np.float64)
         return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
 
     assert in_view() < 0.9
     press(browser, "Show all")
     wait_for(lambda: in_view() > 0.93)
-    assert not viewer.panel.follow
+    assert not viewer.page.panel.follow
 
 
 def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
@@ -224,20 +228,56 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
 
     def distance_to(ordinal: int) -> float:
-        return float(np.linalg.norm(client.camera.position - viewer.timeline.poses[ordinal, :3, 3]))
+        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal, :3, 3]))
 
     started = distance_to(0)
     browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
-    wait_for(lambda: viewer.panel.follow)
+    wait_for(lambda: viewer.page.panel.follow)
     before = client.camera.position
     wait_for(lambda: np.linalg.norm(client.camera.position - before) > 0.02)
     feeder.stop()
     assert viewer.flush()
-    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.scene.unit)
+    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.page.standpoints.unit)
 
-    viewer.panel._scrubber.value = 3
-    viewer.panel._from_here.value = True
+    viewer.page.panel._scrubber.value = 3
+    viewer.page.panel._from_here.value = True
     assert viewer.flush()
     wait_for(lambda: distance_to(3) < 0.01)
     assert started > 0.1
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.2)
+
+
+ATTACK = """<script>
+const socket = new WebSocket("ws://%s", ["viser-v%s"]);
+socket.onopen = () => document.title = "open";
+socket.onerror = () => document.title = "refused";
+fetch("http://%s/").then(r => r.text()).then(t => window.read = t.length).catch(e => window.read = "refused");
+</script>"""
+
+
+def test_a_page_of_another_site_learns_nothing(fed: tuple[Viewer, Feeder], browser: Any, tmp_path: Path) -> None:
+    viewer, _ = fed
+    for name in ("127.0.0.1", "localhost"):
+        address = f"{name}:{viewer.port}"
+        (tmp_path / "index.html").write_text(ATTACK % (address, viser.__version__, address))
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            wait_for(lambda: browser.title in ("open", "refused"))
+            wait_for(lambda: browser.execute_script("return window.read"))
+            assert browser.title == "refused"
+            assert browser.execute_script("return window.read") == "refused"
+            server.shutdown()
+
+
+def test_a_page_behind_a_token_works_by_its_address_alone(browser: Any) -> None:
+    server = start_server("127.0.0.1", 0, token="secret")
+    try:
+        server.gui.add_markdown("behind the token")
+        browser.get(f"http://127.0.0.1:{server.get_port()}/")
+        assert "with its token" in page_text(browser)
+        browser.get(f"http://127.0.0.1:{server.get_port()}/?token=secret")
+        wait_for(lambda: "behind the token" in page_text(browser))
+    finally:
+        stop_server(server)

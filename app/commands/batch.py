@@ -1,4 +1,4 @@
-"""The bodies of the commands ``batch`` and ``datasets``. Prints for the user."""
+"""The body of the command ``batch``. Prints for the user."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,16 +19,13 @@ from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import Choice, ModelLoader
+from stream_recon.app.batch.units import MappingChoice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
-from stream_recon.app.datasets.catalogue import list_datasets
+from stream_recon.app.commands.console import PlainConsole, wide_console
+from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
-
-FAILED_EXIT_CODE = 1
-INTERRUPTED_EXIT_CODE = 130
-PIPE_WIDTH = 200
-"""Columns of tables where the output is not a terminal, so that no figure is cut off."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,8 @@ class BatchOptions:
     out: str | None
     """A folder, or an address that fsspec understands; see `open_store`."""
     dataset: str | None = None
-    choice: Choice = dataclasses.field(default_factory=Choice)
+    choice: FrameChoice = dataclasses.field(default_factory=FrameChoice)
+    mapping: MappingChoice = "off"
     split: int = 1
     workers: int | None = None
     """Processes (None: one), or with Ray actors (None: one a GPU)."""
@@ -55,7 +53,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     Raises:
         StreamReconError: bad input, no room, a model that cannot be loaded.
     """
-    console = _console()
+    console = wide_console()
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
     other = read_summary(options.compare) if options.compare is not None else None
@@ -63,11 +61,11 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     store = open_store(options.out or f"{root.stem}-batch")
     results = (store.folder,) if isinstance(store, LocalStore) else ()
     scenes = find_scenes(root, options.dataset, exclude=results)
-    batch = Batch(root, store, scenes, options.choice, options.split, recorded)
+    batch = Batch(root, store, scenes, options.choice, options.split, options.mapping, recorded)
     if options.dry_run:
         _list_scenes(batch, console)
-        return 0
-    with _Bar(Console(stderr=True, highlight=False, markup=False)) as bar:
+        return DONE
+    with _Bar(PlainConsole(stderr=True)) as bar:
         summary = run_batch(batch, loader, _pool(options, loader, store), bar)
     _report(summary, store, console)
     if other is not None:
@@ -76,13 +74,8 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         for line in differences(summary, other):
             console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:
-        return INTERRUPTED_EXIT_CODE
-    return FAILED_EXIT_CODE if summary["totals"]["failed"] else 0
-
-
-def _console() -> Console:
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=PIPE_WIDTH)
+        return INTERRUPTED
+    return FAILED if summary["totals"]["failed"] else DONE
 
 
 def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
@@ -94,16 +87,6 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
         return RayPool(loader, store, options.ray, options.workers)
     assert options.workers is not None
     return ProcessPool(loader, store, options.workers)
-
-
-def print_datasets() -> int:
-    """A table of the layouts that are recognised."""
-    table = Table("--dataset", "what")
-    table.add_column("recognised by", overflow="fold")
-    for name, title, files in list_datasets():
-        table.add_row(name, title, files)
-    _console().print(table)
-    return 0
 
 
 def _list_scenes(batch: Batch, console: Console) -> None:

@@ -1,0 +1,50 @@
+"""The body of the command ``view``, and how a viewer is served."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stream_recon.app.commands.console import PlainConsole
+from stream_recon.app.commands.exit_codes import DONE
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.folder import read_result
+from stream_recon.app.viewer.viewer import Viewer, view_results
+from stream_recon.configs.errors import OutputError
+from stream_recon.configs.schema import PointsConfig
+
+
+@dataclass(frozen=True)
+class ViewerChoice:
+    """Where the page is served, and for how long."""
+
+    host: str
+    port: int
+    keep_open: bool
+    """Serve on when the run is over, until Ctrl-C."""
+    token: bool = True
+    """Ask for a token where other machines can reach the page."""
+
+    def open(self, points: PointsConfig, out: PlainConsole, err: PlainConsole) -> Viewer:
+        """A viewer whose address is printed, with a warning where other machines can reach it. Raises ResourceError."""
+        viewer = Viewer(points, self.host, self.port, token=self.token)
+        out.print(f"viewer: {viewer.url}")
+        if viewer.is_open:
+            who = "whoever has this address" if self.token else "everybody who can reach this machine"
+            err.print(f"warning: the viewer is open to other machines: {who} can see and steer it, unencrypted")
+        return viewer
+
+
+def view_folder(folder: Path, view: ViewerChoice) -> int:
+    """Show a result folder until Ctrl-C. Raises StreamReconError."""
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
+    result = read_result(folder)
+    with view.open(result.points, out, err) as viewer:
+        state = ", interrupted" if result.run["interrupted"] else ""
+        viewer.status(f"{result.run['source']}{state}")
+        viewer.offer_cloud(folder / POINTS_NAME)
+        damaged: list[OutputError] = []
+        count = view_results(viewer, result.readable(damaged.append))
+        if damaged:
+            err.print(f"warning: {len(damaged)} frames are left out: {damaged[0]}")
+        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
+        viewer.wait()
+    return DONE

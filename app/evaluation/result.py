@@ -1,0 +1,31 @@
+"""Errors of a result folder against the truth: what `Gatherer` tells of a run, without running anything again."""
+
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.folder import ResultFolder, result_as_first_given
+from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.truth import Truth
+
+
+def gather_result(result: ResultFolder, truth: Truth | None, max_pixels: int = MAX_PIXELS) -> Gatherer:
+    """A gatherer that has heard a finished (or interrupted) result, as first given out and as last known.
+
+    Poses and cameras are exact; depth was rounded to float16 in its files, which moves AbsRel by some 1e-5. ``truth``
+    goes by the indices of the frames in their source, so a result of every n-th frame fits as it is.
+
+    Raises:
+        OutputError: a damaged result.
+    """
+    gatherer = Gatherer(truth, max_pixels=max_pixels)
+    for camera in result.cameras:
+        gatherer.add(result_as_first_given(result.folder, camera))
+    gatherer.revise(last_known(result.cameras))
+    return gatherer
+
+
+def last_known(cameras: list[Camera]) -> Revision:
+    """All frames of a result as one revision: what became of them since they were first given out."""
+    return Revision(
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics) for c in cameras),
+    )

@@ -1,0 +1,120 @@
+"""Where the points of each frame lie in the cloud's file, and where they belong now: how far a revision moves them.
+
+One row a frame, in the order of the cloud; 300 bytes each.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
+from stream_recon.app.transforms import FloatArray, Similarity
+
+_CAMERA = 17
+"""Rotation and translation by rows (12), depth scale, fx, fy, cx, cy."""
+
+
+class Placements:
+    """Rows are added in order; see `moved` and `overlooking`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._placed = np.empty((64, _CAMERA))
+        self._now = np.empty((64, _CAMERA))
+        self._depths = np.empty((64, 2))
+        self._corners = np.zeros((4, 2))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, result: FrameResult, z: NDArray[np.float32], depth_scale: float = 1.0) -> None:
+        """A frame whose points have depths ``z`` [N] lies in the cloud as the result says.
+
+        ``depth_scale``: what the depth first given out was multiplied with in the result.
+        """
+        if self._count == len(self._placed):
+            self._placed, self._now, self._depths = (
+                np.concatenate([rows, np.empty_like(rows)]) for rows in (self._placed, self._now, self._depths)
+            )
+        if not self._count:
+            left, top, width, height = result.transform.crop
+            self._corners = np.array([[left + i * width, top + j * height] for i in (0, 1) for j in (0, 1)])
+        self._placed[self._count] = _row(result.T_world_camera, depth_scale, result.intrinsics)
+        self._now[self._count] = self._placed[self._count]
+        self._depths[self._count] = (z.min() / depth_scale, z.max() / depth_scale) if len(z) else (np.nan, np.nan)
+        self._count += 1
+
+    def revise(self, row: int, frame: FrameRevision) -> None:
+        """The frame belongs elsewhere; its points stay where they are for now."""
+        old = self._now[row]
+        intrinsics = Intrinsics(*old[13:]) if frame.intrinsics is None else frame.intrinsics
+        self._now[row] = _row(frame.T_world_camera, frame.depth_scale, intrinsics)
+
+    def settle(self, rows: NDArray[np.intp]) -> None:
+        """The points of these frames now lie where they belong."""
+        self._placed[rows] = self._now[rows]
+
+    def motion(self, row: int) -> Similarity:
+        """How the points of a frame move from where they lie to where they belong, but for what its intrinsics do."""
+        placed, now = (
+            Similarity(scale, T[:, :3], T[:, 3])
+            for scale, T in ((rows[row, 12], rows[row, :12].reshape(3, 4)) for rows in (self._placed, self._now))
+        )
+        return now @ placed.inverse()
+
+    def moved(self, distance: float) -> NDArray[np.intp]:
+        """Rows of the frames of which a point may belong further than ``distance`` from where it lies.
+
+        How far a point moves is convex over the frame's frustum between its nearest and its farthest point, so its
+        eight corners bound it. A frame without points does not move.
+        """
+        n = self._count
+        changed = np.flatnonzero((self._placed[:n] != self._now[:n]).any(axis=1) & np.isfinite(self._depths[:n, 0]))
+        placed, now, depths = self._placed[changed], self._now[changed], self._depths[changed]
+        shift = _frustum(now, self._corners, depths) - _frustum(placed, self._corners, depths)
+        far: FloatArray = np.linalg.norm(shift, axis=-1).max(axis=(1, 2), initial=0.0)
+        return changed[far > distance]
+
+    def overlooking(self, points: NDArray[np.float32], since: NDArray[np.intp], radius: float) -> NDArray[np.intp]:
+        """Rows of the frames that may have points where one of the ``points`` [P, 3] is that comes of an earlier row.
+
+        Args:
+            since: rows [P], ascending, that the points are of.
+            radius: how far from that place theirs may be.
+        """
+        found = []
+        for row in range(int(since[0]) + 1 if len(since) else self._count, self._count):
+            before = points[: np.searchsorted(since, row)]
+            near, far = self._depths[row] * self._placed[row, 12]
+            if np.isfinite(near) and _sees(self._placed[row], self._corners, before, near, far, radius):
+                found.append(row)
+        return np.array(found, np.intp)
+
+
+def _row(T_world_camera: FloatArray, depth_scale: float, k: Intrinsics) -> FloatArray:
+    return np.concatenate([np.asarray(T_world_camera, np.float64)[:3].ravel(), (depth_scale, k.fx, k.fy, k.cx, k.cy)])
+
+
+def _frustum(rows: FloatArray, corners: FloatArray, depths: FloatArray) -> FloatArray:
+    """The corners [m, 4, 2, 3] in the world of pixels [4, 2] at two depths [m, 2] as first given out."""
+    T = rows[:, :12].reshape(-1, 3, 4)
+    rays = np.ones((len(rows), 4, 3))
+    rays[..., :2] = (corners - rows[:, None, 15:17]) / rows[:, None, 13:15]
+    local = rays[:, :, None] * (rows[:, 12:13] * depths)[:, None, :, None]
+    world: FloatArray = np.einsum("mij,mckj->mcki", T[:, :, :3], local) + T[:, None, None, :, 3]
+    return world
+
+
+def _sees(
+    row: FloatArray, corners: FloatArray, points: NDArray[np.float32], near: float, far: float, radius: float
+) -> bool:
+    """Whether a ball of ``radius`` about one of the points [P, 3] may reach into the camera's frustum."""
+    T, camera = row[:12].reshape(3, 4), row[13:]
+    local = (points - T[:, 3]) @ T[:, :3]
+    z = local[:, 2]
+    inside = (z > near - radius) & (z < far + radius)
+    low, high = (corners.min(axis=0) - camera[2:]) / camera[:2], (corners.max(axis=0) - camera[2:]) / camera[:2]
+    for axis in (0, 1):
+        # Distance from the side's plane, which goes through the camera's centre.
+        inside &= local[:, axis] - low[axis] * z > -radius * np.hypot(1, low[axis])
+        inside &= high[axis] * z - local[:, axis] > -radius * np.hypot(1, high[axis])
+    return bool(inside.any())

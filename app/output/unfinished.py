@@ -1,0 +1,103 @@
+"""What a run that was cut off left in its folder, and whether another run may go on with it."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
+from stream_recon.app.output.folder import read_run, result_of
+from stream_recon.app.output.run_record import RUN_NAME, RunInfo
+from stream_recon.app.results import FrameResult, PreparedFrame
+from stream_recon.configs.errors import ConfigError, OutputError
+
+T = TypeVar("T")
+Pair = tuple[PreparedFrame, FrameResult]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """The frames that a run had finished, in order, and what it said of itself."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    """The content of its ``run.json``."""
+    cameras: tuple[Camera, ...]
+    """Each has its depth file."""
+
+    @property
+    def last(self) -> Camera:
+        """The frame after which the run goes on."""
+        return self.cameras[-1]
+
+    def told(self, key: str, kind: type[T]) -> T:
+        """A value of the record; an empty one where there is none of that kind."""
+        value = self.record.get(key)
+        return value if isinstance(value, kind) else kind()
+
+    @property
+    def keyframes(self) -> int:
+        return sum(camera.is_keyframe for camera in self.cameras)
+
+    def latest_keyframes(self, count: int) -> list[Pair]:
+        """The last keyframes of the last stretch with their results as last known; other frames where there are too
+        few. What the network saw is read from the depth files. Raises OutputError."""
+        stretch = [camera for camera in self.cameras if camera.stretch == self.last.stretch]
+        keyframes = [camera for camera in stretch if camera.is_keyframe]
+        chosen = (keyframes if len(keyframes) >= min(count, len(stretch)) else stretch)[-count:]
+        results = [result_of(self.folder, camera) for camera in chosen]
+        return [(PreparedFrame(r.index, r.timestamp, r.rgb, r.transform, stretch=r.stretch), r) for r in results]
+
+    def check(self, info: RunInfo) -> None:
+        """Raises ConfigError, naming what differs, unless ``info`` is of a run like the one that was cut off."""
+        now = json.loads(json.dumps({**dataclasses.asdict(info.preset), "name": ""}))
+        before = {**self.record["preset"], "name": ""} if isinstance(self.record["preset"], dict) else None
+        differences = [
+            name
+            for name, differs in (
+                ("source", self.record.get("source") != info.source),
+                ("weights", self.record.get("weights_sha256") != info.weights_sha256),
+                ("preset", before != now),
+                ("options", self.record.get("options") != json.loads(json.dumps(info.options))),
+            )
+            if differs
+        ]
+        if differences:
+            raise ConfigError(
+                f"{self.folder} was made with other {', '.join(differences)}: give the same ones to go on with it, or "
+                "--overwrite instead of --resume"
+            )
+
+
+def read_unfinished(folder: Path) -> Unfinished | None:
+    """What a run left there that was killed or interrupted; None where it had no result yet, or nothing is there.
+
+    Frames count as finished up to the first one that cannot be read whole.
+
+    Raises:
+        OutputError: the folder holds something else, or a result that is complete.
+    """
+    if not (folder / RUN_NAME).exists():
+        return None
+    record = read_run(folder)
+    if not record["interrupted"]:
+        raise OutputError(f"{folder} is complete: there is nothing to go on with")
+    counts = record.get("frames")
+    if isinstance(counts, dict) and counts.get("without_depth"):
+        raise OutputError(
+            f"{folder} cannot be gone on with: its older depth files were not kept (--keep-depth, --max-disk)"
+        )
+    cameras: list[Camera] = []
+    try:
+        for camera in iterate_cameras(folder / CAMERAS_NAME):
+            if not depth_path(folder, camera.index).is_file():
+                break
+            cameras.append(camera)
+    except OutputError:
+        # Torn by a machine that went down; what comes before it is whole.
+        if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):
+            raise
+    return Unfinished(folder, record, tuple(cameras)) if cameras else None

@@ -1,0 +1,42 @@
+"""Which frames of a source are taken, and what makes no choice at all."""
+
+import math
+from dataclasses import dataclass
+
+from stream_recon.configs.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class FrameChoice:
+    """Which frames of a source; see `open_source`. Raises ConfigError for a choice of nothing."""
+
+    stride: int = 1
+    fps: float | None = None
+    start: float | None = None
+    end: float | None = None
+    max_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ConfigError(f"--stride must be at least 1, not {self.stride}")
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise ConfigError(f"--fps must be above 0, not {self.fps:g}")
+        if self.start is not None and not 0 <= self.start < math.inf:
+            raise ConfigError(f"--start must be 0 or more seconds, not {self.start:g}")
+        if self.end is not None and not self.end > (self.start or 0.0):
+            raise ConfigError(f"--end ({self.end:g} s) must lie after --start ({self.start or 0.0:g} s)")
+        if self.max_frames is not None and self.max_frames < 1:
+            raise ConfigError(f"--max-frames must be at least 1, not {self.max_frames}")
+
+    def count(self, frames: int | None, rate: float = 1.0) -> int | None:
+        """How many are taken of so many ``frames`` at ``rate`` a second; None where neither number is known.
+
+        The rate matters to ``fps``, ``start`` and ``end`` alone.
+        """
+        if frames is None:
+            return self.max_frames
+        end = math.inf if self.end is None else self.end
+        seconds = max(0.0, min(frames / rate, end) - (self.start or 0.0))
+        chosen = seconds * min(rate, self.fps) if self.fps else seconds * rate / self.stride
+        taken = max(0, math.ceil(chosen - 1e-6))
+        return taken if self.max_frames is None else min(taken, self.max_frames)

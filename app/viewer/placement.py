@@ -1,0 +1,102 @@
+"""Where frames lie in the world, and how well a chunk's similarity puts their points there."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.transforms import Similarity, align
+from stream_recon.app.viewer.rows import Rows
+
+FloatArray = NDArray[np.float64]
+
+REACH_VOXELS = 500
+"""Points further from their camera count as if they were so far: there the depth is known to no voxel."""
+
+
+class Placements:
+    """All frames by their ordinals.
+
+    A placement is an affine map [4, 4] from a frame's camera axes, as its points were first unprojected: pose, depth
+    scale and change of intrinsics in one. ``world`` says where the frame's points belong, ``kept`` where they are in
+    the axes of their chunk; a chunk's similarity S holds as long as ``S @ kept`` is about ``world``.
+    """
+
+    def __init__(self, reach: float) -> None:
+        self._reach = reach
+        self._world, self._kept, self._corners, self._filled = Rows(4, 4), Rows(4, 4), Rows(5, 3), Rows(dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._world)
+
+    @property
+    def world(self) -> FloatArray:
+        return self._world.values
+
+    @property
+    def kept(self) -> FloatArray:
+        return self._kept.values
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        """Which frames have points [n]."""
+        return self._filled.values
+
+    def add(self, world: FloatArray) -> None:
+        """The next frame, without points so far."""
+        self._world.append(world)
+        self._kept.append(np.eye(4))
+        self._corners.append(0.0)
+        self._filled.append(False)
+
+    def fill(self, ordinal: int, kept: FloatArray, xyz: NDArray[np.float32]) -> None:
+        """Note that a frame's points, ``xyz`` [N, 3] in its camera's axes, are now kept by ``kept``."""
+        self._filled.values[ordinal] = bool(len(xyz))
+        if len(xyz):
+            self._kept.values[ordinal] = kept
+            self._corners.values[ordinal] = pyramid(xyz, self._reach)
+
+    def fit(self, frames: slice) -> Similarity | None:
+        """The similarity of a chunk that places these frames best, by least squares; None if they have no points."""
+        chosen = np.arange(len(self))[frames][self.filled[frames]]
+        if not len(chosen):
+            return None
+        corners = self._corners.values[chosen]
+        kept, world = (_moved(T, corners).reshape(-1, 3) for T in (self.kept[chosen], self.world[chosen]))
+        fitted = align(kept, world)
+        return fitted if fitted.scale > 0 else None
+
+    def offsets(self, frames: slice, S_world_chunk: Similarity) -> FloatArray:
+        """How far [k] the furthest point of each frame is from where it belongs, at most; 0 for frames without points.
+
+        No point within reach is further off than a corner of the pyramid that holds them: the distance is a convex
+        function. A point at n times the reach may be off by 2n - 1 times as much.
+        """
+        gap = S_world_chunk.matrix @ self.kept[frames] - self.world[frames]
+        off = _moved(gap, self._corners.values[frames])
+        return np.asarray(np.sqrt((off * off).sum(axis=2).max(axis=1)) * self.filled[frames])
+
+
+def pyramid(xyz: NDArray[np.float32], reach: float) -> FloatArray:
+    """Apex (the camera) and base of a pyramid [5, 3] that holds points [N, 3] of one camera up to depth ``reach``."""
+    depth = xyz[:, 2]
+    far = min(float(depth.max()), reach)
+    # Axis by axis: numpy's reductions over rows of three take many times as long.
+    (left, right), (top, bottom) = (
+        (float(slope.min()), float(slope.max())) for slope in (xyz[:, 0] / depth, xyz[:, 1] / depth)
+    )
+    rays = [[0, 0, 0], [left, top, 1], [right, top, 1], [left, bottom, 1], [right, bottom, 1]]
+    return far * np.array(rays, np.float64)
+
+
+def move_each(changes: FloatArray, which: NDArray[np.integer], xyz: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Points [N, 3], each by the affine map of ``changes`` [k, 4, 4] that ``which`` [N] names."""
+    maps = np.ascontiguousarray(changes[:, :3].transpose(1, 2, 0), np.float32)
+    moved = np.empty_like(xyz)
+    x, y, z = xyz.T
+    for axis, (a, b, c, shift) in enumerate(maps):
+        moved[:, axis] = a[which] * x + b[which] * y + c[which] * z + shift[which]
+    return moved
+
+
+def _moved(T: FloatArray, points: FloatArray) -> FloatArray:
+    """Points [k, m, 3] by the upper part of T [k, 4, 4]."""
+    return np.asarray(points @ np.swapaxes(T[:, :3, :3], 1, 2) + T[:, None, :3, 3])

@@ -1,0 +1,104 @@
+"""Where browsers look from: at first, on request, and along with a camera."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.overview import FreeView, overview
+from stream_recon.app.viewer.timeline import Timeline
+
+START_BACKS = (0.6, 0.4, 0.25, 0.15, 0.08)
+"""How far behind the first camera, and half of that above it, a browser's first view may be; the furthest clear one."""
+START_SLOPE = 0.6
+"""What is in the way lies in a cone toward the first camera, so wide for each unit of its length."""
+IN_THE_WAY = 10
+"""Points in that cone from which on a view is not clear."""
+GROWN = 1.2
+"""Points by now over those at the last look for a clear view, from which on it is worth another."""
+OVERVIEW_POINTS = 20_000
+PANEL_PIXELS = 335
+"""Of the page's width, under viser's panel."""
+
+
+class Standpoints:
+    """Moves browsers' views; lengths are in units of the typical depth."""
+
+    def __init__(self, server: Any, timeline: Timeline) -> None:
+        self._server = server
+        self._timeline = timeline
+        self._start: int | None = None
+        self._first_unit = 1.0
+        self._cleared_at = 0
+        """Points there were at the last look for a clear view."""
+        self._back = START_BACKS[0]
+        self._begun_at = np.zeros((2, 3))
+
+    @property
+    def unit(self) -> float:
+        """Typical depth in the world's unit, as that is now."""
+        scale = 1.0 if self._start is None else float(self._timeline.depth_scales[self._start])
+        return self._first_unit * scale
+
+    def start(self, ordinal: int, unit: float) -> None:
+        """Set the unit, the up direction and everybody's first view from the first frame with points."""
+        self._start, self._first_unit = ordinal, unit
+        self._cleared_at = 0
+        pose = self._timeline.poses[ordinal]
+        up = -pose[:3, 1]
+        self._server.scene.set_up_direction(up)
+        self._server.initial_camera.up = up
+        back = START_BACKS[0]
+        self._begin_at(pose, back)
+        for client in self._server.get_clients().values():
+            with client.atomic():
+                client.camera.up_direction = up
+            self.look(client, pose, back, back / 2)
+
+    def clear_start(self, store: ChunkStore) -> None:
+        """Bring the first view of browsers still to come before what has been found behind the first camera."""
+        if self._start is None:
+            return
+        pose = self._timeline.poses[self._start]
+        if store.total >= GROWN * self._cleared_at:
+            self._cleared_at = store.total
+            for back in START_BACKS:
+                eye, _ = self._viewpoint(pose, back, back / 2)
+                if store.count_in_cone(eye, pose[:3, 3], START_SLOPE) < IN_THE_WAY:
+                    break
+            self._begin_at(pose, back)
+        elif not np.array_equal(self._begun_at, self._viewpoint(pose, self._back, self._back / 2)):
+            self._begin_at(pose, self._back)  # the first camera has moved, or the unit has changed
+
+    def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
+        """Put a browser's view behind (``back``) and above (``lift``) a camera."""
+        _place(client, *self._viewpoint(T_world_camera, back, lift))
+
+    def show_all(self, client: Any, store: ChunkStore) -> None:
+        """Put a browser's view where it has nearly all points and cameras in it."""
+        if self._start is None:
+            return
+        camera = client.camera
+        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        points, path = store.sample(OVERVIEW_POINTS), self._timeline.path(OVERVIEW_POINTS)
+        first = self._timeline.poses[self._start]
+        _place(client, *overview(points, path, first[:3, 2], -first[:3, 1], free))
+
+    def _viewpoint(
+        self, T_world_camera: NDArray[np.float64], back: float, lift: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Position and target of a view behind and above a camera."""
+        R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
+        position = centre + R @ np.array([0.0, -lift, -back]) * self.unit
+        return position, centre + R @ np.array([0.0, 0.0, 1.0]) * self.unit
+
+    def _begin_at(self, T_world_camera: NDArray[np.float64], back: float) -> None:
+        self._back, self._begun_at = back, np.stack(self._viewpoint(T_world_camera, back, back / 2))
+        camera = self._server.initial_camera
+        camera.position, camera.look_at = self._begun_at
+
+
+def _place(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+    with client.atomic():
+        client.camera.position, client.camera.look_at = position, target

@@ -1,0 +1,112 @@
+"""A case in a process of its own, with limits of time and memory."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.fuzzing.cases import CASES, examples
+from stream_recon.configs.errors import StreamReconError
+
+READ, REFUSED, TRACEBACK = 0, 10, 11
+LIMIT_BYTES = 4 * 2**30
+LIMIT_SECONDS = 60
+POLL_SECONDS = 0.002
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a case ended."""
+
+    kind: str
+    number: int
+    outcome: str
+    """``read``, ``refused``, or what went wrong."""
+    detail: str
+    """A refusal's line, or a failure's last ones."""
+    seconds: float
+    peak_mb: float
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome not in ("read", "refused")
+
+
+def run_case(kind: str, seed: int, number: int, source: Path, keep: Path | None = None) -> Verdict:
+    """Run case ``number`` of a seed. ``source``: see `examples`, made before. ``keep``: where its input is to stay."""
+    folder = keep or Path(tempfile.mkdtemp(prefix="fuzz-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    said = folder / "said.txt"
+    begun = time.monotonic()
+    process = os.fork()
+    if not process:
+        _child(kind, seed, number, source, folder, said)
+    status, usage = _wait(process, begun + LIMIT_SECONDS)
+    seconds, peak = time.monotonic() - begun, usage.ru_maxrss / 1024
+    detail = said.read_text(errors="replace").strip() if said.exists() else ""
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Verdict(kind, number, _outcome(status, seconds, peak), detail, seconds, peak)
+
+
+def _outcome(status: int, seconds: float, peak_mb: float) -> str:
+    if seconds >= LIMIT_SECONDS:
+        return "hang"
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    if peak_mb > LIMIT_BYTES / 2**20:
+        return "memory"
+    code = os.waitstatus_to_exitcode(status)
+    return {READ: "read", REFUSED: "refused", TRACEBACK: "traceback"}.get(code, f"exit code {code}")
+
+
+def _wait(process: int, deadline: float) -> tuple[int, "resource.struct_rusage"]:
+    while True:
+        found, status, usage = os.wait4(process, os.WNOHANG)
+        if found:
+            return status, usage
+        if time.monotonic() > deadline:
+            os.kill(process, signal.SIGKILL)
+            _, status, usage = os.wait4(process, 0)
+            return status, usage
+        time.sleep(POLL_SECONDS)
+
+
+def _child(kind: str, seed: int, number: int, source: Path, folder: Path, said: Path) -> None:
+    """Never returns: what the parent had under way is not this process's to end."""
+    code = TRACEBACK
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        try:
+            place = folder / "case"
+            place.mkdir(exist_ok=True)
+            CASES[kind](place, source, random.Random(f"{kind} {seed} {number}"))
+            code = READ
+        except StreamReconError as error:
+            code = REFUSED
+            line = str(error)
+            assert "\n" not in line.strip(), "a refusal is one line"
+            said.write_text(line[:1000], errors="replace")
+        except MemoryError:
+            code = REFUSED
+            said.write_text("out of memory")
+    except BaseException:  # noqa: BLE001  # whatever it is, it is what is looked for
+        code = TRACEBACK
+        said.write_text(traceback.format_exc()[-4000:], errors="replace")
+    finally:
+        os._exit(code)
+
+
+def prepare(folder: Path) -> Path:
+    """Make what cases are mutated from."""
+    examples(folder)
+    return folder

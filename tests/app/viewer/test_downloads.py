@@ -1,0 +1,71 @@
+"""The download button: the points on the page while the video runs, the whole cloud once it is over."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import plyfile
+import pytest
+
+from stream_recon.app.viewer.downloads import ply_bytes
+from stream_recon.app.viewer.points import no_points
+from stream_recon.app.viewer.viewer import Viewer, view_results
+from stream_recon.configs.schema import PointsConfig
+from tests.app.boxroom import room_result, walk_pose
+from tests.app.viewer.browsers import FakeBrowser
+from tests.app.viewer.clouds import wall_distance
+
+
+@pytest.fixture
+def viewer() -> Iterator[Viewer]:
+    with Viewer(PointsConfig(confidence_quantile=0.3, voxel=0.05), port=0, point_budget=30_000) as running:
+        yield running
+
+
+def read_ply(content: bytes) -> tuple[np.ndarray, set[str]]:
+    """Coordinates [N, 3] and the names of all properties."""
+    vertex = plyfile.PlyData.read(io.BytesIO(content))["vertex"]
+    xyz = np.stack([vertex[axis] for axis in "xyz"], axis=1)
+    return xyz, {p.name for p in vertex.properties}
+
+
+def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Viewer) -> None:
+    view_results(viewer, (room_result(i, walk_pose(3 + i / 10)) for i in range(70)))
+    assert viewer.flush()
+    browser = FakeBrowser()
+    viewer._download(browser)
+    assert viewer.flush()
+    ((name, content),) = browser.files
+    assert name == "points.ply"
+    xyz, properties = read_ply(content)
+    assert len(xyz) == viewer.points_shown > 0
+    assert wall_distance(xyz).max() < 1e-4
+    assert properties == {"x", "y", "z", "red", "green", "blue"}
+    assert "points on this page" in viewer.page.panel._download.hint
+
+
+def test_once_the_run_is_over_it_gives_the_results_own_file_and_says_how_large_it_is(
+    viewer: Viewer, tmp_path: Path
+) -> None:
+    view_results(viewer, [room_result(0)])
+    path, browser = tmp_path / "cloud.ply", FakeBrowser()
+    viewer.offer_cloud(path)
+    assert "points on this page" in viewer.page.panel._download.hint, "there is no such file"
+    content = b"ply of the whole run" * 100_000
+    path.write_bytes(content)
+    viewer.offer_cloud(path)
+    assert viewer.page.panel._download.label == "Download PLY (2.0 MB)"
+    assert "whole cloud" in viewer.page.panel._download.hint
+    viewer._download(browser)
+    assert browser.files == [("points.ply", content)]
+    path.unlink()
+    viewer._download(browser)
+    assert len(browser.notes) == 1
+    assert "cannot be read" in browser.notes[0]
+    assert not viewer.failed
+
+
+def test_a_cloud_without_points_is_a_file_too() -> None:
+    xyz, _ = read_ply(ply_bytes(no_points()))
+    assert xyz.shape == (0, 3)
