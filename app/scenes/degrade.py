@@ -80,7 +80,7 @@ class Degradations:
 
 
 def draw_lens(draws: Draws, plain: Tensor) -> Lens:
-    """A lens for each clip; many have no distortion, no fall-off of light, or neither. Exposures of ``plain`` ones
+    """A lens for each clip; many have no distortion, no rolling shutter, or no blur. Exposures of ``plain`` ones
     (bool [B]) are short."""
     clips = plain.shape[0]
     return Lens(
