@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
-from stream_recon.app.mapping.refine import Report
+from stream_recon.app.mapping.outcome import Report
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.run.interrupts import stop_on_signals

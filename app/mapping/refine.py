@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 import cv2
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping import between, fit, graph, judgement, pairs
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.motion import motion_only
+from stream_recon.app.mapping.outcome import Refinement, Report
 from stream_recon.app.mapping.pairs import held_out
-from stream_recon.app.mapping.problem import Lens, Observations, Priors
+from stream_recon.app.mapping.problem import Lens, Priors
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.tracks import build_tracks
 from stream_recon.app.mapping.views import DepthReader, Scale, View
@@ -41,8 +42,6 @@ BENT, GAIN = 0.85, 0.03
 LOOSE_K1_SIGMA = 0.1
 MOST_FOCAL = 0.45
 """By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
-BETWEEN_MIN_POINTS = 15
-BETWEEN_GOOD_PX = 3.0
 DEPTH_SCALE_SIGMA = 0.1
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """After a start from matches: each keyframe's depth map may have a unit of its own."""
@@ -58,51 +57,6 @@ class Images(Protocol):
 
 Progress = Callable[[float, str], None]
 """Told the share that is done, and what is under way."""
-
-
-@dataclass
-class Report:
-    """What was done."""
-
-    keyframes: int = 0
-    features: int = 0
-    pairs_tried: int = 0
-    pairs_accepted: int = 0
-    loops: int = 0
-    tracks: int = 0
-    observations: int = 0
-    reprojection_px_before: float | None = None
-    reprojection_px: float | None = None
-    focal_before: float | None = None
-    focal: float | None = None
-    """Both in pixels of the source image."""
-    k1: float | None = None
-    start: str = "network"
-    """Or ``matches``, where these contradicted the network's motion altogether."""
-    disagreement_before: float | None = None
-    disagreement: float | None = None
-    """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
-    left_to_network: list[dict[str, object]] = field(default_factory=list)
-    """Stretches: first and last frame, and why."""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """All that changed. Arrays are over all frames of the result."""
-
-    T_world_camera: FloatArray  # [N, 4, 4]
-    depth_scale: FloatArray  # [N]
-    lens: Lens
-    """In working pixels."""
-    scale: Scale
-    keyframes: list[int]
-    """Positions in the result."""
-    fit: Fit | None
-    """Of the keyframes; None where nothing was adjusted."""
-    loops: list[tuple[int, int]]
-    """Pairs of keyframes (numbers among these) that are far apart in time and were matched."""
-    report: Report
 
 
 def refine(
@@ -306,7 +260,7 @@ class _Refiner:
 
     def _follow(self, fitted: Fit, T: FloatArray, depth_scale: FloatArray) -> None:
         """Fit each frame between to the points of the keyframes on either side; changes ``T`` and ``depth_scale``."""
-        points = _points_of_keyframes(fitted, self._features, len(self._keyframes))
+        points = points_of_keyframes(fitted, self._features, len(self._keyframes))
         place = {position: k for k, position in enumerate(self._keyframes)}
         waiting: list[tuple[int, Grey, DepthReader]] = []
         left: tuple[int, Grey] | None = None
@@ -319,7 +273,7 @@ class _Refiner:
             right = (place[position], grey)
             for frame, image, depth in waiting:
                 sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
-                _fit_between(fitted, frame, image, depth, sides, T, depth_scale)
+                fit_frame(fitted, frame, image, depth, sides, T, depth_scale)
             left, waiting = right, []
 
     def unchanged(self, why: str) -> Refinement:
@@ -354,49 +308,3 @@ def _between(stage: str, share: float) -> float:
 def _usual_depth(view: View) -> float:
     _, z = view.grid.pixels()
     return float(np.median(z)) if len(z) else 1.0
-
-
-def _points_of_keyframes(
-    fitted: Fit, features: Sequence[Features], count: int
-) -> list[tuple[NDArray[np.float32], FloatArray]]:
-    """For each keyframe the pixels [P, 2] and world points [P, 3] of what it sees well."""
-    found = []
-    seen = fitted.observations
-    for k in range(count):
-        rows = np.flatnonzero((seen.camera == k) & (fitted.errors < 2))
-        if len(rows) > between.MOST_POINTS:
-            rows = rows[np.linspace(0, len(rows) - 1, between.MOST_POINTS).astype(int)]
-        found.append((features[k].uv[fitted.feature[rows]], fitted.scene.points[seen.point[rows]]))
-    return found
-
-
-def _fit_between(
-    fitted: Fit,
-    frame: int,
-    image: Grey,
-    depth: DepthReader,
-    sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],
-    T: FloatArray,
-    depth_scale: FloatArray,
-) -> None:
-    lens = fitted.scene.lens
-    pixels, xyz = [], []
-    for uv, points, grey in sides:
-        there, arrived = between.follow(grey, image, uv, between.in_view(lens, T[frame], points))
-        pixels.append(there[arrived])
-        xyz.append(points[arrived])
-    uv, world = np.concatenate(pixels), np.concatenate(xyz)
-    if len(uv) < BETWEEN_MIN_POINTS:
-        return
-    seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv.astype(np.float64))
-    moved = motion_only(T[frame][None], world, seen, lens, loss_scales=(20.0, 5.0, 1.5))
-    good = moved.distances < BETWEEN_GOOD_PX
-    if good.sum() < max(BETWEEN_MIN_POINTS, 0.3 * len(uv)):
-        return
-    T[frame] = moved.T_world_camera[0]
-    z = depth.at(uv[good])
-    inverse = np.linalg.inv(T[frame])
-    ahead = world[good] @ inverse[2, :3] + inverse[2, 3]
-    known = (z > 0) & (ahead > 0)
-    if known.sum() >= fit.MIN_SCALE_POINTS:
-        depth_scale[frame] = float(np.median(ahead[known] / z[known]))

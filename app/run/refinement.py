@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.fit import Fit
-from stream_recon.app.mapping.refine import Refinement, Report, refine
+from stream_recon.app.mapping.outcome import Refinement, Report
+from stream_recon.app.mapping.refine import refine
 from stream_recon.app.mapping.views import DepthReader, Scale, View
 from stream_recon.app.output.amend import amend
 from stream_recon.app.output.cameras import Camera

@@ -1,0 +1,70 @@
+"""A frame between keyframes: points followed into it from both sides, and its pose and depth scale from these."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.between import MOST_POINTS, follow, in_view
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.fit import MIN_SCALE_POINTS, Fit
+from stream_recon.app.mapping.motion import motion_only
+from stream_recon.app.mapping.problem import Observations
+from stream_recon.app.mapping.views import DepthReader
+
+FloatArray = NDArray[np.float64]
+Grey = NDArray[np.uint8]
+
+MIN_POINTS = 15
+GOOD_PX = 3.0
+
+
+def points_of_keyframes(
+    fitted: Fit, features: Sequence[Features], count: int
+) -> list[tuple[NDArray[np.float32], FloatArray]]:
+    """For each keyframe the pixels [P, 2] and world points [P, 3] of what it sees well."""
+    found = []
+    seen = fitted.observations
+    for k in range(count):
+        rows = np.flatnonzero((seen.camera == k) & (fitted.errors < 2))
+        if len(rows) > MOST_POINTS:
+            rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(int)]
+        found.append((features[k].uv[fitted.feature[rows]], fitted.scene.points[seen.point[rows]]))
+    return found
+
+
+def fit_frame(
+    fitted: Fit,
+    frame: int,
+    image: Grey,
+    depth: DepthReader,
+    sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],
+    T: FloatArray,
+    depth_scale: FloatArray,
+) -> None:
+    """Fit a frame to what its neighbours see well; changes its ``T`` and ``depth_scale`` where enough is found.
+
+    Args:
+        sides: of the keyframes on either side the pixels and points of `points_of_keyframes`, and the image.
+    """
+    lens = fitted.scene.lens
+    pixels, xyz = [], []
+    for uv, points, grey in sides:
+        there, arrived = follow(grey, image, uv, in_view(lens, T[frame], points))
+        pixels.append(there[arrived])
+        xyz.append(points[arrived])
+    uv, world = np.concatenate(pixels), np.concatenate(xyz)
+    if len(uv) < MIN_POINTS:
+        return
+    seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv.astype(np.float64))
+    moved = motion_only(T[frame][None], world, seen, lens, loss_scales=(20.0, 5.0, 1.5))
+    good = moved.distances < GOOD_PX
+    if good.sum() < max(MIN_POINTS, 0.3 * len(uv)):
+        return
+    T[frame] = moved.T_world_camera[0]
+    z = depth.at(uv[good])
+    inverse = np.linalg.inv(T[frame])
+    ahead = world[good] @ inverse[2, :3] + inverse[2, 3]
+    known = (z > 0) & (ahead > 0)
+    if known.sum() >= MIN_SCALE_POINTS:
+        depth_scale[frame] = float(np.median(ahead[known] / z[known]))

@@ -1,0 +1,57 @@
+"""What a refinement gives, and what it says of itself."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.views import Scale
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class Report:
+    """What was done."""
+
+    keyframes: int = 0
+    features: int = 0
+    pairs_tried: int = 0
+    pairs_accepted: int = 0
+    loops: int = 0
+    tracks: int = 0
+    observations: int = 0
+    reprojection_px_before: float | None = None
+    reprojection_px: float | None = None
+    focal_before: float | None = None
+    focal: float | None = None
+    """Both in pixels of the source image."""
+    k1: float | None = None
+    start: str = "network"
+    """Or ``matches``, where these contradicted the network's motion altogether."""
+    disagreement_before: float | None = None
+    disagreement: float | None = None
+    """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
+    left_to_network: list[dict[str, object]] = field(default_factory=list)
+    """Stretches: first and last frame, and why."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """All that changed. Arrays are over all frames of the result."""
+
+    T_world_camera: FloatArray  # [N, 4, 4]
+    depth_scale: FloatArray  # [N]
+    lens: Lens
+    """In working pixels."""
+    scale: Scale
+    keyframes: list[int]
+    """Positions in the result."""
+    fit: Fit | None
+    """Of the keyframes; None where nothing was adjusted."""
+    loops: list[tuple[int, int]]
+    """Pairs of keyframes (numbers among these) that are far apart in time and were matched."""
+    report: Report
