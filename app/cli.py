@@ -19,7 +19,8 @@ P = ParamSpec("P")
 LONGEST_LINE = 600
 
 EPILOG = (
-    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon eval SEQUENCE...' measures "
+    "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
+    "geometry, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
     "'stream-recon export OUT --format F' writes a result for other programs, "
@@ -98,6 +99,10 @@ Keyframes = Annotated[
     str | None,
     typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
 ]
+Mapping = Annotated[
+    Literal["full", "off"],
+    typer.Option(help="full: at the end refine everything by what the images' own points say; off: the network alone."),
+]
 Host = Annotated[
     str, typer.Option(help="Address that the viewer listens on; 0.0.0.0 lets other machines in, by an address to keep.")
 ]
@@ -130,12 +135,20 @@ def reconstruct_command(
     end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
     max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
     reconnect: Reconnect = 120.0,
+    keep_depth: Annotated[
+        Literal["all", "keyframes", "none"],
+        typer.Option(help="Frames whose depth files are kept; poses and points are."),
+    ] = "all",
+    max_disk: Annotated[
+        str | None, typer.Option(help="Of the result, such as 20GB: beyond it the oldest depth files are removed.")
+    ] = None,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     viewer: Annotated[bool, typer.Option("--viewer/--no-viewer", help="Serve a live view for the browser.")] = True,
     host: Host = "127.0.0.1",
     port: Port = 8080,
@@ -163,8 +176,11 @@ def reconstruct_command(
         resume=resume,
         frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
         reconnect=reconnect,
+        keep_depth=keep_depth,
+        max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
+        mapping=mapping,
     )
 
 
@@ -182,6 +198,20 @@ def view_command(
 
 
 @reported
+def refine_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+) -> int:
+    """Refine a finished or interrupted result by geometry, again or for the first time.
+
+    Begins from what the network gave, and reads the source's images again; where they are gone the result's own small
+    ones serve. Ctrl-C leaves the result as it was.
+    """
+    from stream_recon.app.commands.refine import refine_folder
+
+    return refine_folder(folder)
+
+
+@reported
 def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
     stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
@@ -193,6 +223,7 @@ def eval_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.commands.evaluate import run
@@ -206,6 +237,7 @@ def eval_command(
             frames=frames,
             json_path=json,
             model=ModelChoice(preset, weights, device, attention, keyframes, cache),
+            mapping=mapping,
         )
 
 
@@ -232,6 +264,7 @@ def batch_command(
     attention: Attention = "auto",
     cache: Cache = "full",
     keyframes: Keyframes = None,
+    mapping: Mapping = "full",
     workers: Annotated[
         int | None,
         typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
@@ -271,9 +304,10 @@ def batch_command(
         "cache": cache,
         "keyframes": keyframes,
         "split": split,
+        "mapping": mapping,
     }
     choice = FrameChoice(stride, max_frames=max_frames)
-    options = BatchOptions(root, output, dataset, choice, split, workers, ray, dry_run, compare)
+    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 
@@ -363,6 +397,7 @@ def export_command(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
+    "refine": refine_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,

@@ -5,6 +5,8 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.seams import MisplacedError
@@ -13,9 +15,12 @@ from stream_recon.app.batch.units import Outcome, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -83,9 +88,26 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
             return {"frames": 0}
         if summary.interrupted:
             raise UnitInterruptedError
+        if unit.mapping == "full" and unit.window is None:
+            refine_scene(unit, work, gatherer)
         result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)
         store.publish(work, unit.name, unit.key, result)
     return result
+
+
+def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
+    """Refine a scene's result before it is published.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: a file cannot be read or written.
+    """
+    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    with stop_on_signals() as stop:
+        try:
+            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+        except RefinementCancelledError as error:
+            raise UnitInterruptedError from error
 
 
 def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:

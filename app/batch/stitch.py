@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from stream_recon.app.batch.scene_run import record_of
+from stream_recon.app.batch.scene_run import record_of, refine_scene
 from stream_recon.app.batch.seams import join
 from stream_recon.app.batch.stitched_files import write_files
 from stream_recon.app.batch.store import Store
@@ -67,6 +67,9 @@ def stitch(unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> d
             warning = f"it ends in window {len(filled)} of {len(windows)}: the others had no readable frame"
             summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
         replace_json(work / RUN_NAME, run_record(info, summary))
+        if unit.mapping == "full":
+            # Over the seams, too: windows that drifted apart are one again.
+            refine_scene(unit, work, gatherer)
         record = record_of(summary, gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],

@@ -109,6 +109,9 @@ class Window:
     last: int | None
 
 
+MappingChoice = Literal["full", "off"]
+
+
 class BatchScene(Protocol):
     """What is needed of `stream_recon.app.datasets.scene.Scene`."""
 
@@ -140,6 +143,8 @@ class Unit:
     key: dict[str, Any]
     """What its manifest has to say for a finished result to count; see `unit_key`."""
     window: Window | None = None
+    mapping: MappingChoice = "off"
+    """Whether the whole scene is refined once it is reconstructed."""
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
 

@@ -19,7 +19,7 @@ from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import ModelLoader
+from stream_recon.app.batch.units import MappingChoice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
@@ -37,6 +37,7 @@ class BatchOptions:
     """A folder, or an address that fsspec understands; see `open_store`."""
     dataset: str | None = None
     choice: FrameChoice = dataclasses.field(default_factory=FrameChoice)
+    mapping: MappingChoice = "off"
     split: int = 1
     workers: int | None = None
     """Processes (None: one), or with Ray actors (None: one a GPU)."""
@@ -60,7 +61,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     store = open_store(options.out or f"{root.stem}-batch")
     results = (store.folder,) if isinstance(store, LocalStore) else ()
     scenes = find_scenes(root, options.dataset, exclude=results)
-    batch = Batch(root, store, scenes, options.choice, options.split, recorded)
+    batch = Batch(root, store, scenes, options.choice, options.split, options.mapping, recorded)
     if options.dry_run:
         _list_scenes(batch, console)
         return DONE

@@ -3,22 +3,30 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.progress import Progress, TaskID
 
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.error_table import error_table, summary_lines
+from stream_recon.app.commands.refine import MappingChoice
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
 from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.run_record import RunInfo
+from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult, PreparedFrame, Revision
+from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.listeners import Stage
 from stream_recon.app.run.pipeline import Progress as RunProgress
 from stream_recon.app.run.pipeline import reconstruct
+from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError, OutputError
 
@@ -34,6 +42,7 @@ def run(
     frames: int | None,
     json_path: Path | None,
     model: ModelChoice,
+    mapping: MappingChoice = "full",
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -41,6 +50,7 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
+        mapping: whether results are refined before they are measured.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
@@ -49,7 +59,7 @@ def run(
     scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
-    evaluate_all(model.load(), scenes, stride, frames, json_path)
+    evaluate_all(model.load(), scenes, stride, frames, json_path, mapping)
     return 0
 
 
@@ -61,7 +71,12 @@ def _open(folder: Path, stride: int, frames: int | None) -> Scene:
 
 
 def evaluate_all(
-    engine: FrameEngine, scenes: list[Scene], stride: int, limit: int | None, json_path: Path | None
+    engine: FrameEngine,
+    scenes: list[Scene],
+    stride: int,
+    limit: int | None,
+    json_path: Path | None,
+    mapping: MappingChoice = "off",
 ) -> list[Evaluation]:
     """Evaluate, print a table for each sequence and the means, and write the JSON file."""
     console = wide_console()
@@ -69,7 +84,7 @@ def evaluate_all(
     for scene in scenes:
         with Progress(console=PlainConsole(stderr=True), transient=True) as bar:
             show = partial(_show, bar, bar.add_task(scene.name, total=None))
-            evaluation = evaluate_scene(engine, scene, stride, limit, show)
+            evaluation = evaluate_scene(engine, scene, stride, limit, show, mapping)
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if json_path is not None:
@@ -89,6 +104,7 @@ def evaluate_scene(
     stride: int = 1,
     limit: int | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
+    mapping: MappingChoice = "off",
     stage: Stage | None = None,
 ) -> Evaluation:
     """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
@@ -111,16 +127,31 @@ def evaluate_scene(
             if on_progress is not None:
                 on_progress(progress)
 
-        summary = reconstruct(source, engine, None, [gatherer], watch, stage=overheard)
-        _check(source, gatherer)
-    if summary.interrupted:
-        raise KeyboardInterrupt
-    first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
-    network = Errors.gathered(overheard.gatherer) if overheard is not None else first
+        with ExitStack() as stack:
+            writer = None
+            if mapping == "full":
+                # On the disk, as for users: no sequence has to fit into memory.
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
+                writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
+            summary = reconstruct(source, engine, writer, [gatherer], watch, stage=overheard)
+            _check(source, gatherer)
+            if summary.interrupted:
+                raise KeyboardInterrupt
+            first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+            if writer is not None:
+                open_again = partial(scene.open, stride, limit)
+                with stop_on_signals() as stop:
+                    try:
+                        result = read_result(folder)
+                        refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+                    except RefinementCancelledError as error:
+                        raise KeyboardInterrupt from error
+            network = Errors.gathered(overheard.gatherer) if overheard is not None else first
+            ours = Errors.gathered(gatherer)
     with scene.open(stride, limit) as frames:
         rows = baseline_errors(gatherer, frames)
     posed = len(gatherer.true_path())
-    return Evaluation(scene.name, stride, posed, ours=last, network=network, first=first, last=last, baselines=rows)
+    return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
 
 
 class OverheardStage:

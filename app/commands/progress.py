@@ -11,9 +11,10 @@ from stream_recon.app.run.pipeline import Progress
 
 
 def describe(progress: Progress) -> str:
-    """``12.3 FPS, 7 keyframes, 512 MB``, and the frames dropped if there are any."""
+    """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and why a new stretch began."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
-    return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}"
+    notice = f"; new stretch: {progress.notice}" if progress.notice else ""
+    return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}{notice}"
 
 
 class RunBar:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import shutil
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,9 +14,11 @@ from rich.console import Console
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
+from stream_recon.app.commands.refine import MappingChoice, refined
 from stream_recon.app.commands.view import ViewerChoice
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.output.run_record import RunInfo, Summary, now_text
@@ -27,6 +31,8 @@ from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
 from stream_recon.app.viewer.viewer import show_results
 from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.schema import Preset
+from stream_recon.configs.sizes import parse_size
 
 LONGEST_NAME = 80
 """Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
@@ -40,8 +46,11 @@ def reconstruct_source(
     resume: bool,
     frames: FrameChoice,
     reconnect: float,
+    keep_depth: KeepDepth,
+    max_disk: str | None,
     model: ModelChoice,
     view: ViewerChoice | None,
+    mapping: MappingChoice = "full",
 ) -> int:
     """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
 
@@ -50,6 +59,7 @@ def reconstruct_source(
     """
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     preset = model.load_preset()
+    limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
     unfinished = read_unfinished(folder) if resume else None
     # A run that was cut off before its first result has left nothing to lose.
@@ -66,8 +76,10 @@ def reconstruct_source(
             engine = model.load()
         options = _options(spec, frames, model)
         info = RunInfo.of(engine, source.name, options)
-        writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished)
+        writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
         out.print(f"result: {folder}")
+        if source.live:
+            out.print(_disk_outlook(folder, limit, preset))
         before = None
         if unfinished:
             last = unfinished.last
@@ -100,6 +112,13 @@ def reconstruct_source(
                 before=before,
             )
         _report(summary, out, err)
+        live = source.live
+        source.close()
+        refinement_stopped = False
+        if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+            result = read_result(folder)
+            open_again = partial(open_source, spec, **dataclasses.asdict(frames))
+            refinement_stopped = refined(result, open_again, out, err, listeners) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)
@@ -108,7 +127,16 @@ def reconstruct_source(
                 viewer.wait()
     if summary.source_lost:
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
-    return INTERRUPTED if summary.interrupted else DONE
+    return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
+
+
+def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
+    """What a source without an end will take of the disk, in one line."""
+    each = bytes_a_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
+    hour = 30 * 3600 * each / 1e9
+    free = shutil.disk_usage(folder).free / 1e9
+    bound = f"at most {limit.max_bytes / 1e9:g} GB (--max-disk)" if limit.max_bytes else f"no bound, {free:.0f} GB free"
+    return f"disk: about {hour:.1f} GB an hour at 30 frames/s and points as they come; {bound}"
 
 
 def _is_folder(path: Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.json_text import parse_json
-from stream_recon.app.output.files import GrowingFile
+from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
 from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
@@ -193,6 +193,14 @@ class CameraFiles:
 
     def _camera(self, row: int) -> Camera:
         return Camera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
+
+
+def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
+    """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
+    lines = [_line(row, camera) for row, camera in enumerate(cameras)]
+    replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
+    path = [camera.to_tum().encode() for camera in cameras]
+    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
 
 
 def _head(revisions: int) -> bytes:

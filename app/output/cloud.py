@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.geometry import frame_points
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.output.depth import depth_path
 from stream_recon.app.output.files import PART_SUFFIX, output_errors
 from stream_recon.app.output.folder import result_of
 from stream_recon.app.output.in_order import in_order
@@ -180,7 +181,8 @@ class PointCloud:
                 yield (self._copy(first, row),)
                 first = row
             if row in fresh:
-                yield (self._unproject(camera),)
+                has_depth = depth_path(self._folder, camera.index).is_file()
+                yield (self._unproject(camera) if has_depth else self._carry(row),)
                 first = row + 1
         if first < len(self._placements):
             yield (self._copy(first, len(self._placements)),)
@@ -193,6 +195,19 @@ class PointCloud:
             keys = voxels.keys(positions(vertices))
             ends = np.array(self._ends[first + 1 : last + 1], np.intp) - self._ends[first]
             return _Piece(keys, ends, lambda new: taken(vertices, new))
+
+        return make
+
+    def _carry(self, row: int) -> Callable[[VoxelTable], _Piece]:
+        """The points of a frame that has no depth file any more, moved as a whole."""
+        motion = self._placements.motion(row)
+
+        def make(voxels: VoxelTable) -> _Piece:
+            vertices = self._ply.read(self._ends[row], self._ends[row + 1])
+            xyz = motion.apply(positions(vertices).astype(np.float64)).astype(np.float32)
+            rgb = np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1)
+            ends = np.array([len(xyz)], np.intp)
+            return _Piece(voxels.keys(xyz), ends, lambda new: vertices_of(xyz[new], rgb[new]))
 
         return make
 

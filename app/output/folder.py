@@ -43,8 +43,13 @@ class ResultFolder:
             yield result_of(self.folder, camera)
 
     def readable(self, on_damaged: Callable[[OutputError], None]) -> Iterator[FrameResult]:
-        """As iterating, but a frame whose depth file is missing or damaged is told of and left out."""
+        """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
+        not keep all depth files."""
+        counts = self.run.get("frames")
+        thinned = isinstance(counts, dict) and bool(counts.get("without_depth"))
         for camera in self.cameras:
+            if thinned and not depth_path(self.folder, camera.index).exists():
+                continue
             try:
                 result = result_of(self.folder, camera)
             except OutputError as error:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
-from stream_recon.app.transforms import FloatArray
+from stream_recon.app.transforms import FloatArray, Similarity
 
 _CAMERA = 17
 """Rotation and translation by rows (12), depth scale, fx, fy, cx, cy."""
@@ -52,6 +52,14 @@ class Placements:
     def settle(self, rows: NDArray[np.intp]) -> None:
         """The points of these frames now lie where they belong."""
         self._placed[rows] = self._now[rows]
+
+    def motion(self, row: int) -> Similarity:
+        """How the points of a frame move from where they lie to where they belong, but for what its intrinsics do."""
+        placed, now = (
+            Similarity(scale, T[:, :3], T[:, 3])
+            for scale, T in ((rows[row, 12], rows[row, :12].reshape(3, 4)) for rows in (self._placed, self._now))
+        )
+        return now @ placed.inverse()
 
     def moved(self, distance: float) -> NDArray[np.intp]:
         """Rows of the frames of which a point may belong further than ``distance`` from where it lies.

@@ -54,6 +54,8 @@ class Summary:
     """Frames of a live source that came while the one before was still waiting."""
     frames_damaged: int = 0
     """Frames that should be there and could not be decoded."""
+    frames_unseen: int = 0
+    """Frames left out, since they were black or the lens covered."""
     seconds: float = 0.0
     """Time from the first frame's decoding to now."""
     latency_p50_ms: float | None = None
@@ -104,8 +106,10 @@ def program_version() -> str:
         return "not installed"
 
 
-def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None = None) -> dict[str, Any]:
-    """The content of ``run.json``."""
+def run_record(
+    info: RunInfo, summary: Summary, revisions: FileRevisions | None = None, without_depth: int = 0
+) -> dict[str, Any]:
+    """The content of ``run.json``. ``without_depth``: frames of which no depth file was to be kept."""
     return {
         "program": PROGRAM,
         "version": program_version(),
@@ -126,6 +130,8 @@ def run_record(info: RunInfo, summary: Summary, revisions: FileRevisions | None 
             "keyframes": summary.keyframes,
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
+            "unseen": summary.frames_unseen,
+            "without_depth": without_depth,
         },
         "timings": {
             "seconds": round(summary.seconds, 3),

@@ -85,6 +85,11 @@ def read_unfinished(folder: Path) -> Unfinished | None:
     record = read_run(folder)
     if not record["interrupted"]:
         raise OutputError(f"{folder} is complete: there is nothing to go on with")
+    counts = record.get("frames")
+    if isinstance(counts, dict) and counts.get("without_depth"):
+        raise OutputError(
+            f"{folder} cannot be gone on with: its older depth files were not kept (--keep-depth, --max-disk)"
+        )
     cameras: list[Camera] = []
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):

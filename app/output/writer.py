@@ -4,6 +4,7 @@ trajectory.txt   TUM format, camera-to-world, seconds of the source
 cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
 points.ply       coloured points, the sure ones, thinned by voxels
+tracks.npz       points triangulated by a refinement, and where keyframes see them
 run.json         what was run, how fast, what was lost; "interrupted" until the end
 
 Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
@@ -21,9 +22,11 @@ from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.output.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path, write_depth
+from stream_recon.app.output.depth_budget import DepthBudget, DiskLimit
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.output.lock import LOCK_NAME, FolderLock
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.output.tracks import TRACKS_NAME
 from stream_recon.app.output.unfinished import Unfinished
 from stream_recon.app.results import FrameResult, FrameRevision, Revision
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
@@ -42,11 +45,13 @@ class ResultWriter:
         overwrite: bool = False,
         lock: FolderLock | None = None,
         resume: Unfinished | None = None,
+        limit: DiskLimit | None = None,
     ) -> None:
         """
         Args:
             lock: of the folder, where it is held already; else it is held from here to `close`.
             resume: what an earlier run left there, to go on with.
+            limit: how much may stay on the disk; None: all.
 
         Raises:
             OutputError: the folder has something in it (see `check_output`), another run writes to it, or it cannot be
@@ -66,6 +71,7 @@ class ResultWriter:
             raise
         self.folder = folder
         self._info = info
+        self._depth = DepthBudget(folder, limit or DiskLimit())
         self._cameras: CameraFiles | None = None
         self._revisions = 0
         self._pending: dict[int, FrameRevision] = {}
@@ -89,9 +95,13 @@ class ResultWriter:
         if self._cameras is None:
             self._begin()
         assert self._cameras is not None
-        write_depth(self.folder, result)
+        keep_depth = self._depth.wants(result)
+        if keep_depth:
+            write_depth(self.folder, result)
         self._cameras.append(Camera.of(result))
         self._cloud.add(result)
+        if keep_depth:
+            self._depth.wrote(result)
 
     def revise(self, revision: Revision) -> None:
         """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
@@ -183,7 +193,7 @@ class ResultWriter:
         self._kept = FileRevisions(self._revisions, self._revisions, points)
 
     def _write_record(self, summary: Summary) -> None:
-        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept))
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept, self._depth.removed))
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
@@ -205,7 +215,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME, DEPTH_FOLDER)
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME, DEPTH_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -229,7 +239,7 @@ def _remove_old_result(folder: Path) -> None:
             depth_path(folder, index).unlink(missing_ok=True)
         for path in depth.glob("*.npz" + PART_SUFFIX):
             path.unlink()
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, RUN_NAME):
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
         if depth.is_dir() and not any(depth.iterdir()):

@@ -1,7 +1,6 @@
 """Which preset, image size and window a memory budget is best spent on."""
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,8 +9,9 @@ from stream_recon.app.planning.budget import DeviceRates, RunMemory, run_memory,
 from stream_recon.app.planning.step_trace import network_size
 from stream_recon.app.video.preprocess import plan_image
 from stream_recon.cache.kinds import CACHE_CHOICES
-from stream_recon.configs.errors import ConfigError, ResourceError
+from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, Preset
+from stream_recon.configs.sizes import parse_size
 
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Image sides to choose from, of the preset's."""
@@ -19,8 +19,6 @@ WINDOWS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 """Windows to choose from, of the preset's."""
 LEAST_WINDOW = 1 / 4
 """Share of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
-
-UNITS = {"M": 10**6, "G": 10**9, "T": 10**12, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 @dataclass(frozen=True)
@@ -58,15 +56,8 @@ class Choice:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of ``8GB``, ``8G`` (10^9 each), ``8GiB`` (2^30), ``8000MB`` and the like.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MGT]I?)B?\s*", text.upper())
-    if not match:
-        raise ConfigError(f"--memory must be a size such as 8GB, 8GiB or 8000MB, not {text!r}")
-    return int(float(match[1]) * UNITS[match[2]])
+    """Bytes of a GPU's memory, see `parse_size`. Raises ConfigError."""
+    return parse_size(text, "--memory")
 
 
 def choices(

@@ -21,14 +21,16 @@ import numpy as np
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, PreparedFrame
+from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.delivery import Delivery
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
 from stream_recon.app.run.spare_cores import leaving_cores
+from stream_recon.app.video.breaks import BreakWatch
 from stream_recon.app.video.preprocess import grey_image
+from stream_recon.app.video.readers import Stretch
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -57,6 +59,8 @@ class Progress:
     """Over the last frames."""
     memory_mb: float
     """Peak memory of the device where it is a GPU, else of this process."""
+    notice: str | None = None
+    """Why the stretch under way began, unless it is the first; see `Stretch`."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,10 @@ def reconstruct(
             writer.close()
 
 
+def _told(stretch: Stretch) -> str:
+    return f"{stretch.reason}: what follows is a new stretch, whose place beside what came before is a guess"
+
+
 class _Run:
     def __init__(
         self,
@@ -141,6 +149,7 @@ class _Run:
         before: Before,
     ) -> None:
         self._before = before
+        self._breaks = BreakWatch()
         self._source = source
         self._engine = engine
         self._writer = writer
@@ -161,14 +170,15 @@ class _Run:
     def decode(self) -> None:
         """Body of the first thread."""
         try:
-            for frame in self._source:
-                prepared = self._engine.prepare(frame)
-                if self.delivery.wants_grey:
-                    prepared = replace(prepared, grey=grey_image(frame.rgb))
+            for prepared in self._breaks.watch(map(self._prepare, self._source)):
                 if not self._frames.send(prepared):
                     return
         finally:
             self._frames.close()
+
+    def _prepare(self, frame: Frame) -> PreparedFrame:
+        prepared = self._engine.prepare(frame)
+        return replace(prepared, grey=grey_image(frame.rgb)) if self.delivery.wants_grey else prepared
 
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
@@ -234,11 +244,15 @@ class _Run:
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             streams=self._engine.streams,
-            warnings=(*self._before.warnings, *self._source.warnings),
+            frames_unseen=self._breaks.unseen,
+            warnings=(*self._before.warnings, *self._source.warnings, *(_told(s) for s in self._breaks.stretches)),
             resumed=self._before.resumed,
-            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._source.stretches),
+            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
             source_lost=self._source.lost,
         )
+
+    def _stretches(self) -> list[Stretch]:
+        return sorted([*self._source.stretches, *self._breaks.stretches], key=lambda stretch: stretch.index)
 
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:
         """To the listeners; False if one has failed."""
@@ -284,4 +298,5 @@ class _Run:
             dropped=self._source.dropped,
             fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
             memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
+            notice=stretches[-1].reason if (stretches := self._stretches()) else None,
         )

@@ -1,0 +1,108 @@
+"""Refinement at the end of a run, and the body of the command ``refine``. Prints for the user."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from stream_recon.app.commands.console import PlainConsole
+from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.mapping.refine import Report
+from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.run.interrupts import stop_on_signals
+from stream_recon.app.run.listeners import ResultListener
+from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.sources import ADDRESS, Source, open_source
+from stream_recon.configs.errors import InputError
+
+MappingChoice = Literal["full", "off"]
+
+
+def refine_folder(folder: Path) -> int:
+    """Refine a finished or interrupted result, again or for the first time. Raises StreamReconError."""
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+    result = read_result(folder)
+    report = refined(result, source_of(result), out, err)
+    return INTERRUPTED if report is None else DONE
+
+
+def refined(
+    result: ResultFolder,
+    open_again: Callable[[], Source] | None,
+    out: Console,
+    err: Console,
+    listeners: Sequence[ResultListener] = (),
+) -> Report | None:
+    """Refine with a progress bar and say what came out; None where Ctrl-C ended it, which leaves the result as it was.
+
+    Raises:
+        StreamReconError: likewise.
+    """
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn()
+    with Progress(*columns, console=err, expand=True, refresh_per_second=5) as bar, stop_on_signals() as stop:
+        refining = bar.add_task("refining", total=1.0)
+        points: TaskID | None = None
+
+        def show_points(done: int, total: int) -> None:
+            nonlocal points
+            if points is None:
+                bar.update(refining, completed=1.0, description="refining")
+                points = bar.add_task("points", total=total)
+            bar.update(points, completed=done)
+
+        try:
+            with memory_errors(), FolderLock(result.folder):
+                report = refine_result(
+                    result,
+                    open_again,
+                    lambda share, what: bar.update(refining, completed=share, description=f"refining: {what}"),
+                    show_points,
+                    lambda: stop.requested,
+                    listeners,
+                )
+        except RefinementCancelledError:
+            out.print("refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on")
+            return None
+    _describe(report, open_again is not None, out, err)
+    return report
+
+
+def source_of(result: ResultFolder) -> Callable[[], Source] | None:
+    """How to read a result's source again, with the same choice of frames; None where it cannot be read any more."""
+    options = result.run.get("options", {})
+    spec = options.get("source")
+    if not isinstance(spec, str) or ADDRESS.match(spec) or not Path(spec).expanduser().exists():
+        return None
+    names = [field.name for field in dataclasses.fields(FrameChoice)]
+    choice = {name: options[name] for name in names if options.get(name) is not None}
+
+    def open_again() -> Source:
+        return open_source(spec, **choice)
+
+    try:
+        open_again().close()
+    except InputError:
+        return None
+    return open_again
+
+
+def _describe(report: Report, from_source: bool, out: Console, err: Console) -> None:
+    if not from_source:
+        err.print(f"warning: {STORED_IMAGES}", markup=False, soft_wrap=True)
+    for stretch in report.left_to_network:
+        out.print(f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}")
+    if report.reprojection_px is not None and report.focal is not None:
+        loops = f", {report.loops} loops" if report.loops else ""
+        out.print(
+            f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
+            f"{report.tracks} points{loops}; off by {report.reprojection_px:.2f} px instead of "
+            f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
+            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s",
+            markup=False,
+        )

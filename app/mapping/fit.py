@@ -1,0 +1,170 @@
+"""Keyframes, points and lens fitted to the tracks: a robust adjustment whose loss narrows as wrong matches are dropped.
+
+The start is 5 to 25 pixels off, or hundreds where a loop closes, so the first rounds forgive much.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.adjustment import adjust
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
+from stream_recon.app.mapping.tracks import Tracks
+from stream_recon.app.mapping.triangulate import triangulate
+from stream_recon.app.mapping.views import rays, seen_at
+from stream_recon.app.transforms import invert_pose
+
+FloatArray = NDArray[np.float64]
+
+ROTATION_SIGMA = np.radians(1.0)
+TRANSLATION_SIGMA = 0.3
+"""A share of the length; both for one step from keyframe to keyframe, growing with the square root of their number."""
+MIN_VIEWS = 3
+"""Of a track, before it says anything of depth."""
+MIN_SCALE_POINTS = 20
+MIN_ANGLE_DEG = 1.0
+WRONG_TRACK_PX = 10.0
+PRIORS = {"depth_sigma": 1.0, "k1_sigma": 0.001}
+"""Depth maps are wrong as wholes, and k1 and the focal length take one another's part: see `Priors`."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One adjustment."""
+
+    loss_px: float
+    """Scale of the Cauchy loss."""
+    drop_px: float | None
+    """Observations that miss by more are dropped before it."""
+    iterations: int = 12
+    free_k1: bool = False
+    tolerance: float = 1e-3
+
+
+NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
+FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Keyframes with what was fitted to them."""
+
+    scene: Scene
+    observations: Observations
+    """Those that were kept; ``point`` counts the scene's points."""
+    feature: NDArray[np.int64]  # [O], of the observation's keyframe
+    errors: FloatArray  # [O], pixels
+    depth: FloatArray  # [O], of the point in the camera's axes
+
+    @property
+    def views_of_points(self) -> NDArray[np.int64]:
+        """How many keyframes see each point [M]."""
+        return np.bincount(self.observations.point, minlength=len(self.scene.points))
+
+
+def start(
+    T_world_camera: FloatArray,
+    lens: Lens,
+    features: Sequence[Features],
+    tracks: Tracks,
+    log_depth_scale: FloatArray | None = None,
+) -> Fit:
+    """Before any adjustment: each point is the mean of where its keyframes' depth maps have it."""
+    scale = np.zeros(len(T_world_camera)) if log_depth_scale is None else log_depth_scale
+    uv = np.concatenate([f.uv for f in features]).astype(np.float64)
+    depth = np.concatenate([f.z for f in features]).astype(np.float64)
+    starts = np.cumsum([0, *(len(f) for f in features)])
+    at = starts[tracks.keyframe] + tracks.feature
+    uv, depth = uv[at], depth[at]
+    known = depth > 0
+    fallback = float(np.median(depth[known])) if known.any() else 1.0
+    z = np.where(known, depth, fallback) * np.exp(scale[tracks.keyframe])
+    T = T_world_camera[tracks.keyframe]
+    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], rays(lens, uv) * z[:, None]) + T[:, :3, 3]
+    weight = np.where(known, 1.0, 1e-3) / z
+    total = np.bincount(tracks.track, weight)
+    points = np.stack([np.bincount(tracks.track, weight * xyz[:, k]) / total for k in range(3)], axis=1)
+    observations = Observations(tracks.keyframe, tracks.track, uv, depth=np.where(known, depth, 0.0))
+    return measured(Scene(T_world_camera, points, lens, scale), observations, tracks.feature)
+
+
+def triangulated(fit: Fit) -> Fit:
+    """With the points where the rays meet, where these meet at an angle that says so."""
+    found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
+    with np.errstate(invalid="ignore"):
+        sure = found.in_front & (found.angle_deg > MIN_ANGLE_DEG) & (found.rms_px < WRONG_TRACK_PX)
+    points = np.where(sure[:, None], found.points, fit.scene.points)
+    return measured(replace(fit.scene, points=points), fit.observations, fit.feature)
+
+
+def measured(scene: Scene, observations: Observations, feature: NDArray[np.int64]) -> Fit:
+    """With the errors under ``scene``; infinite behind the camera."""
+    T = invert_pose(scene.T_world_camera)[observations.camera]
+    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
+    errors = np.linalg.norm(seen_at(scene.lens, xyz) - observations.pixel, axis=1)
+    return Fit(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
+
+
+def dropped(fit: Fit, limit_px: float, least_views: int = 2) -> Fit:
+    """Without observations that miss by more than ``limit_px`` and points that too few keyframes still see."""
+    keep = fit.errors < limit_px
+    seen = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
+    keep &= seen[fit.observations.point] >= least_views
+    used, point = np.unique(fit.observations.point[keep], return_inverse=True)
+    observations = replace(fit.observations.take(keep), point=point)
+    scene = replace(fit.scene, points=fit.scene.points[used])
+    return Fit(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
+
+
+def network_steps(T_world_camera: FloatArray, hops: Sequence[int] = (1,)) -> RelativePoses:
+    """The network's relative poses of keyframes ``hops`` apart, as weak priors."""
+    count = len(T_world_camera)
+    pairs = [(a, a + hop) for hop in hops for a in range(count - hop)]
+    first, second = np.array(pairs, np.intp).reshape(-1, 2).T
+    relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
+    spread = np.sqrt(second - first).astype(np.float64)
+    return RelativePoses(first, second, relative, ROTATION_SIGMA * spread, TRANSLATION_SIGMA * spread)
+
+
+def narrow(
+    fit: Fit,
+    steps: RelativePoses | None,
+    rounds: Sequence[Round] = NARROWING,
+    priors: Priors | None = None,
+    *,
+    free_focal: bool = True,
+    fixed: NDArray[np.bool_] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Fit:
+    """Adjust in ``rounds``. With ``should_stop`` it ends early with what it has."""
+    priors = priors or Priors(focal=fit.scene.lens.focal)
+    for each in rounds:
+        if should_stop and should_stop():
+            break
+        if each.drop_px is not None:
+            fit = dropped(fit, each.drop_px)
+        if not len(fit.observations):
+            break
+        problem = Problem(fit.scene, fit.observations, steps, fixed, free_focal, each.free_k1, priors=priors)
+        result = adjust(problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance)
+        fit = measured(result.scene, fit.observations, fit.feature)
+    return fit
+
+
+def depth_scales(fit: Fit, keyframes: int) -> FloatArray:
+    """[keyframes] what the network's depth of each is to be multiplied with; NaN where too few points say so."""
+    depth = fit.observations.depth
+    assert depth is not None
+    usable = (fit.errors < 2) & (depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
+    scales = np.full(keyframes, np.nan)
+    camera = fit.observations.camera
+    for k in range(keyframes):
+        mine = usable & (camera == k)
+        if mine.sum() >= MIN_SCALE_POINTS:
+            scales[k] = np.median(fit.depth[mine] / depth[mine])
+    return scales

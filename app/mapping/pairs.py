@@ -1,0 +1,163 @@
+"""Which keyframes are matched with which, and how: neighbours and those that should see the same, where the poses
+say so; and those that look alike, wherever the poses put them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.views import View, carried
+from stream_recon.app.transforms import invert_pose
+
+NEIGHBOURS = 4
+COVISIBLE = 4
+MIN_OVERLAP = 0.25
+SPACING = 3
+"""Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""
+FAR = 60
+"""Frames; the poses of keyframes further apart are not trusted to guide."""
+ALIKE = 3
+"""Candidates of each keyframe by looks alone."""
+MIN_LIKENESS = 0.12
+HELD_OUT = 8
+"""One feature in so many is in no track of the first pass, and judges it."""
+RADIUS = 0.12
+"""Of the longer side: how far from its predicted place a match may be."""
+
+Kind = Literal["near", "covisible", "loop"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Two keyframes, by their positions among the keyframes, the earlier one first."""
+
+    first: int
+    second: int
+    kind: Kind
+    guided: bool
+
+
+@dataclass
+class PairMatches:
+    """What matching gave."""
+
+    matches: dict[tuple[int, int], Matches] = field(default_factory=dict)
+    """Of the accepted pairs."""
+    held_out: dict[tuple[int, int], Matches] = field(default_factory=dict)
+    """Of features that the first pass does not see, near in time: not verified by anything."""
+    loops: set[tuple[int, int]] = field(default_factory=set)
+    tried: int = 0
+    tried_far: int = 0
+
+
+def held_out(features: Features) -> NDArray[np.bool_]:
+    """[N] the features that are kept for the judgement."""
+    return np.asarray(np.arange(len(features)) % HELD_OUT == HELD_OUT - 1)
+
+
+def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
+    """Pairs worth matching, each once.
+
+    Args:
+        views: the keyframes.
+        alike: [N, N], see `likeness`.
+    """
+    found: dict[tuple[int, int], Candidate] = {}
+    shared = overlaps(views, lens)
+    for second in range(len(views)):
+        for first in range(max(0, second - NEIGHBOURS), second):
+            found[first, second] = Candidate(first, second, "near", guided=True)
+        earlier = np.arange(max(0, second - NEIGHBOURS))
+        for other in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
+            guided = views[second].index - views[other].index <= FAR
+            found[other, second] = Candidate(other, second, "covisible", guided)
+        known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
+        remote = earlier[~np.array(known, bool)]
+        for other in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
+            found[other, second] = Candidate(other, second, "loop", guided=False)
+    return sorted(found.values(), key=lambda c: (c.first, c.second))
+
+
+def _best(positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int) -> list[int]:
+    """The positions of the best scores, at most ``count``, none within `SPACING` of a better one."""
+    chosen: list[int] = []
+    for at in np.argsort(-score, kind="stable"):
+        if score[at] < least or len(chosen) == count:
+            break
+        if all(abs(int(positions[at]) - other) >= SPACING for other in chosen):
+            chosen.append(int(positions[at]))
+    return chosen
+
+
+def overlaps(views: Sequence[View], lens: Lens) -> NDArray[np.float32]:
+    """[N, N] (row: whose points; only columns before it are filled) share of a view's points that the other sees."""
+    shared = np.zeros((len(views), len(views)), np.float32)
+    forward = np.array([view.T_world_camera[:3, 2] for view in views])
+    inverse = invert_pose(np.array([view.T_world_camera for view in views]))
+    for i, view in enumerate(views):
+        uv, z = view.grid.pixels()
+        uv, z = uv[::2], z[::2]
+        if not len(uv):
+            continue
+        # Cameras that look apart by more than 75 degrees share nothing that could be matched.
+        for j in np.flatnonzero(forward[:i] @ forward[i] > 0.25).tolist():
+            there, depth = carried(lens, uv, z, inverse[j] @ view.T_world_camera)
+            seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
+            shared[i, j] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen))
+    return shared
+
+
+def match_pairs(
+    views: Sequence[View],
+    features: Sequence[Features],
+    lens: Lens,
+    wanted: Sequence[Candidate],
+    workers: int = 2,
+    advance: Callable[[], None] | None = None,
+) -> PairMatches:
+    """Match and verify every candidate, several at a time.
+
+    Args:
+        advance: called after each pair.
+    """
+    radius = RADIUS * 2 * max(lens.cx, lens.cy)
+
+    def one(pair: Candidate) -> tuple[Matches, Matches]:
+        a, b = features[pair.first], features[pair.second]
+        if not pair.guided:
+            return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
+        T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
+        predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
+        found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
+        if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
+            return found
+        # The network may be wrong there.
+        anywhere = _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
+        return anywhere if len(anywhere[0]) > len(found[0]) else found
+
+    result = PairMatches()
+    with ThreadPoolExecutor(workers) as pool:
+        for pair, (found, held) in zip(wanted, pool.map(one, wanted), strict=True):
+            result.tried += 1
+            result.tried_far += not pair.guided
+            if len(found):
+                result.matches[pair.first, pair.second] = found
+                if not pair.guided:
+                    result.loops.add((pair.first, pair.second))
+            if pair.kind == "near":
+                result.held_out[pair.first, pair.second] = held
+            if advance:
+                advance()
+    return result
+
+
+def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
+    """The verified matches, and of all those that are held out of the first pass."""
+    held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
+    return verify(a, b, matches, least), matches[held]

@@ -1,0 +1,43 @@
+"""Which keyframes look alike, wherever the poses are: VLAD (Jegou et al., CVPR 2010) over the video's own words."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.features import Features
+
+WORDS = 64
+TRAINING = 20_000
+"""Descriptors that the words are learnt from, drawn from all keyframes."""
+STRONGEST = 600
+"""Features of a keyframe that are looked at."""
+
+
+def likeness(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32]:
+    """Cosines [N, N] of the keyframes' descriptors; 0 for those without features."""
+    picked = [f.descriptors[:STRONGEST] for f in features]
+    every = np.concatenate(picked) if picked else np.zeros((0, 128), np.float32)
+    if len(every) < 4 * WORDS:
+        return np.zeros((len(features), len(features)), np.float32)
+    random = np.random.default_rng(seed)
+    sample = every[np.sort(random.choice(len(every), min(TRAINING, len(every)), replace=False))]
+    cv2.setRNGSeed(seed + 1)
+    stop = (cv2.TERM_CRITERIA_MAX_ITER, 8, 0.0)
+    _, _, words = cv2.kmeans(sample, WORDS, None, stop, 1, cv2.KMEANS_RANDOM_CENTERS)
+    vectors = np.stack([_vlad(d, words) for d in picked])
+    # What all keyframes share says nothing about any of them.
+    vectors -= vectors.mean(axis=0)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    return np.asarray(vectors @ vectors.T, np.float32)
+
+
+def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.float32]:
+    total = np.zeros((WORDS, 128), np.float32)
+    if len(descriptors):
+        nearest = (descriptors @ words.T - 0.5 * np.square(words).sum(axis=1)).argmax(axis=1)
+        np.add.at(total, nearest, descriptors - words[nearest])
+    # Each word by itself, or bursts of one texture outweigh the rest (Arandjelovic and Zisserman, CVPR 2013).
+    total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-9)
+    return total.reshape(-1)

@@ -1,0 +1,188 @@
+"""A finished result refined by geometry: from its folder, with the source's images, into its folder."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.refine import Refinement, Report, refine
+from stream_recon.app.mapping.views import DepthReader, Scale, View
+from stream_recon.app.output.amend import amend
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.folder import ResultFolder, result_of
+from stream_recon.app.output.tracks import SparseTracks
+from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.run.listeners import ResultListener
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import InputError
+
+STORED_IMAGES = "the source's images are gone: refined with the small ones of the result, which is less exact"
+
+READING_SHARE = 0.05
+"""Of the progress: the depth files come first."""
+
+
+class RefinementCancelledError(Exception):
+    """The user would not wait; the result is as it was."""
+
+
+def refine_result(
+    result: ResultFolder,
+    open_again: Callable[[], Source] | None,
+    on_progress: Callable[[float, str], None] = lambda share, what: None,
+    on_points: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    listeners: Sequence[ResultListener] = (),
+    workers: int = 2,
+) -> Report:
+    """Refine a result from what the network first gave, whatever was done to it since, and write it.
+
+    Args:
+        open_again: the source once more, with the same choice of frames; None, or an InputError: it is gone, and the
+            result's own small images are used.
+        on_progress: told the share that is done and what is under way.
+        on_points: told how many frames' points are in place, of how many.
+        listeners: hear the revision once it is known.
+
+    Raises:
+        RefinementCancelledError: ``cancelled`` said so; the result is as it was.
+        StreamReconError: a file cannot be read or written; likewise.
+    """
+
+    def show(share: float, what: str) -> None:
+        if cancelled():
+            raise RefinementCancelledError
+        on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
+
+    # Each window of a stitched result has a unit of its own, which its depth scales bring to one: these are kept.
+    stitched = "windows" in result.run.get("options", {})
+    cameras = result.cameras if stitched else [_as_first(camera) for camera in result.cameras]
+    images = _images(result, cameras, open_again)
+    views = []
+    for number, camera in enumerate(cameras):
+        views.append(View.of(result_of(result.folder, camera), images.scale))
+        if cancelled():
+            raise RefinementCancelledError
+        on_progress(READING_SHARE * number / len(cameras), "depth")
+    found = refine(views, images, images.scale, show, workers)
+    record = _record(found.report, images.warning)
+    revision = _revision(found, cameras)
+    for listener in listeners:
+        listener.revise(revision)
+    if not amend(result, revision, {"mapping": record}, _tracks(found, cameras), on_points, cancelled):
+        raise RefinementCancelledError
+    return found.report
+
+
+def _as_first(camera: Camera) -> Camera:
+    """As the network gave it."""
+    return dataclasses.replace(
+        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
+    )
+
+
+class _Images:
+    """`stream_recon.app.mapping.refine.Images`: of the source, or where it is gone of the result."""
+
+    def __init__(
+        self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
+    ) -> None:
+        self.scale = scale
+        self.warning = None if open_again is not None else STORED_IMAGES
+        self._folder, self._cameras, self._open = result.folder, cameras, open_again
+
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthReader]]:
+        if self._open is None:
+            for position in positions:
+                stored = self._result(position)
+                yield position, _on_canvas(stored, self.scale), DepthReader.of(stored, self.scale)
+            return
+        wanted = {self._cameras[position].index: position for position in positions}
+        last = max(wanted, default=-1)
+        with self._open() as source:
+            for frame in source:
+                if frame.index in wanted:
+                    position = wanted[frame.index]
+                    yield position, self.scale.grey(frame.rgb), DepthReader.of(self._result(position), self.scale)
+                if frame.index >= last:
+                    return
+
+    def _result(self, position: int) -> FrameResult:
+        return result_of(self._folder, self._cameras[position])
+
+
+def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+    if not cameras:
+        raise InputError(f"{result.folder} has no frames to refine")
+    first = result_of(result.folder, cameras[0])
+    size = first.transform.source_size
+    if open_again is not None and _is_there(open_again, cameras[0].index, size):
+        return _Images(result, cameras, open_again, Scale.of(size))
+    factor = min(Scale.of(size).factor, sum(first.transform.scale) / 2)
+    small = Scale(factor, (max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)))
+    return _Images(result, cameras, None, small)
+
+
+def _is_there(open_again: Callable[[], Source], index: int, size: tuple[int, int]) -> bool:
+    """Whether the source still begins with that frame."""
+    try:
+        with open_again() as source:
+            frame = next(iter(source), None)
+    except InputError:
+        return False
+    return frame is not None and frame.index == index and (frame.rgb.shape[1], frame.rgb.shape[0]) == size
+
+
+def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
+    """The stored picture where it lies in the source image."""
+    left, top, width, height = (round(v * scale.factor) for v in result.transform.crop)
+    canvas = np.zeros((scale.size[1], scale.size[0]), np.uint8)
+    grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), (width, height), interpolation=cv2.INTER_AREA)
+    part = canvas[top : top + height, left : left + width]
+    part[:] = grey[: part.shape[0], : part.shape[1]]
+    return canvas
+
+
+def _revision(found: Refinement, cameras: Sequence[Camera]) -> Revision:
+    changed = found.fit is not None
+    focal = found.lens.focal / found.scale.factor
+    frames = []
+    for camera, T, scale in zip(cameras, found.T_world_camera, found.depth_scale, strict=True):
+        k = camera.intrinsics
+        lens = Intrinsics(focal, focal, k.cx, k.cy) if changed else k
+        frames.append(FrameRevision(camera.index, T, float(scale) * camera.depth_scale, lens))
+    return Revision(tuple(frames))
+
+
+def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:
+    fitted: Fit | None = found.fit
+    if fitted is None:
+        return None
+    seen, factor, lens = fitted.observations, found.scale.factor, found.lens
+    index = np.array([cameras[position].index for position in found.keyframes], np.int32)
+    order = np.argsort(seen.point, kind="stable")
+    total = np.bincount(seen.point, fitted.errors, len(fitted.scene.points))
+    size = cameras[0].source_size or (0, 0)
+    return SparseTracks(
+        points=fitted.scene.points,
+        errors=(total / np.maximum(fitted.views_of_points, 1) / factor).astype(np.float32),
+        frame=index[seen.camera[order]],
+        point=seen.point[order].astype(np.int32),
+        pixel=(seen.pixel[order] / factor).astype(np.float32),
+        lens=np.array([lens.focal / factor, lens.cx / factor, lens.cy / factor, lens.k1]),
+        source_size=np.array(size, np.int32),
+        loops=index[np.array(found.loops, np.intp).reshape(-1, 2)].astype(np.int32),
+    )
+
+
+def _record(report: Report, warning: str | None) -> dict[str, Any]:
+    """The object ``mapping`` of ``run.json``."""
+    rounded = {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in dataclasses.asdict(report).items()
+    }
+    return {**rounded, "warning": warning}

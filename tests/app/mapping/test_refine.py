@@ -1,0 +1,101 @@
+"""Refinement of whole videos, on a room whose truth is exact."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
+from stream_recon.app.mapping.refine import refine
+from tests.app.mapping.room import FOCAL, Video, drifting, look_down, walk
+
+FloatArray = NDArray[np.float64]
+
+
+def errors(poses: FloatArray, truth: FloatArray) -> PoseErrors:
+    return pose_errors(poses, truth, np.ones(len(truth) - 1, bool))
+
+
+def test_a_drifting_walk_is_put_right() -> None:
+    truth = walk(16)
+    guess = drifting(truth, turn_deg=0.8, move=0.1)
+    video = Video(truth, guess)
+    found = refine(video.views(), video, video.scale)
+    before, after = errors(guess, truth), errors(found.T_world_camera, truth)
+    assert before.ate_m is not None and after.ate_m is not None
+    assert after.ate_m < 0.2 * before.ate_m
+    assert before.rot_step_deg is not None and after.rot_step_deg is not None
+    assert after.rot_step_deg < 0.3 * before.rot_step_deg
+    assert abs(found.lens.focal / FOCAL - 1) < 0.02
+    report = found.report
+    assert report.start == "network" and not report.left_to_network
+    assert report.reprojection_px is not None and report.reprojection_px < 0.5
+    assert report.disagreement is not None and report.disagreement_before is not None
+    assert report.disagreement < report.disagreement_before
+
+
+def test_depth_maps_get_one_unit() -> None:
+    truth = walk(12)
+    video = Video(truth, truth, scale_noise=0.1)
+    found = refine(video.views(), video, video.scale)
+    true = np.array([np.median(v.grid.z[v.grid.z > 0]) for v in video.views()]) * found.depth_scale
+    exact = np.array([np.median(v.grid.z[v.grid.z > 0]) for v in Video(truth, truth, scale_noise=0.0).views()])
+    assert np.std(np.log(true / exact)) < 0.02
+
+
+def test_frames_between_keyframes_follow() -> None:
+    truth = walk(120)[:60]
+    guess = drifting(truth, turn_deg=0.3, move=0.1)
+    video = Video(truth, guess)
+    found = refine(video.views(), video, video.scale)
+    assert len(found.keyframes) < len(truth)
+    rest = np.setdiff1d(np.arange(len(truth)), found.keyframes)
+    steps = np.diff(rest) == 1
+    off = pose_errors(found.T_world_camera[rest], truth[rest], steps)
+    before = pose_errors(guess[rest], truth[rest], steps)
+    assert off.ate_m is not None and before.ate_m is not None and off.ate_m < 0.3 * before.ate_m
+
+
+def test_matches_carry_the_map_where_the_network_is_blind() -> None:
+    truth = look_down(16)
+    random = np.random.default_rng(8)
+    guess = drifting(truth, turn_deg=1.0, move=0.1)
+    for k in range(len(guess)):
+        # As if it had never seen a turn of the image.
+        guess[k, :3, :3] = guess[0, :3, :3]
+        guess[k, :3, 3] += random.normal(0, 0.1, 3)
+    video = Video(truth, guess, focal=FOCAL)
+    found = refine(video.views(), video, video.scale)
+    before, after = errors(guess, truth), errors(found.T_world_camera, truth)
+    assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.3 * before.ate_m
+
+
+def test_blank_images_leave_everything_to_the_network() -> None:
+    truth = walk(8)
+    guess = drifting(truth, turn_deg=0.5, move=0.1)
+    video = Video(truth, guess)
+    video.blank()
+    found = refine(video.views(), video, video.scale)
+    assert np.array_equal(found.T_world_camera, guess)
+    assert (found.depth_scale == 1).all() and found.fit is None
+    assert found.report.left_to_network
+
+
+def test_the_world_is_the_networks() -> None:
+    """Where the network is right nothing may move as a whole: what was given out before stays where it is."""
+    truth = walk(12)
+    video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
+    found = refine(video.views(), video, video.scale)
+    assert np.abs(found.T_world_camera - truth).max() < 0.02
+
+
+def test_the_same_video_gives_the_same_map() -> None:
+    truth = walk(8)
+    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1))
+    first, second = (refine(video.views(), video, video.scale).T_world_camera for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_one_or_two_frames_are_left_alone() -> None:
+    for count in (1, 2):
+        truth = walk(4)[:count]
+        video = Video(truth, truth)
+        assert np.array_equal(refine(video.views(), video, video.scale).T_world_camera, truth)

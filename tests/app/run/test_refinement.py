@@ -1,0 +1,175 @@
+"""Refinement of result folders: what is written, what stays, and what a cancelled one leaves."""
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.output.cloud import POINTS_NAME
+from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.run_record import RUN_NAME, Summary
+from stream_recon.app.output.tracks import TRACKS_NAME, read_tracks
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import Revision
+from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.video.sources import open_source
+from tests.app.fake_engine import run_info
+from tests.app.mapping.room import Video, drifting, walk
+
+FRAMES = 8
+
+
+@pytest.fixture(scope="module")
+def video() -> Video:
+    truth = walk(16)[:FRAMES]
+    return Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+
+
+@pytest.fixture
+def images(video: Video, tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index, rgb in enumerate(video.pictures):
+        cv2.imwrite(str(folder / f"{index:06d}.png"), rgb[..., ::-1])
+    return folder
+
+
+@pytest.fixture
+def folder(video: Video, tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    writer = ResultWriter(folder, run_info())
+    for result in video.results:
+        writer.add(result)
+    writer.finish(Summary(interrupted=False))
+    return folder
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.revisions: list[Revision] = []
+
+    def add(self, result: object) -> None:
+        raise AssertionError("nothing new")
+
+    def revise(self, revision: Revision) -> None:
+        self.revisions.append(revision)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def ate(folder: Path, video: Video) -> float:
+    poses = np.array([camera.T_world_camera for camera in read_result(folder).cameras])
+    error = pose_errors(poses, video.truth, np.ones(FRAMES - 1, bool)).ate_m
+    assert error is not None
+    return error
+
+
+def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: Path, video: Video) -> None:
+    before, points = ate(folder, video), (folder / POINTS_NAME).read_bytes()
+    shown: list[float] = []
+    listener = Listener()
+    report = refine_result(
+        read_result(folder), partial(open_source, str(images)), lambda s, _: shown.append(s), listeners=[listener]
+    )
+    assert ate(folder, video) < 0.3 * before
+    assert (folder / POINTS_NAME).read_bytes() != points
+    cameras = read_result(folder).cameras
+    for camera, result in zip(cameras, video.results, strict=True):
+        assert np.allclose(camera.T_world_camera_first, result.T_world_camera)
+        assert camera.intrinsics_first == result.intrinsics
+        assert camera.depth_scale != 1
+    run = json.loads((folder / RUN_NAME).read_text())
+    assert run["mapping"]["pairs_accepted"] == report.pairs_accepted > 0
+    assert run["mapping"]["warning"] is None and run["interrupted"] is False
+    assert set(run["revisions"].values()) == {1}
+    assert shown == sorted(shown) and shown[0] >= 0 and shown[-1] <= 1
+    (revision,) = listener.revisions
+    assert [frame.index for frame in revision.frames] == list(range(FRAMES))
+    assert not list(folder.glob("*.part"))
+
+
+def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    tracks = read_tracks(folder)
+    assert tracks is not None and len(tracks.points) > 100
+    cameras = {camera.index: camera for camera in read_result(folder).cameras}
+    focal, cx, cy, k1 = tracks.lens
+    off = []
+    for frame, point, pixel in zip(tracks.frame[:500], tracks.point[:500], tracks.pixel[:500], strict=True):
+        T = np.linalg.inv(cameras[int(frame)].T_world_camera)
+        x, y, z = T[:3, :3] @ tracks.points[point] + T[:3, 3]
+        bent = 1 + k1 * ((x / z) ** 2 + (y / z) ** 2)
+        off.append(np.hypot(focal * bent * x / z + cx - pixel[0], focal * bent * y / z + cy - pixel[1]))
+    assert np.median(off) < 0.5 and max(off) < 5
+    assert (np.diff(tracks.point) >= 0).all()
+    assert cameras[0].intrinsics.fx == pytest.approx(focal)
+
+
+def test_again_gives_the_same(folder: Path, images: Path) -> None:
+    poses = []
+    for _ in range(2):
+        refine_result(read_result(folder), partial(open_source, str(images)))
+        poses.append(np.array([camera.T_world_camera for camera in read_result(folder).cameras]))
+    assert np.allclose(poses[0], poses[1], atol=1e-9)
+    assert json.loads((folder / RUN_NAME).read_text())["revisions"]["cameras"] == 2
+
+
+def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video) -> None:
+    before = ate(folder, video)
+    refine_result(read_result(folder), None)
+    assert json.loads((folder / RUN_NAME).read_text())["mapping"]["warning"] == STORED_IMAGES
+    assert ate(folder, video) < 0.6 * before
+
+
+def test_another_source_under_the_same_name_is_not_taken(folder: Path, images: Path) -> None:
+    for path in images.iterdir():
+        cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    assert json.loads((folder / RUN_NAME).read_text())["mapping"]["warning"] == STORED_IMAGES
+
+
+@pytest.mark.parametrize("calls", [0, 3, 40])
+def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, calls: int) -> None:
+    before = contents(folder)
+    asked = 0
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > calls
+
+    with pytest.raises(RefinementCancelledError):
+        refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
+    assert contents(folder) == before
+
+
+def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> None:
+    before = contents(folder)
+    late = False
+
+    def on_points(done: int, total: int) -> None:
+        nonlocal late
+        late = done == 2
+
+    with pytest.raises(RefinementCancelledError):
+        refine_result(
+            read_result(folder), partial(open_source, str(images)), on_points=on_points, cancelled=lambda: late
+        )
+    assert contents(folder) == before
+
+
+def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Path, video: Video) -> None:
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    assert (folder / TRACKS_NAME).is_file()
+    writer = ResultWriter(folder, run_info(), overwrite=True)
+    writer.add(video.results[0])
+    writer.finish(Summary(interrupted=False))
+    assert not (folder / TRACKS_NAME).exists()

@@ -1,0 +1,103 @@
+"""Cuts, black stretches and covered lenses put into a rendered video; blur, turns and plain videos that are none."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.results import Frame, PreparedFrame
+from stream_recon.app.video.breaks import BreakWatch
+from stream_recon.app.video.preprocess import plan_image, prepare
+from stream_recon.app.video.sources import open_source
+from stream_recon.configs.schema import load_preset
+
+Image = NDArray[np.uint8]
+SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
+
+
+@pytest.fixture(scope="module")
+def walk() -> list[Image]:
+    """120 frames of a walk through a rendered room, at the network's size."""
+    preset = load_preset("small")
+    transform = plan_image((640, 480), preset.image, 14)
+    with open_source(str(SAMPLE)) as source:
+        return [prepare(Frame(f.index, f.timestamp, cv2.resize(f.rgb, (640, 480))), transform).rgb for f in source]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(walk: list[Image]) -> list[Image]:
+    """Another place: the walk mirrored, upside down, and with its light turned about."""
+    return [np.ascontiguousarray(255 - image[::-1, ::-1]) for image in walk[::-1]]
+
+
+def watched(images: list[Image]) -> tuple[BreakWatch, list[PreparedFrame]]:
+    transform = plan_image((64, 48), load_preset("small").image, 14)
+    watch = BreakWatch()
+    frames = [PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)]
+    return watch, list(watch.watch(frames))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 8])
+def test_a_walk_without_breaks_is_passed_on_as_it_is(walk: list[Image], stride: int) -> None:
+    watch, frames = watched(walk[::stride])
+    assert watch.stretches == [] and watch.unseen == 0
+    assert [frame.index for frame in frames] == list(range(len(walk[::stride])))
+    assert all(frame.stretch == 0 for frame in frames)
+
+
+def test_cuts_are_noticed_where_they_are(walk: list[Image], elsewhere: list[Image]) -> None:
+    found = 0
+    for n in range(20):
+        cut = 5 + n % 7
+        watch, frames = watched([*walk[3 * n : 3 * n + cut], *elsewhere[2 * n : 2 * n + 12]])
+        assert [frame.index for frame in frames] == list(range(cut + 12))
+        assert len(watch.stretches) <= 1
+        if watch.stretches:
+            assert abs(watch.stretches[0].index - cut) <= 3
+            begin = watch.stretches[0].index
+            assert [frame.stretch for frame in frames] == [0] * begin + [1] * (cut + 12 - begin)
+            assert watch.stretches[0].reason == f"a cut at {begin / 20:.2f} s"
+            found += 1
+    assert found >= 19, "95 in a hundred"
+
+
+@pytest.mark.parametrize(("level", "reason"), [(0, "dark"), (6, "dark"), (90, "covered")])
+def test_what_shows_nothing_is_left_out_and_what_follows_elsewhere_is_new(
+    walk: list[Image], elsewhere: list[Image], level: int, reason: str
+) -> None:
+    noise = np.random.default_rng(0)
+    blind = [np.clip(level + noise.normal(0, 2, walk[0].shape), 0, 255).astype(np.uint8) for _ in range(15)]
+    watch, frames = watched([*walk[:10], *blind, *elsewhere[:10]])
+    assert watch.unseen == 15 and len(frames) == 20
+    (stretch,) = watch.stretches
+    assert stretch.index == 25 and stretch.reason == f"the picture was {reason} from 0.50 s to 1.25 s"
+    watch, frames = watched([*walk[:10], *blind[:3], *walk[11:20]])
+    assert watch.unseen == 3 and watch.stretches == [], "the same place again"
+    watch, frames = watched([*blind, *walk[:10]])
+    assert len(frames) == 25 and [frame.stretch for frame in frames] == [0] * 15 + [1] * 10
+
+
+def test_a_moment_of_blur_is_no_cut(walk: list[Image]) -> None:
+    images = list(walk[:30])
+    images[12:14] = [cv2.GaussianBlur(image, (0, 0), 15) for image in images[12:14]]
+    images[20] = np.random.default_rng(0).integers(0, 255, images[20].shape, dtype=np.uint8)
+    watch, frames = watched(images)
+    assert watch.stretches == [] and [frame.index for frame in frames] == list(range(30))
+
+
+def test_videos_without_any_texture_pass() -> None:
+    watch, frames = watched([np.full((48, 64, 3), 8 * n, np.uint8) for n in range(30)])
+    assert len(frames) == 30 and watch.stretches == []
+    noise = np.random.default_rng(0)
+    watch, frames = watched([noise.integers(0, 255, (48, 64, 3), dtype=np.uint8) for _ in range(30)])
+    assert len(frames) == 30 and watch.stretches == []
+
+
+def test_gaps_that_the_source_knows_are_counted_on(walk: list[Image], elsewhere: list[Image]) -> None:
+    transform = plan_image((64, 48), load_preset("small").image, 14)
+    images = [*walk[:10], *elsewhere[:10], *walk[:10]]
+    watch = BreakWatch()
+    frames = [PreparedFrame(n, n / 20, image, transform, stretch=int(n >= 20)) for n, image in enumerate(images)]
+    assert [frame.stretch for frame in watch.watch(frames)] == [0] * 10 + [1] * 10 + [2] * 10

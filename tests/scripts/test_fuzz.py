@@ -1,0 +1,45 @@
+"""A quick, seeded part of the fuzzer; scripts/fuzz --minutes 30 is the real one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "fuzz"), *arguments], capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
+    done = fuzz("--cases", "140", "--seed", "11")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    rows = re.findall(r"^(\w+) +20 +(\d+) +(\d+) +0 ", done.stdout, re.MULTILINE)
+    assert [kind for kind, _, _ in rows] == ["video", "image", "checkpoint", "preset", "dataset", "result", "page"]
+    assert all(int(read) + int(refused) == 20 for _, read, refused in rows)
+
+
+def test_what_goes_wrong_is_found_and_can_be_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from scripts.fuzzing import cases, processes
+
+    def bad(folder: Path, source: Path, draw: object) -> None:
+        (folder / "input").write_text("x")
+        raise KeyError("nobody thought of it")
+
+    def hangs(folder: Path, source: Path, draw: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(processes, "LIMIT_SECONDS", 1)
+    monkeypatch.setitem(cases.CASES, "page", bad)
+    monkeypatch.setitem(cases.CASES, "image", hangs)
+    verdict = processes.run_case("page", 0, 0, tmp_path, tmp_path / "kept")
+    assert verdict.failed and verdict.outcome == "traceback" and "nobody thought of it" in verdict.detail
+    assert (tmp_path / "kept" / "case" / "input").exists()
+    assert processes.run_case("image", 0, 0, tmp_path).outcome == "hang"
