@@ -356,10 +356,10 @@ def convert_command(
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap"],
         typer.Option(
             help="trajectory: TUM, KITTI, EuRoC; depth: 16-bit PNG; transforms: nerfstudio's transforms.json with "
-            "images and depth; glb: points, cameras and path in one file."
+            "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model."
         ),
     ],
     output: Annotated[
@@ -381,6 +381,14 @@ def export_command(
         int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
     ] = None,
     points: Annotated[int, typer.Option(help="At most so many points in glb and transforms.", min=0)] = 1_000_000,
+    dense: Annotated[
+        int | None,
+        typer.Option(
+            help="colmap: at most so many points of depth maps besides those with tracks; else none, or 100000 where "
+            "no refinement has made tracks.",
+            min=0,
+        ),
+    ] = None,
 ) -> int:
     """Write a result for other programs: evaluation tools, splat trainers, viewers.
 
@@ -391,7 +399,7 @@ def export_command(
     from stream_recon.app.commands.export import export_folder
     from stream_recon.app.export.job import ExportOptions
 
-    options = ExportOptions(frames, max_side, points)
+    options = ExportOptions(frames, max_side, points, dense)
     return export_folder(folder, format, output, options, overwrite=overwrite)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stream_recon.app.export.colmap import write_colmap
 from stream_recon.app.export.depth import write_depth_images
 from stream_recon.app.export.glb import write_scene
 from stream_recon.app.export.job import ExportOptions, Job, Told
@@ -33,6 +34,7 @@ FORMATS = {
         Format("trajectory", write_trajectory),
         Format("depth", write_depth_images),
         Format("transforms", write_transforms),
+        Format("colmap", write_colmap),
         Format("glb", write_scene, ".glb"),
     )
 }

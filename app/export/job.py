@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from stream_recon.app.export.selection import select
 from stream_recon.app.export.view import PinholeView, shared_view
 from stream_recon.app.output.cameras import Camera
@@ -36,7 +38,8 @@ class Job:
 
     def cameras(self, default: str) -> list[Camera]:
         """The chosen frames. Raises ConfigError or InputError; see `select`."""
-        return select(self.result.cameras, self.options.frames or default)
+        refined = None if self.tracks is None else np.unique(self.tracks.frame)
+        return select(self.result.cameras, self.options.frames or default, refined)
 
     @cached_property
     def tracks(self) -> SparseTracks | None:

@@ -44,13 +44,12 @@ def test_an_unbent_image_is_as_large_as_it_can_be_without_blanks(k1: float) -> N
 
 def test_images_are_moved_as_pixels_are() -> None:
     # Brightness is the place: what a pixel shows says where it was taken from.
-    ramp = np.repeat((pixel_grid(*SIZE)[..., :1] / 2).astype(np.uint8), 3, axis=2)
+    ramp = np.repeat(np.rint(pixel_grid(*SIZE)[..., :1] * 0.6).astype(np.uint8), 3, axis=2)
     view = pinhole_view(SIZE, SOURCE, -0.1).scaled(200)
     shown = view.image(ramp)
     assert shown.shape == (view.size[1], view.size[0], 3)
-    expected = view.to_source(pixel_grid(*view.size))[..., 0] / 2
-    inner = (slice(2, -2), slice(2, -2))
-    assert shown[..., 0][inner] + 0.5 == pytest.approx(expected[inner], abs=1.2)
+    off = (shown[..., 0] / 0.6 - view.to_source(pixel_grid(*view.size))[..., 0])[2:-2, 2:-2]
+    assert abs(off.mean()) < 0.1 and np.abs(off).max() < 2  # pixels
 
 
 def test_maps_of_the_network_are_put_where_the_crop_says() -> None:
