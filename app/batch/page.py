@@ -64,7 +64,7 @@ def write_page(store: Store, record: Mapping[str, Any], rows: Sequence[Row]) -> 
     """Write the page for the content of ``summary.json`` and its rows. Raises OutputError."""
     articles = [_article(store, row, number) for number, row in enumerate(rows)]
     parts = [_head(record), _overview(record, rows), *articles, _foot(record)]
-    store.write(PAGE_NAME, "".join(f"{part}\n" for part in parts).encode())
+    store.write(PAGE_NAME, "".join(f"{part}\n" for part in parts).encode(errors="backslashreplace"))
 
 
 def _head(record: Mapping[str, Any]) -> str:

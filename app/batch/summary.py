@@ -135,8 +135,8 @@ def summary_record(
 def write_summary(batch: Batch, record: dict[str, Any]) -> None:
     """Write both files; readers see the old or the new ones. Raises OutputError."""
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    batch.store.write(SUMMARY_NAME, text.encode())
-    batch.store.write(CSV_NAME, csv_text(record["scenes"]).encode())
+    batch.store.write(SUMMARY_NAME, text.encode(errors="backslashreplace"))
+    batch.store.write(CSV_NAME, csv_text(record["scenes"]).encode(errors="backslashreplace"))
 
 
 def csv_text(scenes: Sequence[dict[str, Any]]) -> str:

@@ -59,7 +59,7 @@ class ResultWriter:
         """
         if resume is None:
             check_output(folder, overwrite)
-        self._lock = lock or FolderLock(folder)
+        self._lock = FolderLock(folder) if lock is None else None
         try:
             if resume is None:
                 # Once more: before the lock another run may have ended there.
@@ -67,7 +67,7 @@ class ResultWriter:
             else:
                 resume.check(info)
         except StreamReconError:
-            self._lock.release()
+            self._release()
             raise
         self.folder = folder
         self._info = info
@@ -160,13 +160,18 @@ class ResultWriter:
         if self._cameras is not None:
             self._cameras.close()
             self._cloud.close()
-        self._lock.release()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
+        # First of all, and never away from here on: it is what tells the folder as ours, should this process be killed.
+        replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
         with output_errors(self.folder):
             (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
-        replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
         self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
 
@@ -230,7 +235,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _remove_old_result(folder: Path) -> None:
-    """Remove what an earlier run wrote: the fixed names, and the depth files that its cameras.json lists."""
+    """Remove what an earlier run wrote, but its run.json: fixed names, and the depth files listed in cameras.json."""
     if not _is_ours(folder):
         return
     depth = folder / DEPTH_FOLDER
@@ -239,9 +244,10 @@ def _remove_old_result(folder: Path) -> None:
             depth_path(folder, index).unlink(missing_ok=True)
         for path in depth.glob("*.npz" + PART_SUFFIX):
             path.unlink()
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME):
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
+        (folder / (RUN_NAME + PART_SUFFIX)).unlink(missing_ok=True)
         if depth.is_dir() and not any(depth.iterdir()):
             depth.rmdir()
 

@@ -70,7 +70,7 @@ def assert_same(folder: Path, whole: Path) -> None:
 )
 def test_it_ends_with_the_result_of_an_uninterrupted_run(run: Run, tmp_path: Path, options: list[str]) -> None:
     shutil.copy(SAMPLE, tmp_path / "v.mp4")
-    arguments = ["v.mp4", "--no-viewer", *(options or ["--end", "2"])]
+    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", *(options or ["--end", "2"])]
     assert run(*arguments, "-o", "whole") == 0
     for count in (1, 5, len(read_result(tmp_path / "whole")) - 1, len(read_result(tmp_path / "whole"))):
         shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -90,7 +90,7 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
         (folder / "7.png").write_bytes(b"nothing")
     else:
         write_broken_avi(tmp_path / "v.avi")
-    arguments = ["v" if kind == "images" else "v.avi", "--no-viewer", "--stride", "2"]
+    arguments = ["v" if kind == "images" else "v.avi", "--no-viewer", "--mapping", "off", "--stride", "2"]
     assert run(*arguments, "-o", "whole") == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut_off(tmp_path / "cut", 3)
@@ -101,7 +101,7 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twice in a row, each run at another moment; what was listed before is there after, unchanged."""
     write_video(tmp_path / "v.mp4", 40)
-    arguments = ["v.mp4", "--no-viewer", "-o"]
+    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", "-o"]
     assert end(start(tmp_path, *arguments, "whole"))[0] == 0
     noise = np.random.default_rng(5)
     for attempt in range(3):
@@ -127,22 +127,26 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 def test_only_the_same_run_goes_on(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "v.mp4", 12)
     write_video(tmp_path / "w.mp4", 12)
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 0, "nothing there yet: from the beginning"
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 2
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 0, (
+        "nothing there yet: from the beginning"
+    )
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
     assert "out is complete" in capfd.readouterr().err
     cut_off(tmp_path / "out", 6)
     before = (tmp_path / "out" / "cameras.json").read_bytes()
     for arguments, what in ((["w.mp4"], "source, options"), (["v.mp4", "--stride", "2"], "options")):
-        assert run(*arguments, "-o", "out", "--no-viewer", "--resume") == 2
+        assert run(*arguments, "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
         assert f"out was made with other {what}: give the same ones" in capfd.readouterr().err
-    assert run("v.mp4", "-o", "out", "--no-viewer") == 2, "without --resume as ever"
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off") == 2, "without --resume as ever"
     assert (tmp_path / "out" / "cameras.json").read_bytes() == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("x")
-    assert run("v.mp4", "-o", "mine", "--no-viewer", "--resume") == 0, "beside other files, as with --overwrite"
+    assert run("v.mp4", "-o", "mine", "--no-viewer", "--mapping", "off", "--resume") == 0, (
+        "beside other files, as with --overwrite"
+    )
     assert (tmp_path / "mine" / "x").read_text() == "x"
     (tmp_path / "out" / "cameras.json").write_text("damaged")
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 2
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
     assert depth_path(tmp_path / "out", 3).exists()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.output import writer as writer_module
 from stream_recon.app.output.lock import LOCK_NAME, FolderLock
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
@@ -101,3 +102,29 @@ def test_two_writers_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="use --overwrite"):
         ResultWriter(tmp_path / "out", run_info())
     ResultWriter(tmp_path / "out", run_info(), overwrite=True).close()
+
+
+def test_a_run_killed_while_it_begins_leaves_a_folder_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = fake_result(prepared(frames(1)[0]))
+    for before in (False, True):
+        folder = tmp_path / str(before)
+        if before:
+            whole = ResultWriter(folder, run_info())
+            whole.add(result)
+            whole.finish(Summary(interrupted=False))
+        # As far as each step of the beginning, and no further.
+        for step in ("mkdir", "PointCloud", "CameraFiles", "replace_json"):
+
+            def killed(*_: object, **__: object) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                target = Path if step == "mkdir" else writer_module
+                writer = ResultWriter(folder, run_info(), overwrite=folder.exists())
+                patch.setattr(target, step, killed)
+                with pytest.raises(KeyboardInterrupt):
+                    writer.add(result)
+            writer._release()
+            ResultWriter(folder, run_info(), overwrite=True).close()
