@@ -17,7 +17,7 @@ from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
-GONE = "the source cannot be read again: the images are the result's own small ones"
+GONE = "the source ({}) cannot be read again from here: the images are the result's own small ones"
 OTHER = "the source is not what it was: the images are the result's own small ones"
 LARGEST_DIFFERENCE = 16.0
 """Mean difference of two pictures, in levels of 255, below which they show the same frame; JPEG alone makes 1 to 3."""
@@ -50,7 +50,7 @@ def frame_images(
     """
     missing: list[Camera] = []
     open_again = source_of(result)
-    warning = GONE
+    warning = GONE.format(result.run["source"])
     if open_again is not None:
         if _shows(result, cameras[0], view, open_again):
             there = view.scaled(max_side)
