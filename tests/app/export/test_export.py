@@ -214,3 +214,12 @@ def test_the_result_itself_stays_as_it_was(room: Path, tmp_path: Path) -> None:
         export(room, name, target_for(tmp_path / name, name) if (tmp_path / name).mkdir() is None else None)
     assert files_of(room) == before
     assert default_target(room, FORMATS["transforms"]).parent == room.parent
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_export_can_be_made_anew_in_its_place(room: Path, tmp_path: Path, name: str) -> None:
+    target, _ = export(room, name, target_for(tmp_path, name))
+    before = files_of(tmp_path)
+    export(room, name, target, overwrite=True)
+    assert files_of(tmp_path).keys() == before.keys()
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
