@@ -24,6 +24,7 @@ EPILOG = (
     "geometry, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
+    "'stream-recon export OUT --format F' writes a result for other programs, "
     "'stream-recon convert IN.pt OUT.safetensors' makes weights of a published checkpoint; 'stream-recon view --help' "
     "says more. A word is a command only as the first argument; for a video or folder that "
     "is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
@@ -371,6 +372,57 @@ def convert_command(
     return run(checkpoint, target, overwrite=overwrite)
 
 
+@reported
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
+    format: Annotated[
+        Literal["trajectory", "depth", "transforms", "glb", "colmap"],
+        typer.Option(
+            help="trajectory: TUM, KITTI, EuRoC; depth: 16-bit PNG; transforms: nerfstudio's transforms.json with "
+            "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder, or file NAME.glb; else named after OUT, beside it.", metavar="TARGET"
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export there.")] = False,
+    frames: Annotated[
+        str | None,
+        typer.Option(
+            help="keyframes, all, or a number N for every N-th; else all for trajectory and depth, keyframes for "
+            "the others.",
+            metavar="keyframes|all|N",
+        ),
+    ] = None,
+    max_side: Annotated[
+        int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
+    ] = None,
+    points: Annotated[int, typer.Option(help="At most so many points in glb and transforms.", min=0)] = 1_000_000,
+    dense: Annotated[
+        int | None,
+        typer.Option(
+            help="colmap: at most so many points of depth maps besides those with tracks; else none, or 100000 where "
+            "no refinement has made tracks.",
+            min=0,
+        ),
+    ] = None,
+) -> int:
+    """Write a result for other programs: evaluation tools, splat trainers, viewers.
+
+    A README.txt says units, axes and frame. Images are read from the source again; where it is gone, the result's own
+    small ones serve. It may be used while the run goes on, for what is there. Nothing is left under the final name
+    unless all of it is written.
+    """
+    from stream_recon.app.commands.export import export_folder
+    from stream_recon.app.export.job import ExportOptions
+
+    options = ExportOptions(frames, max_side, points, dense)
+    return export_folder(folder, format, output, options, overwrite=overwrite)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
     "refine": refine_command,
@@ -378,6 +430,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "batch": batch_command,
     "datasets": datasets_command,
     "plan": plan_command,
+    "export": export_command,
     "convert": convert_command,
 }
 

@@ -1,6 +1,5 @@
 """Refinement at the end of a run, and the body of the command ``refine``. Prints for the user."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.export.source_images import source_of
 from stream_recon.app.mapping.outcome import Report
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
@@ -17,9 +17,7 @@ from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.sources import ADDRESS, Source, open_source
-from stream_recon.configs.errors import InputError
+from stream_recon.app.video.sources import Source
 
 MappingChoice = Literal["full", "off"]
 
@@ -71,25 +69,6 @@ def refined(
             return None
     _describe(report, open_again is not None, out, err)
     return report
-
-
-def source_of(result: ResultFolder) -> Callable[[], Source] | None:
-    """How to read a result's source again, with the same choice of frames; None where it cannot be read any more."""
-    options = result.run.get("options", {})
-    spec = options.get("source")
-    if not isinstance(spec, str) or ADDRESS.match(spec) or not Path(spec).expanduser().exists():
-        return None
-    names = [field.name for field in dataclasses.fields(FrameChoice)]
-    choice = {name: options[name] for name in names if options.get(name) is not None}
-
-    def open_again() -> Source:
-        return open_source(spec, **choice)
-
-    try:
-        open_again().close()
-    except InputError:
-        return None
-    return open_again
 
 
 def _describe(report: Report, from_source: bool, out: Console, err: Console) -> None:

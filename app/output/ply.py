@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.output.files import GrowingFile
 from stream_recon.app.ply import VERTEX, Vertices, header, vertices_of
+from stream_recon.configs.errors import OutputError
 
 
 class PlyFile:
@@ -35,3 +36,22 @@ class PlyFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def stored_points(path: Path) -> Vertices:
+    """The points of a file written by `PlyFile`, as they are now: not in memory, but read where they are looked at.
+
+    Raises:
+        OutputError: the file is missing, damaged, or of another program.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(header(0)))
+        count = int(head.split(b"element vertex ", 1)[1].split(b"\n", 1)[0])
+        if head != header(count):
+            raise ValueError("it was not written here")
+        if not count:
+            return np.empty(0, VERTEX)
+        return np.memmap(path, VERTEX, "r", offset=len(head), shape=(count,))
+    except (OSError, ValueError, IndexError) as error:
+        raise OutputError(f"{path} is missing or damaged: {error}") from error

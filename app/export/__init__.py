@@ -1,0 +1,1 @@
+"""Result folders in the forms that other programs read: pure functions of what a run left on disk."""

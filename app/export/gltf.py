@@ -1,0 +1,108 @@
+"""Points and lines as binary glTF 2.0 (GLB), the form of the Khronos Group's specification.
+
+Of it only what a cloud and some lines need: one buffer, one node for each primitive, colours without lighting.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+POINTS, LINES = 0, 1
+FLOAT, UNSIGNED_SHORT, ARRAY_BUFFER = 5126, 5123, 34962
+JSON_CHUNK, BINARY_CHUNK = 0x4E4F534A, 0x004E4942
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """Something to draw."""
+
+    name: str
+    mode: int
+    """`POINTS` or `LINES` (pairs of positions): strips are not read by every program."""
+    positions: NDArray[np.float32]  # [N, 3]
+    colours: NDArray[np.uint8] | None = None  # [N, 3]
+    """sRGB; None: ``colour`` for all."""
+    colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """sRGB, from 0 to 1."""
+
+
+def write_glb(path: Path, primitives: Sequence[Primitive], generator: str) -> None:
+    """Write the file. OSError where the system refuses, ValueError above the format's 4 GiB."""
+    primitives = [p for p in primitives if len(p.positions)]
+    blocks: list[NDArray[Any]] = []
+    document: dict[str, Any] = {
+        "asset": {"version": "2.0", "generator": generator},
+        "extensionsUsed": ["KHR_materials_unlit"],
+        "scene": 0,
+        "scenes": [{"nodes": list(range(len(primitives)))}],
+        "nodes": [{"mesh": number, "name": p.name} for number, p in enumerate(primitives)],
+        "meshes": [],
+        "materials": [],
+        "accessors": [],
+        "bufferViews": [],
+    }
+    for number, p in enumerate(primitives):
+        attributes = {"POSITION": _add(document, blocks, np.ascontiguousarray(p.positions, "<f4"), FLOAT, "VEC3")}
+        bounds = document["accessors"][-1]
+        bounds["min"], bounds["max"] = p.positions.min(axis=0).tolist(), p.positions.max(axis=0).tolist()
+        if p.colours is not None:
+            attributes["COLOR_0"] = _add(document, blocks, _linear(p.colours), UNSIGNED_SHORT, "VEC4")
+            document["accessors"][-1]["normalized"] = True
+        document["meshes"].append(
+            {"name": p.name, "primitives": [{"attributes": attributes, "mode": p.mode, "material": number}]}
+        )
+        document["materials"].append(
+            {
+                "name": p.name,
+                "extensions": {"KHR_materials_unlit": {}},
+                "pbrMetallicRoughness": {
+                    "baseColorFactor": [*_to_linear(np.array(p.colour)).tolist(), 1.0],
+                    "metallicFactor": 0.0,
+                },
+            }
+        )
+    size = sum(block.nbytes for block in blocks)
+    document["buffers"] = [{"byteLength": size}]
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    text += b" " * (-len(text) % 4)
+    total = 12 + 8 + len(text) + 8 + size
+    if total >= 2**32:
+        raise ValueError("a GLB file holds at most 4 GiB")
+    with path.open("wb") as file:
+        file.write(struct.pack("<4sII", b"glTF", 2, total))
+        file.write(struct.pack("<II", len(text), JSON_CHUNK) + text)
+        file.write(struct.pack("<II", size, BINARY_CHUNK))
+        for block in blocks:
+            file.write(block.data)
+
+
+def _add(document: dict[str, Any], blocks: list[NDArray[Any]], array: NDArray[Any], kind: int, form: str) -> int:
+    """Append an array, whose rows are a multiple of 4 bytes; gives its accessor's number."""
+    offset = sum(block.nbytes for block in blocks)
+    blocks.append(array)
+    view = {"buffer": 0, "byteOffset": offset, "byteLength": array.nbytes, "target": ARRAY_BUFFER}
+    document["bufferViews"].append(view)
+    document["accessors"].append(
+        {"bufferView": len(blocks) - 1, "componentType": kind, "count": len(array), "type": form}
+    )
+    return len(blocks) - 1
+
+
+def _linear(srgb: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Colours [N, 3] as glTF has them at vertices: linear, of 16 bits since 8 would leave a handful of dark ones, and
+    with alpha, which keeps rows at a multiple of 4 bytes."""
+    table = np.rint(65535 * _to_linear(np.arange(256) / 255)).astype("<u2")
+    rgba = np.full((len(srgb), 4), 65535, "<u2")
+    rgba[:, :3] = table[srgb]
+    return rgba
+
+
+def _to_linear(srgb: NDArray[np.float64]) -> NDArray[np.float64]:
+    """IEC 61966-2-1, inverse."""
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)

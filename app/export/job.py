@@ -1,0 +1,68 @@
+"""What every export is given, and what it tells."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stream_recon.app.export.selection import select
+from stream_recon.app.export.view import PinholeView, shared_view
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.output.folder import ResultFolder
+from stream_recon.app.output.tracks import SparseTracks, read_tracks
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """As given on the command line; what a format has no use for it does not look at."""
+
+    frames: str | None = None
+    """``keyframes``, ``all`` or a number N for every N-th; None: as the format has it."""
+    max_side: int | None = None
+    """Of images; None: the source's size."""
+    points: int = 1_000_000
+    dense: int | None = None
+    """Points from depth maps; None: none where points with tracks are there, else `DENSE_POINTS` of colmap."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One export of one result as it is now; a run may go on writing to it."""
+
+    result: ResultFolder
+    options: ExportOptions = field(default_factory=ExportOptions)
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Told how many frames are done, of how many; may raise KeyboardInterrupt."""
+
+    def cameras(self, default: str) -> list[Camera]:
+        """The chosen frames. Raises ConfigError or InputError; see `select`."""
+        refined = None if self.tracks is None else np.unique(self.tracks.frame)
+        return select(self.result.cameras, self.options.frames or default, refined)
+
+    @cached_property
+    def tracks(self) -> SparseTracks | None:
+        """What a refinement triangulated. Raises OutputError where its file is damaged."""
+        return read_tracks(self.result.folder)
+
+    @cached_property
+    def view(self) -> PinholeView:
+        """The one camera of all frames, at the source's size. Raises StreamReconError."""
+        cameras = self.result.cameras
+        size = cameras[0].source_size if cameras else None
+        if size is None:
+            first = select(cameras, "all")[0]
+            size = read_depth(depth_path(self.result.folder, first.index)).transform.source_size
+        return shared_view(cameras, self.tracks, size)
+
+
+@dataclass
+class Told:
+    """What came of an export, for its README.txt and for the user."""
+
+    summary: str
+    """One line: what was written."""
+    notes: list[str] = field(default_factory=list)
+    """Lines on what the files hold, with units, for README.txt."""
+    warnings: list[str] = field(default_factory=list)

@@ -1,0 +1,142 @@
+"""Images of a result's frames: read again from the source, or where it is gone the small ones of the result."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.export.view import PinholeView
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.output.folder import ResultFolder
+from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.sources import ADDRESS, Source, open_source
+from stream_recon.configs.errors import InputError, OutputError, StreamReconError
+
+GONE = "the source ({}) cannot be read again from here: the images are the result's own small ones"
+OTHER = "the source is not what it was: the images are the result's own small ones"
+LARGEST_DIFFERENCE = 16.0
+"""Mean difference of two pictures, in levels of 255, below which they show the same frame; JPEG alone makes 1 to 3."""
+
+Images = Iterator[tuple[Camera, NDArray[np.uint8]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameImages:
+    """The images of some frames, in order, as an export shows them."""
+
+    view: PinholeView
+    warning: str | None
+    """Why these are not the source's."""
+    missing: list[Camera]
+    """Filled while they are read: frames without a readable image."""
+    _read: Callable[[], Images]
+
+    def __iter__(self) -> Images:
+        return self._read()
+
+
+def frame_images(
+    result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, max_side: int | None
+) -> FrameImages:
+    """The images of ``cameras`` (one or more, in order) at the size of the source, or at most ``max_side`` long.
+
+    Raises:
+        OutputError: the result's own pictures are needed, and the first is missing or damaged.
+    """
+    missing: list[Camera] = []
+    open_again = source_of(result)
+    warning = GONE.format(result.run["source"])
+    if open_again is not None:
+        if _shows(result, cameras[0], view, open_again):
+            there = view.scaled(max_side)
+            return FrameImages(there, None, missing, lambda: _from_source(open_again, cameras, there, missing))
+        warning = OTHER
+    small = max(read_depth(depth_path(result.folder, cameras[0].index)).transform.network_size)
+    kept = view.scaled(min(small, max_side or small))
+    return FrameImages(kept, warning, missing, lambda: _from_result(result.folder, cameras, kept, missing))
+
+
+def source_of(result: ResultFolder) -> Callable[[], Source] | None:
+    """How to read a result's source again, with the same choice of frames; None where it cannot be read any more."""
+    options = result.run.get("options")
+    spec = options.get("source") if isinstance(options, dict) else None
+    if not isinstance(options, dict) or not isinstance(spec, str) or ADDRESS.match(spec) or not _exists(spec):
+        return None
+    names = [field.name for field in dataclasses.fields(FrameChoice)]
+    choice = {name: options[name] for name in names if options.get(name) is not None}
+
+    def open_again() -> Source:
+        try:
+            return open_source(spec, **choice)
+        except InputError:
+            # A scene of a data set: its images lie deeper, and its reader knows their order.
+            scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]
+            if len(scenes) != 1:
+                raise
+            return scenes[0].open(choice.get("stride", 1), choice.get("max_frames"))
+
+    try:
+        open_again().close()
+    except (StreamReconError, TypeError):
+        return None
+    return open_again
+
+
+def _exists(spec: str) -> bool:
+    try:
+        path = Path(spec).expanduser()
+        return path.is_dir() or path.is_file()
+    except OSError:
+        return False
+
+
+def _shows(result: ResultFolder, camera: Camera, view: PinholeView, open_again: Callable[[], Source]) -> bool:
+    """Whether the source still shows what the network saw in that frame."""
+    try:
+        stored = read_depth(depth_path(result.folder, camera.index))
+        rgb = next((rgb for _, rgb in _wanted(open_again, [camera])), None)
+    except (InputError, OutputError):
+        return False
+    if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
+        return False
+    left, top, width, height = (round(value) for value in stored.transform.crop)
+    used = np.ascontiguousarray(rgb[top : top + height, left : left + width])
+    small = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA)
+    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < LARGEST_DIFFERENCE
+
+
+def _wanted(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:
+    by_index = {camera.index: camera for camera in cameras}
+    last = max(by_index)
+    with open_again() as source:
+        for frame in source:
+            if frame.index in by_index:
+                yield by_index[frame.index], frame.rgb
+            if frame.index >= last:
+                return
+
+
+def _from_source(
+    open_again: Callable[[], Source], cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]
+) -> Images:
+    left = {camera.index: camera for camera in cameras}
+    for camera, rgb in _wanted(open_again, cameras):
+        if (rgb.shape[1], rgb.shape[0]) == view.source_size:
+            del left[camera.index]
+            yield camera, view.image(rgb)
+    missing.extend(left.values())
+
+
+def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
+    for camera in cameras:
+        try:
+            stored = read_depth(depth_path(folder, camera.index))
+        except OutputError:
+            missing.append(camera)
+        else:
+            yield camera, view.of_network(stored.rgb, stored.transform)

@@ -1,0 +1,96 @@
+"""``transforms.json`` as nerfstudio, Brush and others read it, with images, depth maps and points.
+
+Form: https://docs.nerf.studio/quickstart/data_conventions.html. Poses there are camera-to-world with OpenGL's camera
+axes: x right, y up, z backward. The world stays ours, so that poses and points agree for every reader: some move the
+points by ``applied_transform``, some do not.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.export.depth import DEPTH_NOTE, PER_UNIT, depth_units, frame_name, lost_frames, write_image
+from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.points import some_points, write_points
+from stream_recon.app.export.source_images import frame_images
+from stream_recon.app.export.view import PinholeView
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.folder import result_of
+from stream_recon.configs.errors import OutputError
+
+TRANSFORMS, POINTS = "transforms.json", "points.ply"
+OPENGL_CAMERA = np.diag([1.0, -1.0, -1.0, 1.0])
+JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+
+
+def write_transforms(job: Job, folder: Path) -> Told:
+    """Write images, depth maps, points and the file that names them.
+
+    Raises:
+        StreamReconError: nothing to export, or nothing readable. OSError where the system refuses.
+    """
+    cameras = job.cameras("keyframes")
+    images = frame_images(job.result, cameras, job.view, job.options.max_side)
+    for name in ("images", "depth"):
+        (folder / name).mkdir()
+    frames: list[dict[str, Any]] = []
+    for done, (camera, rgb) in enumerate(images, start=1):
+        name = frame_name(camera.index)
+        try:
+            depth = view_depth(job, camera, images.view)
+        except OutputError:
+            images.missing.append(camera)  # depth for all frames or for none
+            continue
+        save_rgb(folder / "images" / f"{name}.jpg", rgb)
+        write_image(folder / "depth" / f"{name}.png", depth_units(depth))
+        frames.append(
+            {
+                "file_path": f"images/{name}.jpg",
+                "depth_file_path": f"depth/{name}.png",
+                "transform_matrix": (camera.T_world_camera @ OPENGL_CAMERA).tolist(),
+                "timestamp": camera.timestamp,
+            }
+        )
+        job.progress(done, len(cameras))
+    if not frames:
+        raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
+    vertices = some_points(job.result.folder, job.options.points)
+    write_points(folder / POINTS, vertices)
+    view, k = images.view, images.view.intrinsics
+    content = {
+        "camera_model": "OPENCV",
+        **{"fl_x": k.fx, "fl_y": k.fy, "cx": k.cx, "cy": k.cy, "w": view.size[0], "h": view.size[1]},
+        **dict.fromkeys(("k1", "k2", "p1", "p2"), 0.0),
+        "depth_unit_scale_factor": 1 / PER_UNIT,
+        "ply_file_path": POINTS,
+        "frames": frames,
+    }
+    (folder / TRANSFORMS).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    warnings = [*([images.warning] if images.warning else []), *lost_frames(len(images.missing))]
+    return Told(
+        f"{len(frames)} images of {view.size[0]}x{view.size[1]} pixels with depth, {len(vertices)} points.",
+        [
+            f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
+            "as above. One pinhole camera; images are undistorted.",
+            DEPTH_NOTE + " Of the same view as the image, in fewer pixels.",
+            f"{POINTS}: coloured points in the same world.",
+        ],
+        warnings,
+    )
+
+
+def view_depth(job: Job, camera: Camera, view: PinholeView) -> NDArray[np.float32]:
+    """A frame's depth [h, w] as the export's camera sees it, at about the network's resolution. Raises OutputError."""
+    result = result_of(job.result.folder, camera)
+    small = view.scaled(max(result.transform.network_size))
+    # Not interpolated: between two surfaces there is none.
+    return np.asarray(small.of_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
+
+
+def save_rgb(path: Path, rgb: NDArray[np.uint8]) -> None:
+    """Write a JPEG with full colour resolution. OSError where the system refuses."""
+    write_image(path, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), JPEG)

@@ -1,0 +1,147 @@
+"""The one pinhole camera of an export: how pixels of the source become pixels of its images, and back.
+
+In all of them pixel (0, 0) covers [0, 1) x [0, 1). A source image may be bent by a lens: u = cx + f (1 + k1 r^2) x / z
+with r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); exported images are not. They keep the source's focal length in
+pixels, and are as large as they can be without pixels that the source does not show.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.tracks import SparseTracks
+from stream_recon.app.results import ImageTransform, Intrinsics
+from stream_recon.configs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+NEWTON_STEPS = 20
+
+
+@dataclass(frozen=True)
+class PinholeView:
+    """What an export's images show of the source's."""
+
+    source_size: tuple[int, int]
+    source: Intrinsics
+    k1: float
+    size: tuple[int, int]
+    """Width and height of exported images."""
+    intrinsics: Intrinsics
+    """Of exported images, in their pixels."""
+
+    def scaled(self, max_side: int | None) -> "PinholeView":
+        """The same view in smaller images; as it is where its longer side is no longer than ``max_side``."""
+        longer = max(self.size)
+        if max_side is None or longer <= max_side:
+            return self
+        size = (max(1, round(self.size[0] * max_side / longer)), max(1, round(self.size[1] * max_side / longer)))
+        sx, sy = size[0] / self.size[0], size[1] / self.size[1]
+        k = self.intrinsics
+        return replace(self, size=size, intrinsics=Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy))
+
+    def to_export(self, pixels: NDArray[np.floating]) -> FloatArray:
+        """Pixels [N, 2] of the source image in an exported one; NaN where the lens shows no such ray."""
+        s, k = self.source, self.intrinsics
+        bent = (np.asarray(pixels, np.float64) - (s.cx, s.cy)) / (s.fx, s.fy)
+        straight = bent * _unbent(np.linalg.norm(bent, axis=-1), self.k1)[..., None]
+        return np.asarray(straight * (k.fx, k.fy) + (k.cx, k.cy))
+
+    def to_source(self, pixels: NDArray[np.floating]) -> FloatArray:
+        """Pixels [..., 2] of an exported image in the source image."""
+        s, k = self.source, self.intrinsics
+        straight = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
+        bend = 1 + self.k1 * np.square(straight).sum(axis=-1, keepdims=True)
+        return np.asarray(straight * bend * (s.fx, s.fy) + (s.cx, s.cy))
+
+    def image(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The exported image [h, w, 3] of a source image [H, W, 3]."""
+        if self.k1:
+            # Unbent at full size, then shrunk: sampling a large image sparsely would alias.
+            rgb = cv2.remap(rgb, *self._full_maps, interpolation=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+        if (rgb.shape[1], rgb.shape[0]) == self.size:
+            return rgb
+        return np.asarray(cv2.resize(rgb, self.size, interpolation=cv2.INTER_AREA), np.uint8)
+
+    def of_network(
+        self, picture: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
+    ) -> NDArray[Any]:
+        """A picture or map of the network's size as an exported one [h, w, ...]."""
+        at = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
+        border = cv2.BORDER_REPLICATE if picture.ndim == 3 else cv2.BORDER_CONSTANT
+        return np.asarray(cv2.remap(picture, at[..., 0], at[..., 1], interpolation, borderMode=border))
+
+    def to_network(self, pixels: NDArray[np.floating], transform: ImageTransform) -> FloatArray:
+        """Pixels [..., 2] of an exported image in the network's."""
+        return np.asarray((self.to_source(pixels) - transform.crop[:2]) * transform.scale)
+
+    @property
+    def _grid(self) -> FloatArray:
+        x, y = np.meshgrid(np.arange(self.size[0]) + 0.5, np.arange(self.size[1]) + 0.5)
+        return np.stack([x, y], axis=-1)
+
+    @cached_property
+    def _full_maps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        full = pinhole_view(self.source_size, self.source, self.k1)
+        at = full.to_source(full._grid).astype(np.float32) - np.float32(0.5)
+        return np.ascontiguousarray(at[..., 0]), np.ascontiguousarray(at[..., 1])
+
+
+def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0.0) -> PinholeView:
+    """The view of a source at its full size."""
+    if not k1:
+        return PinholeView(source_size, source, 0.0, source_size, source)
+    # Half sizes in units of the focal length, to the nearer side: the centre then lies in the middle.
+    half = np.array(
+        [
+            min(source.cx, source_size[0] - source.cx) / source.fx,
+            min(source.cy, source_size[1] - source.cy) / source.fy,
+        ]
+    )
+    # Drawn out by the lens, corners reach the edge first; pressed in, the middles of the edges do.
+    half = half * _unbent(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)
+    size = (max(1, int(2 * half[0] * source.fx)), max(1, int(2 * half[1] * source.fy)))
+    straight = Intrinsics(source.fx, source.fy, size[0] / 2, size[1] / 2)
+    return PinholeView(source_size, source, k1, size, straight)
+
+
+def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
+    """One view for all frames: the refinement's lens, or else the median of the frames' cameras.
+
+    ``fallback``: the source's size where the cameras do not say it, as old ones do not.
+
+    Raises:
+        InputError: the frames' images were of different sizes.
+    """
+    sizes = {camera.source_size or fallback for camera in cameras}
+    if len(sizes) > 1:
+        raise InputError("the result's images are of different sizes: they have no camera in common")
+    size = sizes.pop()
+    if tracks is not None and len(tracks.lens) == 4:
+        focal, cx, cy, k1 = (float(value) for value in tracks.lens)
+        return pinhole_view(size, Intrinsics(focal, focal, cx, cy), k1)
+    rows = np.array([[c.intrinsics.fx, c.intrinsics.fy, c.intrinsics.cx, c.intrinsics.cy] for c in cameras])
+    return pinhole_view(size, Intrinsics(*(float(value) for value in np.median(rows, axis=0))))
+
+
+def _unbent(bent: FloatArray, k1: float) -> FloatArray:
+    """What radii [...] in a bent image have to be multiplied with: r of bent = r (1 + k1 r^2), over bent.
+
+    NaN beyond the largest radius that such a lens shows.
+    """
+    if not k1:
+        return np.ones_like(bent)
+    r = np.asarray(bent, np.float64).copy()
+    limit = np.inf if k1 > 0 else np.sqrt(-1 / (3 * k1))
+    r = np.minimum(r, limit)
+    for _ in range(NEWTON_STEPS):
+        slope = np.maximum(1 + 3 * k1 * r * r, 1e-9)
+        r = np.clip(r - (r * (1 + k1 * r * r) - bent) / slope, 0, limit)
+    solved = np.abs(r * (1 + k1 * r * r) - bent) < 1e-6 * np.maximum(bent, 1e-3)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(bent < 1e-12, 1.0, np.where(solved, r / bent, np.nan))

@@ -1,0 +1,56 @@
+"""Result folders of the box room, with the images that they were made from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.output.run_record import Summary
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult
+from tests.app.boxroom import HALF, room_result
+from tests.app.fake_engine import run_info
+
+SIZE = (112, 84)
+"""Of the network's images; the source's are twice as large."""
+
+
+def room_frames(count: int) -> list[FrameResult]:
+    return [room_result(index, size=SIZE, keyframe=index % 2 == 0) for index in range(count)]
+
+
+def write_source(folder: Path, count: int) -> Path:
+    """The images that a camera in the room would have taken."""
+    folder.mkdir(parents=True)
+    for index in range(count):
+        rgb = room_result(index, size=(2 * SIZE[0], 2 * SIZE[1])).rgb
+        assert cv2.imwrite(str(folder / f"{index:03d}.png"), cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR))
+    return folder
+
+
+def write_room(folder: Path, count: int = 8, *, source: bool = True, finish: bool = True) -> list[FrameResult]:
+    """A result with its source beside it."""
+    images = folder.with_name(folder.name + "-source")
+    if source:
+        write_source(images, count)
+    info = replace(run_info(), options={"source": str(images), "stride": 1})
+    writer = ResultWriter(folder, info)
+    results = room_frames(count)
+    for result in results:
+        writer.add(result)
+    if finish:
+        writer.finish(Summary(interrupted=False, frames_reconstructed=count))
+    return results
+
+
+def off_the_walls(xyz: NDArray[np.floating]) -> NDArray[np.float64]:
+    """How far points [N, 3] are from the room's walls."""
+    return np.abs((np.abs(np.asarray(xyz, np.float64)) - HALF).max(axis=1))
+
+
+def pixel_grid(width: int, height: int) -> NDArray[np.float64]:
+    """Centres [height, width, 2] of pixels."""
+    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    return np.stack([x, y], axis=-1)

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.export.formats import export
+from stream_recon.app.export.gltf import POINTS, Primitive, write_glb
+from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.points import spread_indices
+from tests.app.export.rooms import off_the_walls, room_frames, write_room
+
+trimesh = pytest.importorskip("trimesh")
+
+
+def test_trimesh_reads_points_cameras_and_path(tmp_path: Path) -> None:
+    write_room(tmp_path / "out", 6)
+    target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=2000))
+    scene = trimesh.load(target)
+    assert set(scene.geometry) == {"points", "cameras", "path"}
+    points = scene.geometry["points"]
+    assert points.vertices.shape == (2000, 3)
+    assert off_the_walls(points.vertices * (1, -1, -1)).max() < 0.01
+    ends = scene.geometry["path"].vertices * (1, -1, -1)
+    centres = np.array([result.T_world_camera[:3, 3] for result in room_frames(6)])
+    assert np.linalg.norm(ends[:, None] - centres, axis=2).min(axis=0) == pytest.approx(0, abs=1e-5)
+    assert len(ends) == 2 * 5
+    assert len(scene.geometry["cameras"].vertices) == 3 * 8 * 2
+
+
+def test_colours_are_linear_as_the_format_wants_them(tmp_path: Path) -> None:
+    rgb = np.array([[0, 64, 255], [10, 128, 200]], np.uint8)
+    write_glb(tmp_path / "p.glb", [Primitive("points", POINTS, np.eye(3, dtype=np.float32)[:2], rgb)], "test")
+    data = (tmp_path / "p.glb").read_bytes()
+    assert data[:4] == b"glTF" and int.from_bytes(data[8:12], "little") == len(data)
+    stored = np.frombuffer(data[-16:], "<u2").reshape(2, 4) / 65535
+    linear = np.where(rgb / 255 <= 0.04045, rgb / 255 / 12.92, ((rgb / 255 + 0.055) / 1.055) ** 2.4)
+    assert stored[:, :3] == pytest.approx(linear, abs=1e-5) and (stored[:, 3] == 1).all()
+
+
+def test_some_points_are_spread_over_all() -> None:
+    chosen = spread_indices(10_000, 1000)
+    assert len(chosen) == 1000 and (np.diff(chosen) > 0).all()
+    assert np.histogram(chosen, 10, (0, 10_000))[0].tolist() == [100] * 10
+    assert spread_indices(5, 1000).tolist() == [0, 1, 2, 3, 4]

@@ -1,0 +1,67 @@
+import numpy as np
+import pycolmap
+import pytest
+
+from stream_recon.app.export.view import pinhole_view
+from stream_recon.app.results import ImageTransform, Intrinsics
+from tests.app.export.rooms import pixel_grid
+
+SOURCE = Intrinsics(300.0, 300.0, 200.0, 150.0)
+SIZE = (400, 300)
+BENDS = [-0.15, -0.02, 0.02, 0.15]
+
+
+@pytest.mark.parametrize("k1", BENDS)
+def test_pixels_there_and_back(k1: float) -> None:
+    view = pinhole_view(SIZE, SOURCE, k1).scaled(250)
+    assert max(view.size) == 250
+    pixels = pixel_grid(*view.size).reshape(-1, 2)
+    assert view.to_export(view.to_source(pixels)) == pytest.approx(pixels, abs=1e-6)
+
+
+@pytest.mark.parametrize("k1", BENDS)
+def test_the_lens_is_that_of_colmap(k1: float) -> None:
+    camera = pycolmap.Camera(model="SIMPLE_RADIAL", width=400, height=300, params=[300, 200, 150, k1])
+    view = pinhole_view(SIZE, SOURCE, k1)
+    pixels = pixel_grid(*view.size)[::17, ::13].reshape(-1, 2)
+    k = view.intrinsics
+    rays = np.concatenate([(pixels - (k.cx, k.cy)) / (k.fx, k.fy), np.ones((len(pixels), 1))], axis=1)
+    assert view.to_source(pixels) == pytest.approx(camera.img_from_cam(rays), abs=1e-6)
+
+
+@pytest.mark.parametrize("k1", BENDS)
+def test_an_unbent_image_is_as_large_as_it_can_be_without_blanks(k1: float) -> None:
+    view = pinhole_view(SIZE, SOURCE, k1)
+    (width, height), corners = view.size, [[0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0], [0, 0.5]]
+    seen = view.to_source(np.array(corners) * (width, height))
+    assert seen.min() > -1e-6 and (seen <= np.array(SIZE) + 1e-6).all()
+    # At least two opposite borders are reached, but for whole pixels.
+    larger = view.to_source(np.array(corners) * (width + 4, height + 4) - 2)
+    assert larger.min() < 0
+    assert (view.intrinsics.cx, view.intrinsics.cy) == (width / 2, height / 2)
+    assert view.intrinsics.fx == SOURCE.fx
+
+
+def test_images_are_moved_as_pixels_are() -> None:
+    # Brightness is the place: what a pixel shows says where it was taken from.
+    ramp = np.repeat(np.rint(pixel_grid(*SIZE)[..., :1] * 0.6).astype(np.uint8), 3, axis=2)
+    view = pinhole_view(SIZE, SOURCE, -0.1).scaled(200)
+    shown = view.image(ramp)
+    assert shown.shape == (view.size[1], view.size[0], 3)
+    off = (shown[..., 0] / 0.6 - view.to_source(pixel_grid(*view.size))[..., 0])[2:-2, 2:-2]
+    assert abs(off.mean()) < 0.1 and np.abs(off).max() < 2  # pixels
+
+
+def test_maps_of_the_network_are_put_where_the_crop_says() -> None:
+    view = pinhole_view(SIZE, SOURCE).scaled(100)
+    transform = ImageTransform(SIZE, (40.0, 0.0, 320.0, 300.0), (160, 150))
+    where = pixel_grid(160, 150).astype(np.float32)[..., 0] / transform.scale[0] + 40  # source x
+    shown = view.of_network(where, transform)
+    expected = view.to_source(pixel_grid(*view.size))[..., 0]
+    assert shown[:, 15:-15] == pytest.approx(expected[:, 15:-15], abs=1e-2)
+    assert (shown[:, :8] == 0).all()
+
+
+def test_a_straight_image_is_left_as_it_is() -> None:
+    rgb = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    assert pinhole_view(SIZE, SOURCE).image(rgb) is rgb
