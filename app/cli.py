@@ -4,8 +4,8 @@ import functools
 import io
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, ParamSpec
 
@@ -38,9 +38,8 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         _print_any_name()
         try:
-            with suppress(ValueError):  # outside the main thread there are no signals to be had
-                signal.signal(signal.SIGTERM, _stop)
-            code = command(*args, **kwargs)
+            with _terminable():
+                code = command(*args, **kwargs)
         except StreamReconError as error:
             _say(f"error: {_shortened(' '.join(str(error).split()))}")
             code = BAD_INPUT
@@ -58,8 +57,22 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
     return run
 
 
-def _stop(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Within the block SIGTERM is what Ctrl-C is."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # outside the main thread there are no signals to be had
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(line: str) -> None:

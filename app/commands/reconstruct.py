@@ -116,6 +116,7 @@ def reconstruct_source(
         source.close()
         refinement_stopped = False
         if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+            lock.release()  # which the refinement takes for itself
             result = read_result(folder)
             open_again = partial(open_source, spec, **dataclasses.asdict(frames))
             refinement_stopped = refined(result, open_again, out, err, listeners) is None

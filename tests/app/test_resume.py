@@ -70,7 +70,7 @@ def assert_same(folder: Path, whole: Path) -> None:
 )
 def test_it_ends_with_the_result_of_an_uninterrupted_run(run: Run, tmp_path: Path, options: list[str]) -> None:
     shutil.copy(SAMPLE, tmp_path / "v.mp4")
-    arguments = ["v.mp4", "--no-viewer", *(options or ["--end", "2"])]
+    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", *(options or ["--end", "2"])]
     assert run(*arguments, "-o", "whole") == 0
     for count in (1, 5, len(read_result(tmp_path / "whole")) - 1, len(read_result(tmp_path / "whole"))):
         shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -90,7 +90,7 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
         (folder / "7.png").write_bytes(b"nothing")
     else:
         write_broken_avi(tmp_path / "v.avi")
-    arguments = ["v" if kind == "images" else "v.avi", "--no-viewer", "--stride", "2"]
+    arguments = ["v" if kind == "images" else "v.avi", "--no-viewer", "--mapping", "off", "--stride", "2"]
     assert run(*arguments, "-o", "whole") == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut_off(tmp_path / "cut", 3)
@@ -101,7 +101,7 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twice in a row, each run at another moment; what was listed before is there after, unchanged."""
     write_video(tmp_path / "v.mp4", 40)
-    arguments = ["v.mp4", "--no-viewer", "-o"]
+    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", "-o"]
     assert end(start(tmp_path, *arguments, "whole"))[0] == 0
     noise = np.random.default_rng(5)
     for attempt in range(3):
@@ -127,22 +127,26 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 def test_only_the_same_run_goes_on(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "v.mp4", 12)
     write_video(tmp_path / "w.mp4", 12)
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 0, "nothing there yet: from the beginning"
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 2
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 0, (
+        "nothing there yet: from the beginning"
+    )
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
     assert "out is complete" in capfd.readouterr().err
     cut_off(tmp_path / "out", 6)
     before = (tmp_path / "out" / "cameras.json").read_bytes()
     for arguments, what in ((["w.mp4"], "source, options"), (["v.mp4", "--stride", "2"], "options")):
-        assert run(*arguments, "-o", "out", "--no-viewer", "--resume") == 2
+        assert run(*arguments, "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
         assert f"out was made with other {what}: give the same ones" in capfd.readouterr().err
-    assert run("v.mp4", "-o", "out", "--no-viewer") == 2, "without --resume as ever"
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off") == 2, "without --resume as ever"
     assert (tmp_path / "out" / "cameras.json").read_bytes() == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("x")
-    assert run("v.mp4", "-o", "mine", "--no-viewer", "--resume") == 0, "beside other files, as with --overwrite"
+    assert run("v.mp4", "-o", "mine", "--no-viewer", "--mapping", "off", "--resume") == 0, (
+        "beside other files, as with --overwrite"
+    )
     assert (tmp_path / "mine" / "x").read_text() == "x"
     (tmp_path / "out" / "cameras.json").write_text("damaged")
-    assert run("v.mp4", "-o", "out", "--no-viewer", "--resume") == 2
+    assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
     assert depth_path(tmp_path / "out", 3).exists()
 
 
@@ -192,12 +196,12 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     """The sample with the embedded weights, cut in the middle: the seam is small, and so is what follows from it."""
     engine = load_engine(device="cpu")
     info = RunInfo.of(engine, "sample", {})
-    with open_source(str(SAMPLE), stride=2) as source:
+    with open_source(str(SAMPLE), stride=4) as source:
         reconstruct(source, engine, ResultWriter(tmp_path / "whole", info))
     engine.reset()
-    with open_source(str(SAMPLE), stride=2, max_frames=30) as source:
+    with open_source(str(SAMPLE), stride=4, max_frames=16) as source:
         reconstruct(source, engine, ResultWriter(tmp_path / "cut", info))
-    cut_off(tmp_path / "cut", 30)
+    cut_off(tmp_path / "cut", 16)
     unfinished = read_unfinished(tmp_path / "cut")
     assert unfinished is not None
     engine.reset()
@@ -205,13 +209,13 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     assert len(pairs) == engine.preset.stream.scale_frames and all(known.is_keyframe for _, known in pairs)
     seam = engine.resume(pairs)
     assert seam.rotation_deg < 1 and seam.position < 0.03 and seam.depth < 0.1
-    with open_source(str(SAMPLE), stride=2) as source:
-        assert source.resume(unfinished.last.index, unfinished.last.timestamp, 30)
+    with open_source(str(SAMPLE), stride=4) as source:
+        assert source.resume(unfinished.last.index, unfinished.last.timestamp, 16)
         reconstruct(source, engine, ResultWriter(tmp_path / "cut", info, resume=unfinished))
     whole, cut = (trajectory_of(tmp_path / name)[:, 1:4] for name in ("whole", "cut"))
-    assert len(whole) == len(cut) == 60
+    assert len(whole) == len(cut) == 30
     path = np.linalg.norm(np.diff(whole, axis=0), axis=1).sum()
     assert np.linalg.norm(whole - cut, axis=1).max() < 0.05 * path
     steps = [np.linalg.norm(np.diff(p, axis=0), axis=1) for p in (whole, cut)]
-    assert steps[1][29] < 3 * np.median(steps[0]), "no jump at the seam"
-    assert len(list(itertools.islice(read_result(tmp_path / "cut"), 100))) == 60
+    assert steps[1][15] < 3 * np.median(steps[0]), "no jump at the seam"
+    assert len(list(itertools.islice(read_result(tmp_path / "cut"), 100))) == 30
