@@ -74,7 +74,10 @@ def _explained(first: Features, second: Features, asked: Matches, every: Matches
     if len(asked) < max(least, 8):
         return NONE
     a, b = first.uv[asked[:, 0]], second.uv[asked[:, 1]]
-    F, inliers = cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
+    try:
+        F, inliers = cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
+    except cv2.error:  # where no sample gives any model
+        return NONE
     if F is None or inliers is None:
         return NONE
     good = inliers[:, 0] > 0

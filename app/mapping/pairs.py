@@ -16,7 +16,7 @@ from stream_recon.app.mapping.views import View, carried
 from stream_recon.app.transforms import invert_pose
 
 NEIGHBOURS = 4
-COVISIBLE = 4
+COVISIBLE = 8
 MIN_OVERLAP = 0.25
 SPACING = 3
 """Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""

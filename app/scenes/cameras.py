@@ -11,6 +11,8 @@ from stream_recon.app.scenes.draws import Draws, wave
 WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
 _HIGHEST = 0.45  # radians that a camera looks up at most
 _FURTHEST = 5.0  # depths of the scene that a hand-held camera travels at most
+_SHARP_TURNS = (6.0, 20.0)  # degrees a frame
+_USUAL_FIELDS, _NARROW_FIELDS, _WIDE_FIELDS = (34.0, 101.0), (20.0, 34.0), (101.0, 112.0)  # degrees
 
 
 @dataclass
@@ -51,8 +53,11 @@ def _rescale(signal: Tensor, step: Tensor) -> Tensor:
     return signal * (step / change.clamp_min(1e-4))
 
 
-def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tensor, Tensor]:
-    """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each."""
+def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float) -> tuple[Tensor, Tensor]:
+    """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each.
+
+    turning: share of clips whose camera turns by `_SHARP_TURNS`, for itself, between frames.
+    """
     # Few frames are what is left of a video with large gaps between them.
     wide = 2.2 if frames <= 4 else 1.0
     # Rooms are built around their paths: long and fast ones would end up in halls.
@@ -62,6 +67,8 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor) -> tuple[Tenso
     m = modes[:, None]
     share = torch.where(m == PAN, share * 0.03, share)
     turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
+    sharp = draws.uniform(*_SHARP_TURNS, clips, 1) * math.pi / 180
+    turn = torch.where(draws.chance(turning, clips, 1), sharp, turn)
     share = torch.where(m == STATIC, share * 0.002, share)
     turn = torch.where(m == STATIC, turn * 0.01, turn)
     turn = torch.where((m == DRIVE) | (m == DRONE), turn * 0.35, turn)
@@ -77,13 +84,16 @@ def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
     return draws.log_uniform(0.1, 3.2, clips, 1).clamp_max(100.0 / frames)
 
 
-def draw_path(draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0) -> Path:
+def draw_path(
+    draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0, turning: float = 0.0
+) -> Path:
     """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn; close: how
-    often a hand moves by a few centimetres a frame and looks down on what is before it."""
+    often a hand moves by a few centimetres a frame and looks down on what is before it; turning: how often a camera
+    turns far from frame to frame."""
     clips = depth.shape[0]
     modes = draws.constant(list(weights), torch.int64)[draws.choice(list(weights.values()), clips)]
     m = modes[:, None]
-    share, turn = _speeds(draws, clips, frames, modes)
+    share, turn = _speeds(draws, clips, frames, modes, turning)
     down = draws.chance(close, clips, 1)
     share = torch.where(down, share * draws.log_uniform(0.2, 0.7, clips, 1), share)
     step = torch.where(m == DRIVE, _speed_of_cars(draws, clips, frames), share * depth[:, None])
@@ -167,14 +177,20 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
     return Path(position, yaw, pitch, roll, path.step)
 
 
-def draw_focal(draws: Draws, clips: int, height: int, width: int) -> Tensor:
-    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side.
+def draw_focal(draws: Draws, clips: int, height: int, width: int, extreme: float = 0.0) -> Tensor:
+    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side, of a share of clips 20 to 34
+    (zoomed in) or 101 to 112.
 
     Hardly anything favours the middle: who guesses there is wrong. Pixels are square within 2 %, which is what
     fitting videos to patch grids bends them by; a few clips are bent by more.
     """
     usual = draws.normal(clips, deviation=13.0) + 66.0
-    field = torch.where(draws.chance(0.2, clips), usual, draws.uniform(34.0, 101.0, clips)).clamp(34.0, 101.0)
+    even = draws.uniform(*_USUAL_FIELDS, clips)
+    field = torch.where(draws.chance(0.2, clips), usual, even).clamp(*_USUAL_FIELDS)
+    rare = torch.where(
+        draws.chance(0.6, clips), draws.uniform(*_NARROW_FIELDS, clips), draws.uniform(*_WIDE_FIELDS, clips)
+    )
+    field = torch.where(draws.chance(extreme, clips), rare, field)
     focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
     limit = torch.where(draws.chance(0.08, clips), 0.05, 0.02)
     squeeze = limit * draws.uniform(-1.0, 1.0, clips) * draws.chance(0.7, clips)

@@ -48,10 +48,11 @@ class Tone:
 
 class Degradations:
     """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all, and borders to
-    some."""
+    some. plain: share of clips whose defects are small, as in most videos."""
 
-    def __init__(self, draws: Draws, compile: bool) -> None:
+    def __init__(self, draws: Draws, compile: bool, plain: float = 0.0) -> None:
         self._draws = draws
+        self._plain = plain
         # JPEG is left as it is: compiling it takes most of a minute for each size of images.
         self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=False) if compile else apply_tone
 
@@ -59,28 +60,33 @@ class Degradations:
         """Degraded images [B, S, 3, H, W] of clean ones."""
         clips, frames, _, height, width = images.shape
         images = images.clone()
+        plain = self._draws.chance(self._plain, clips)
         some = slice(0, None, 2)
-        lens = draw_lens(self._draws, images[some].shape[0])
+        lens = draw_lens(self._draws, plain[some])
         images[some] = apply_lens(images[some], depth[some], poses[some], intrinsics[some], lens)
-        tone = draw_tone(self._draws, images.mean((1, 2, 3, 4)), frames)
+        tone = draw_tone(self._draws, images.mean((1, 2, 3, 4)), frames, plain)
         flat = images.view(clips * frames, 3, height, width)
         noise = self._draws.normal(*flat.shape)
         images = self._tone(flat, tone, noise).view(images.shape)
         images = images * draw_borders(self._draws, clips, height, width)[:, None, None]
         some = slice(0, None, 3)
         part = images[some]
-        quality = self._draws.uniform(15.0, 95.0, part.shape[0]).repeat_interleave(frames)
+        quality = self._draws.uniform(15.0, 95.0, part.shape[0])
+        # Where a video is made smaller for the network, its blocks are too.
+        quality = torch.where(plain[some], 70 + 0.25 * quality, quality)
         flat = part.reshape(-1, 3, height, width)
-        images[some] = apply_jpeg(flat, quality, self._draws.constant(LUMA)).view(part.shape)
+        images[some] = apply_jpeg(flat, quality.repeat_interleave(frames), self._draws.constant(LUMA)).view(part.shape)
         return images
 
 
-def draw_lens(draws: Draws, clips: int) -> Lens:
-    """A lens for each clip; many have no distortion, no fall-off of light, or neither."""
+def draw_lens(draws: Draws, plain: Tensor) -> Lens:
+    """A lens for each clip; many have no distortion, no rolling shutter, or no blur. Exposures of ``plain`` ones
+    (bool [B]) are short."""
+    clips = plain.shape[0]
     return Lens(
         draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),
         draws.uniform(-0.35, 0.35, clips) * draws.chance(0.4, clips),
-        draws.uniform(0.1, 0.7, clips) * draws.chance(0.6, clips),
+        draws.uniform(0.1, 0.7, clips) * draws.chance(0.6, clips) * torch.where(plain, 0.4, 1.0),
     )
 
 
@@ -134,14 +140,20 @@ def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
     return flow.clamp(-0.1 * width, 0.1 * width)
 
 
-def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
-    """Tone of frames, from the mean brightness of clips [B]."""
+def draw_tone(draws: Draws, brightness: Tensor, frames: int, plain: Tensor) -> Tone:
+    """Tone of frames, from the mean brightness of clips [B]; that of ``plain`` ones (bool [B]) is within what videos
+    show that a camera has exposed, and that were made smaller for the network."""
     clips = brightness.shape[0]
+
+    def either(usual: Tensor, any_strength: Tensor) -> Tensor:
+        return torch.where(plain.view(-1, *[1] * (any_strength.dim() - 1)), usual, any_strength)
+
     # Automatic exposure mostly succeeds. Some are overexposed: light walls then lose their texture, and must not be
     # taken for sky.
     target = (0.45 + draws.normal(clips, deviation=0.08)).clamp(0.25, 0.62)
     target = torch.where(draws.chance(0.2, clips), draws.uniform(0.15, 0.58, clips), target)
     target = torch.where(draws.chance(0.12, clips), draws.uniform(0.58, 0.8, clips), target)
+    target = either((0.45 + draws.normal(clips, deviation=0.06)).clamp(0.32, 0.56), target)
     drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
     flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
     exposure = (target / brightness.clamp_min(0.04)).clamp(0.3, 5.0)[:, None] * (drift + flicker).exp()
@@ -155,17 +167,21 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int) -> Tone:
     # Out of focus, as it was, or sharpened, as many cameras do: how fine an image is says nothing of its field of view.
     detail = torch.where(draws.chance(0.45, clips), draws.uniform(1.0, 2.6, clips), draws.uniform(0.0, 0.9, clips))
     detail = torch.where(draws.chance(0.2, clips), 1.0, detail)
+    detail = either(draws.uniform(0.7, 1.7, clips), detail)
+    noise, shot = draws.log_uniform(0.0007, 0.018, clips), draws.log_uniform(0.0007, 0.03, clips)
     return Tone(
         gain=(exposure[..., None] * white).reshape(-1, 3),
-        saturation=per_frame(torch.where(grey, 0.0, draws.uniform(0.35, 1.6, clips))),
-        contrast=per_frame(draws.uniform(0.8, 1.55, clips)),
-        gamma=per_frame(draws.log_uniform(0.65, 1.5, clips)),
+        saturation=per_frame(
+            torch.where(grey, 0.0, either(draws.uniform(0.2, 0.9, clips), draws.uniform(0.35, 1.6, clips)))
+        ),
+        contrast=per_frame(either(draws.uniform(0.85, 1.25, clips), draws.uniform(0.8, 1.55, clips))),
+        gamma=per_frame(either(draws.log_uniform(0.8, 1.25, clips), draws.log_uniform(0.65, 1.5, clips))),
         lift=per_frame(draws.uniform(0.0, 0.14, clips) * draws.chance(0.6, clips)),
         vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
         blur=per_frame(draws.uniform(0.4, 1.2, clips)),
         detail=per_frame(detail),
-        noise=per_frame(draws.log_uniform(0.0007, 0.018, clips)),
-        shot=per_frame(draws.log_uniform(0.0007, 0.03, clips)),
+        noise=per_frame(either(0.3 * noise, noise)),
+        shot=per_frame(either(0.3 * shot, shot)),
     )
 
 

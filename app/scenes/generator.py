@@ -31,6 +31,18 @@ _TEMPLATES = (
 _AHEAD = 12  # batches built at once on a GPU
 
 
+@dataclass(frozen=True)
+class SceneShares:
+    """Shares of clips, each drawn for itself."""
+
+    plain: float = 0.55
+    """Seen by a camera as most are: properly exposed, sharp, little noise. The others have defects of any strength."""
+    turning: float = 0.15
+    """Turn by 6 to 20 degrees from frame to frame."""
+    extreme: float = 0.1
+    """Seen through a lens of 20 to 34 or of 101 to 112 degrees."""
+
+
 @dataclass
 class ClipBatch:
     """Clips with their truth. images float [B, S, 3, H, W] in 0..1; depth float32 [B, S, H, W] in metres along the
@@ -50,7 +62,7 @@ class SceneGenerator:
 
     The same seed and calls give the same clips on the same device. tiles: the file of scripts/make_tiles; without
     it textures are procedural alone. compile: fuse shading and degradations with torch.compile. degrade: make the
-    clean renderings look like a camera's.
+    clean renderings look like a camera's. shares: how often what occurs.
     """
 
     def __init__(
@@ -60,11 +72,13 @@ class SceneGenerator:
         tiles: Path | None = None,
         compile: bool = False,
         degrade: bool = True,
+        shares: SceneShares = SceneShares(),
     ) -> None:
+        self.shares = shares
         self.draws = Draws(torch.device(device), seed)
         self.catalogue = Catalogue(_TEMPLATES, self.draws)
         self.renderer = Renderer(self.draws, tiles, compile)
-        self._degradations = Degradations(self.draws, compile) if degrade else None
+        self._degradations = Degradations(self.draws, compile, shares.plain) if degrade else None
         self._clips = 0
         self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
@@ -72,7 +86,7 @@ class SceneGenerator:
     def render(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
         """New clips of new scenes, sorted by kind. Works on the device without waiting for it."""
         world, poses, kinds = self._next_world(clips, frames)
-        focal = draw_focal(self.draws, clips, height, width)
+        focal = draw_focal(self.draws, clips, height, width, self.shares.extreme)
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
@@ -112,18 +126,18 @@ class SceneGenerator:
 
     def draw_layouts(self, kinds: list[int], frames: int) -> list[Layout]:
         """Layouts of clips, in order of kind."""
-        layouts = []
+        layouts, turning = [], self.shares.turning
         rooms, outdoors, cluttered = (kinds.count(kind) for kind in (ROOM, OUTDOOR, CLUTTERED))
         if rooms:
-            layouts.append(draw_rooms(self.draws, self.catalogue, rooms, frames))
+            layouts.append(draw_rooms(self.draws, self.catalogue, rooms, frames, turning))
         # About a fifth of the outdoor clips is seen from above; the counter rounds differently from call to call.
         flying = (outdoors * 2 + self._clips % 10) // 10
         if outdoors - flying:
-            layouts.append(draw_outdoors(self.draws, self.catalogue, outdoors - flying, frames, False))
+            layouts.append(draw_outdoors(self.draws, self.catalogue, outdoors - flying, frames, False, turning))
         if flying:
-            layouts.append(draw_outdoors(self.draws, self.catalogue, flying, frames, True))
+            layouts.append(draw_outdoors(self.draws, self.catalogue, flying, frames, True, turning))
         if cluttered:
-            layouts.append(draw_clutter(self.draws, self.catalogue, cluttered, frames))
+            layouts.append(draw_clutter(self.draws, self.catalogue, cluttered, frames, turning))
         return layouts
 
     def build(self, layouts: list[Layout]) -> tuple[World, Tensor]:

@@ -21,10 +21,10 @@ _FINISHES = (("wild", "wallpaper", "brick", "paint"),) * 6
 _NUMBER = 44
 
 
-def draw_clutter(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> Layout:
+def draw_clutter(draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0) -> Layout:
     """Layouts of floating objects around camera paths, in half of the clips inside a large box."""
     depth = draws.uniform(2.0, 4.5, clips)
-    path = draw_path(draws, _MODES, frames, depth)
+    path = draw_path(draws, _MODES, frames, depth, turning=turning)
     frame = draws.integer(frames, clips, _NUMBER)
     front = draws.chance(0.75, clips, _NUMBER)
     yaw = torch.where(

@@ -156,12 +156,14 @@ def _winter_light(draws: Draws, lights: Tensor, snow: Tensor) -> None:
     lights[:, sky : sky + 6] = torch.where(dull, pale, lights[:, sky : sky + 6])
 
 
-def draw_outdoors(draws: Draws, catalogue: Catalogue, clips: int, frames: int, flying: bool) -> Layout:
+def draw_outdoors(
+    draws: Draws, catalogue: Catalogue, clips: int, frames: int, flying: bool, turning: float = 0.0
+) -> Layout:
     """Layouts of streets and land around camera paths; flying: cameras of a drone."""
     depth = draws.log_uniform(4.0, 18.0, clips)
     if flying:
         depth = draws.log_uniform(12.0, 45.0, clips)
-    path = draw_path(draws, {DRONE: 1.0} if flying else _MODES, frames, depth)
+    path = draw_path(draws, {DRONE: 1.0} if flying else _MODES, frames, depth, turning=turning)
     span = path.position[..., :2]
     path.position = torch.cat([span - span.mean(1, keepdim=True), path.position[..., 2:]], -1)
     streets, _ = _street(draws, catalogue, path, clips)

@@ -195,10 +195,10 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     return row
 
 
-def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int) -> Layout:
+def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0) -> Layout:
     """Layouts of furnished rooms around camera paths of their own."""
     depth = draws.uniform(2.0, 4.0, clips)
-    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth, close=_CLOSE))
+    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth, _CLOSE, turning))
 
 
 def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:

@@ -16,6 +16,7 @@ from stream_recon.models.weights import check_tensors, read_tensors
 
 WEIGHTS_FILE = "model.safetensors"
 AUXILIARY_FILE = "auxiliary.safetensors"
+LATEST_FILE = "latest.safetensors"
 PART_BYTES = 15 * 1024 * 1024
 
 
@@ -44,8 +45,11 @@ class Saved:
     sha256: str
 
 
-def save_weights(folder: Path, weights: Mapping[str, Tensor], auxiliary: Mapping[str, Tensor]) -> Saved:
-    """Write the network's weights, whole and in parts, and the auxiliary head's.
+def save_weights(
+    folder: Path, weights: Mapping[str, Tensor], auxiliary: Mapping[str, Tensor], latest: Mapping[str, Tensor]
+) -> Saved:
+    """Write the network's weights, whole and in parts, the auxiliary head's, and those of both as the optimiser left
+    them, which are not for use but to go on from.
 
     ``model-00.part``, ``model-01.part`` .. are slices of ``model.safetensors``, one after another.
     """
@@ -56,6 +60,7 @@ def save_weights(folder: Path, weights: Mapping[str, Tensor], auxiliary: Mapping
     for number, part in enumerate(parts):
         replace_file(part_path(folder, number), part)
     replace_file(folder / AUXILIARY_FILE, serialise(auxiliary))
+    replace_file(folder / LATEST_FILE, serialise(latest))
     return Saved(len(parts), len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -90,6 +95,29 @@ def load_into(module: nn.Module, path: Path) -> None:
     Raises:
         WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
     """
+    fill(module.state_dict(), path)
+
+
+@torch.no_grad()
+def fill(targets: Mapping[str, Tensor], path: Path) -> None:
+    """Copy the tensors of a file into those of the same names.
+
+    Raises:
+        WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
+    """
     tensors = read_tensors(path)
-    check_tensors(module.state_dict(), tensors, str(path))
-    module.load_state_dict({name: t.float() for name, t in tensors.items()})
+    check_tensors(targets, tensors, str(path))
+    for name, target in targets.items():
+        target.copy_(tensors[name])
+
+
+def steps_so_far(folder: Path) -> int:
+    """Steps that led to the last save in a folder, those of the runs that it went on from included.
+
+    Raises:
+        WeightsError: the folder's metrics file is missing, or notes no save.
+    """
+    saved = last_event(folder, "saved")
+    if saved is None:
+        raise WeightsError(f"no save is noted in {folder / METRICS_FILE}: a run goes on from a whole folder")
+    return int(saved.get("all_steps", saved["step"]))

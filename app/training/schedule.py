@@ -152,19 +152,28 @@ def draw_dense_frames(rng: np.random.Generator, frames: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RateConfig:
-    """Warm-up, plateau, half a cosine."""
+    """Warm-up, plateau, half a cosine within one run; or a slow fall over the steps of many runs.
+
+    The cosine ends low, and a run that goes on from there would lose by its return to the peak what the one before had
+    won. So long training falls slowly instead, and leaves it to the averaged weights to be calm.
+    """
 
     peak: float = 1e-3
     warmup_steps: int = 200
     hold_until: float = 0.25
     """Progress up to which the rate stays at its peak."""
     final: float = 0.02
-    """Share of the peak at the end."""
+    """Share of the peak at the end, or below which a slow fall does not go."""
+    slow_steps: int | None = None
+    """None: a cosine. Else the rate falls as 1 / sqrt(1 + steps of all runs / slow_steps), whatever the progress."""
 
 
-def learning_rate(config: RateConfig, step: int, progress: float) -> float:
-    """The rate of ``step`` (from 0) at ``progress`` in [0, 1]."""
+def learning_rate(config: RateConfig, step: int, progress: float, earlier_steps: int = 0) -> float:
+    """The rate of ``step`` (from 0) of a run at ``progress`` in [0, 1], after ``earlier_steps`` of the runs before."""
     warmup = min(1.0, (step + 1) / config.warmup_steps)
+    if config.slow_steps is not None:
+        fall = math.sqrt(1 + (earlier_steps + step) / config.slow_steps)
+        return config.peak * warmup * max(config.final, 1 / fall)
     past = min(1.0, max(0.0, (progress - config.hold_until) / (1 - config.hold_until)))
     cosine = (1 + math.cos(math.pi * past)) / 2
     return config.peak * warmup * (config.final + (1 - config.final) * cosine)

@@ -11,8 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes import SceneGenerator
-from stream_recon.app.training.checkpoint import save_weights
+from stream_recon.app.scenes import SceneGenerator, SceneShares
+from stream_recon.app.training.checkpoint import (
+    AUXILIARY_FILE,
+    LATEST_FILE,
+    WEIGHTS_FILE,
+    fill,
+    save_weights,
+    steps_so_far,
+)
 from stream_recon.app.training.clips import GROUP_STEPS, ClipSupply
 from stream_recon.app.training.clock import LAG, PartTimer, SharedClock
 from stream_recon.app.training.distributed import Workers
@@ -55,6 +62,8 @@ class TrainingConfig:
     compile: bool = False
     tiles: Path | None = None
     """Photo tiles for the scenes' textures."""
+    shares: SceneShares = field(default_factory=SceneShares)
+    """Of what is trained on; validation keeps to its own."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rate: RateConfig = field(default_factory=RateConfig)
     losses: LossWeights = field(default_factory=LossWeights)
@@ -87,14 +96,29 @@ class Trainer:
         self._rng = np.random.default_rng(own.spawn(1)[0])
         # Scene seeds lie above 2**32, clear of those of validation.
         scene_seed = 2**32 + int(own.generate_state(1)[0])
-        generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile)
+        generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile, shares=config.shares)
         self.clips = ClipSupply(generator, self._patch, workers.device)
+        self._earlier_steps = 0
         self._ready_at = 0.0
         self.timer = PartTimer(workers.device)
         self._validator: Validator | None = None
         if config.compile:
             prepare_compiler()
             model.network.compile_for_training()
+
+    def go_on_from(self, folder: Path) -> None:
+        """Take up an earlier run: its weights as its last step left them, its average and its number of steps.
+
+        The optimiser's moments begin anew: they forget within some twenty steps, and warming up takes longer.
+
+        Raises:
+            WeightsError: a file is missing or does not fit.
+        """
+        named = self.parameters.named
+        fill(named(self.model, self.parameters.values), folder / LATEST_FILE)
+        fill(named(self.model.network, self.average.values), folder / WEIGHTS_FILE)
+        fill(named(self.model.auxiliary, self.average.values), folder / AUXILIARY_FILE)
+        self._earlier_steps = steps_so_far(folder)
 
     def run(self) -> dict[str, Any]:
         """Train until the time or the steps are used up; the closing summary (on all workers)."""
@@ -120,7 +144,7 @@ class Trainer:
                 # Drawn a group ahead, so that its clips can be rendered meanwhile.
                 plan, following = following, self.schedule.draw(progress)
                 self.clips.begin(plan, following)
-            rate = learning_rate(config.rate, step, progress)
+            rate = learning_rate(config.rate, step, progress, self._earlier_steps)
             losses, norm = self.step(plan, rate, step)
             line = report.add(plan, losses, norm)
             if metrics is not None and line is not None:
@@ -150,7 +174,7 @@ class Trainer:
         self.workers.average_(self.parameters.collect_gradient())
         self.timer.mark("exchange")
         norm = self._optimizer.step(rate)
-        self.average.update(step)
+        self.average.update(self._earlier_steps + step)
         self.timer.mark("optimizer")
         return losses, norm
 
@@ -181,9 +205,13 @@ class Trainer:
         return min(1.0, max(by_steps, by_time, 0.0))
 
     def _compile_shapes(self) -> None:
-        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk."""
+        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk.
+
+        So do runs beside this one: those of even seeds begin at one end, those of odd ones at the other.
+        """
         begin = time.monotonic()
         shapes, rank, count = self.config.schedule.shapes(), self.workers.rank, self.workers.count
+        shapes = shapes[:: -1 if self.config.seed % 2 else 1]
         for turn in range(count):
             for shape in shapes[(rank + turn) % count :: count]:
                 self.forward_backward(self.schedule.plan(shape))
@@ -196,7 +224,10 @@ class Trainer:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
 
     def _validate(self, metrics: MetricsFile | None, step: int) -> dict[str, Any]:
-        """Figures of the averaged weights; {} where there is no validation. To be called by all workers."""
+        """Figures of the averaged weights; {} where there is no validation. To be called by all workers.
+
+        Those of the weights as they are go to the metrics beside them: they say what averaging does.
+        """
         if self.config.validate_clips == 0:
             return {}
         begin = time.monotonic()
@@ -214,8 +245,11 @@ class Trainer:
         sheet = self._folder / "sheet.png" if self.workers.leads else None
         with self.average.in_use():
             figures = self._validator.measure(self._flex, sheet)
+        latest = self._validator.measure_usual(self._flex)
         if metrics is not None:
-            metrics.write("validation", step=step, took=time.monotonic() - begin, figures=figures)
+            took = time.monotonic() - begin
+            metrics.write("validation", step=step, took=took, figures=figures, latest=latest)
+            logger.info("validation at step %d  not averaged  %s", step, readable(latest["all"]))
             for kind, values in figures.items():
                 logger.info("validation at step %d  %s  %s", step, kind, readable(values))
         return figures
@@ -227,8 +261,10 @@ class Trainer:
             self._folder,
             self.parameters.named(self.model.network, self.average.values),
             self.parameters.named(self.model.auxiliary, self.average.values),
+            self.parameters.named(self.model, self.parameters.values),
         )
-        metrics.write("saved", step=step, **dataclasses.asdict(saved))
+        all_steps = self._earlier_steps + step
+        metrics.write("saved", step=step, all_steps=all_steps, **dataclasses.asdict(saved))
 
     def _description(self) -> dict[str, Any]:
         device = self.workers.device
@@ -242,6 +278,10 @@ class Trainer:
             "minutes": self.config.minutes,
             "seed": self.config.seed,
             "learning_rate_peak": self.config.rate.peak,
+            "slow_steps": self.config.rate.slow_steps,
+            "earlier_steps": self._earlier_steps,
+            "average_decay": self.config.average_decay,
+            "shares": dataclasses.asdict(self.config.shares),
             "frames_per_step": self.config.schedule.frames_per_step * self.workers.count,
         }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
-from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.scenes import ClipBatch, SceneGenerator, SceneShares
 from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.models.pose import quaternion_to_matrix
 
@@ -57,6 +57,7 @@ class HeldOutClips:
         batches: numbers of the batches that this worker looks at.
         height, width: image size in pixels.
         compile_scenes: render as training does.
+        shares: what the clips show.
     """
 
     def __init__(
@@ -70,11 +71,12 @@ class HeldOutClips:
         device: torch.device,
         tiles: Path | None,
         compile_scenes: bool,
+        shares: SceneShares,
     ) -> None:
         self._device = device
         self._batches = []
         for number in batches:
-            generator = SceneGenerator(device, VALIDATION_SEED + number, tiles, compile_scenes)
+            generator = SceneGenerator(device, VALIDATION_SEED + number, tiles, compile_scenes, shares=shares)
             self._batches.append(_moved(generator.render(clips, frames, height, width), torch.device("cpu")))
 
     def __iter__(self) -> Iterator[ClipBatch]:

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from stream_recon.app.scenes import SceneShares
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.model import TrainingModel
 from stream_recon.app.training.schedule import ClipShape, Schedule
@@ -16,6 +19,10 @@ from stream_recon.app.training.validation import (
 )
 
 FRAMES, ROWS, COLUMNS = 16, 12, 16
+HARD = {"turning": SceneShares(turning=1.0), "extreme": SceneShares(extreme=1.0)}
+"""What is rare, in clips of its own, half as many as of the usual ones."""
+APART = 1 << 16
+"""Between the numbers of the sets' batches."""
 
 
 class Validator:
@@ -41,24 +48,43 @@ class Validator:
         frames = min(FRAMES, schedule.config.frames_per_step)
         self._plan = schedule.plan(ClipShape(frames, ROWS, COLUMNS))
         rounds = max(1, round(clips / (self._plan.clips * workers.count)))
-        self._held_out = HeldOutClips(
-            batches=list(range(workers.rank, rounds * workers.count, workers.count)),
-            clips=self._plan.clips,
-            frames=frames,
-            height=ROWS * patch,
-            width=COLUMNS * patch,
-            device=workers.device,
-            tiles=tiles,
-            compile_scenes=compile_scenes,
-        )
+
+        def held_out(first: int, rounds: int, shares: SceneShares) -> HeldOutClips:
+            return HeldOutClips(
+                batches=list(range(first + workers.rank, first + rounds * workers.count, workers.count)),
+                clips=self._plan.clips,
+                frames=frames,
+                height=ROWS * patch,
+                width=COLUMNS * patch,
+                device=workers.device,
+                tiles=tiles,
+                compile_scenes=compile_scenes,
+                shares=shares,
+            )
+
+        self._usual = held_out(0, rounds, SceneShares())
+        self._hard = {
+            name: held_out((number + 1) * APART, max(1, rounds // 2), shares)
+            for number, (name, shares) in enumerate(HARD.items())
+        }
 
     def measure(self, flex: bool, sheet: Path | None = None) -> dict[str, dict[str, float]]:
-        """Figures over all workers' clips, see `summarise`; a contact sheet of the first batch goes to ``sheet``."""
+        """Figures over all workers' clips, see `summarise`, and those of each set of `HARD` under its name; a contact
+        sheet of the first batch goes to ``sheet``."""
+        figures = self.measure_usual(flex, sheet)
+        return figures | {name: summarise(self._rows(clips, flex, None))["all"] for name, clips in self._hard.items()}
+
+    def measure_usual(self, flex: bool, sheet: Path | None = None) -> dict[str, dict[str, float]]:
+        """`measure` without the hard sets."""
+        return summarise(self._rows(self._usual, flex, sheet))
+
+    def _rows(self, clips: HeldOutClips, flex: bool, sheet: Path | None) -> NDArray[np.float64]:
+        """`clip_errors` of all workers' clips."""
         device = self._workers.device
         frames = self._plan.shape.frames
         times = torch.arange(frames, device=device).expand(self._plan.clips, frames)
         rows = []
-        for batch in self._held_out:
+        for batch in clips:
             # Gradients stay on: without them every block would be compiled a second time.
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 output = self._model(batch.images, self._plan.visibility, times, flex=flex)
@@ -70,4 +96,5 @@ class Validator:
                 contact_sheet(sheet, batch, prediction)
                 sheet = None
         own = torch.cat(rows).float().to(device)
-        return summarise(self._workers.gather(own).double().cpu().numpy())
+        gathered: NDArray[np.float64] = self._workers.gather(own).double().cpu().numpy()
+        return gathered

@@ -257,6 +257,7 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
             "frames": 48,
             "json_path": Path("r.json"),
             "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
+            "mapping": "full",
         },
     ]
 
@@ -283,3 +284,16 @@ def test_run_json_is_plain_json(run: Run, tmp_path: Path) -> None:
     assert run("a.mp4", "-o", "out", "--no-viewer") == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert record["interrupted"] is False and record["attention"] == "sdpa" and record["cache"] == "full"
+
+
+def test_refine_and_mapping(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "walk", [f"{n}.png" for n in range(4)])
+    assert run("walk", "--no-viewer", "--mapping", "off", "-o", "off") == 0
+    assert "mapping" not in read_result(tmp_path / "off").run
+    assert run("walk", "--no-viewer", "-o", "full") == 0
+    assert "mapping" in read_result(tmp_path / "full").run
+    assert run("refine", "off") == 0
+    assert "mapping" in read_result(tmp_path / "off").run
+    capfd.readouterr()
+    assert run("refine", "walk") == 2
+    assert "is not a result" in error_line(capfd)

@@ -13,6 +13,7 @@ from stream_recon.app.scenes.degrade import (
     apply_lens,
     apply_tone,
     draw_borders,
+    draw_tone,
     pixel_velocity,
 )
 from stream_recon.app.scenes.draws import Draws
@@ -71,6 +72,18 @@ def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -
         assert (steps[0] > steps[1]) == (value > 1)
     if name == "saturation":
         assert (result.amax(1) - result.amin(1)).max() <= 1 / 255 + 1e-6
+
+
+def test_plain_clips_have_smaller_defects_than_others() -> None:
+    clips, frames = 300, 2
+    brightness = torch.full((clips,), 0.4)
+    plain = torch.arange(clips) % 2 == 0
+    tone = draw_tone(Draws(torch.device("cpu"), 0), brightness, frames, plain)
+    of_plain = plain.repeat_interleave(frames)
+    for name in ("noise", "shot", "contrast", "gamma", "detail", "gain", "saturation"):
+        value = getattr(tone, name).view(clips * frames, -1).mean(1)
+        assert value[of_plain].std() < 0.75 * value[~of_plain].std(), name
+    assert tone.noise[of_plain].median() < 0.5 * tone.noise[~of_plain].median()
 
 
 def test_a_wider_blur_leaves_less_detail(frames: Tensor) -> None:

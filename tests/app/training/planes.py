@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.scenes import ClipBatch, SceneShares
 from stream_recon.models.pose import quaternion_to_matrix
 
 
@@ -50,7 +50,14 @@ def texture(points: torch.Tensor, frequency: torch.Tensor) -> torch.Tensor:
 class PlaneScenes:
     """Stands where `SceneGenerator` does, and is quick on a CPU."""
 
-    def __init__(self, device: torch.device, seed: int, tiles: Path | None = None, compile: bool = False) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        seed: int,
+        tiles: Path | None = None,
+        compile: bool = False,
+        shares: SceneShares | None = None,
+    ) -> None:
         self.seed = seed
         self.calls = 0
 

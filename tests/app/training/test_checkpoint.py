@@ -22,7 +22,7 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
 def save(folder: Path, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     model = build_model(TINY_NETWORK)
-    saved = save_weights(folder, tensors(model.network), tensors(model.auxiliary))
+    saved = save_weights(folder, tensors(model.network), tensors(model.auxiliary), tensors(model))
     MetricsFile(folder).write("saved", step=1, **dataclasses.asdict(saved))
     return model
 

@@ -16,6 +16,8 @@ from stream_recon.app.training.model import TYPICAL_FOV, build_model
 from stream_recon.app.training.profile import profile_steps
 from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
 from stream_recon.app.training.trainer import Trainer, TrainingConfig
+from stream_recon.app.training.validator import HARD
+from stream_recon.configs.errors import WeightsError
 from stream_recon.models.weights import load_network
 from tests.app.training.networks import TINY_NETWORK, tiny_preset
 from tests.app.training.planes import PlaneScenes
@@ -77,7 +79,9 @@ def test_a_run_lowers_the_loss_and_leaves_weights_metrics_and_a_picture(tmp_path
     assert all(torch.isfinite(p).all() for p in network.parameters())
     assert (tmp_path / "sheet.png").stat().st_size > 1000
     figures = events(tmp_path, "validation")[-1]["figures"]
-    assert set(figures) == {"all", "room", "outdoor", "clutter"} and figures["all"]["clips"] == 8
+    assert set(figures) == {"all", "room", "outdoor", "clutter", *HARD} and figures["all"]["clips"] == 8
+    latest = events(tmp_path, "validation")[-1]["latest"]
+    assert latest["all"]["clips"] == 8 and latest["all"]["absrel"] != figures["all"]["absrel"]
     assert summary["validation"]["all"]["absrel"] == pytest.approx(figures["all"]["absrel"], rel=1e-3)
 
 
@@ -98,6 +102,25 @@ def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> N
     make(tmp_path / "fresh", first_step).run()
     continued, fresh = (events(tmp_path / name, "step")[0] for name in ("continued", "fresh"))
     assert continued["loss"] < fresh["loss"] and continued["points"] < 0.7 * fresh["points"]
+
+
+def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
+    slow = RateConfig(peak=1e-3, warmup_steps=2, slow_steps=10)
+    first = make(tmp_path / "a", config(6, rate=slow))
+    first.run()
+    second = make(tmp_path / "b", config(4, rate=slow, seed=1, metrics_steps=4))
+    second.go_on_from(tmp_path / "a")
+    # Apart from what bf16 rounds away.
+    torch.testing.assert_close(second.parameters.values, first.parameters.values, rtol=0.01, atol=1e-6)
+    torch.testing.assert_close(second.average.values, first.average.values, rtol=0.01, atol=1e-6)
+    assert not torch.equal(second.parameters.values, second.average.values)
+    second.run()
+    (line,) = events(tmp_path / "b", "step")
+    assert line["learning_rate"] == pytest.approx(1e-3 / (1 + 9 / 10) ** 0.5, rel=1e-3)
+    assert events(tmp_path / "b", "saved")[-1]["all_steps"] == 10
+    (tmp_path / "b" / "latest.safetensors").unlink()
+    with pytest.raises(WeightsError, match="latest"):
+        first.go_on_from(tmp_path / "b")
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
