@@ -92,7 +92,7 @@ def fed() -> Iterator[tuple[Viewer, Feeder]]:
         feeder.stop()
 
 
-def wait_for(what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def wait_for(what: Callable[[], Any], timeout_s: float = 90.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (value := what()):
         assert time.monotonic() < deadline, "timed out"
