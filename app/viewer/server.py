@@ -117,8 +117,6 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
                 if bad >= BAD_MESSAGES:
                     await self.close(1008, "not a page of this viewer")
 
-    serve = websockets.asyncio.server.serve
-
     def guarded_serve(
         handler: Callable[[Any], Awaitable[None]], *address: Any, process_request: Any, **options: Any
     ) -> Any:
@@ -148,6 +146,8 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
         return serve(handle, *address, process_request=process, **options)
 
     with SERVE_LOCK:
+        # Not before: it might be another thread's guarded one, which would then be put back for good.
+        serve = websockets.asyncio.server.serve
         websockets.asyncio.server.serve = guarded_serve  # type: ignore[assignment,misc]
         try:
             yield

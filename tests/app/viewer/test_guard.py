@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import viser
+import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -241,11 +242,13 @@ def test_loopback(host: str, expected: bool) -> None:
 
 def test_two_viewers_may_start_at_the_same_time() -> None:
     servers: list[Any] = []
+    serve = websockets.asyncio.server.serve
     threads = [threading.Thread(target=lambda: servers.append(start_server("127.0.0.1", 0))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert websockets.asyncio.server.serve is serve, "viser's own way is put back"
     for server in servers:
         assert get(server.get_port(), Host="evil.example").status == 403
         stop_server(server)
