@@ -4,7 +4,6 @@ A scene is reconstructed in a working folder of its own under ``OUT/.work`` and 
 A worker that is killed, or cut off and replaced, therefore never leaves anything that could be taken for a result.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.digests import file_digest
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME
 from stream_recon.app.output.cloud import POINTS_NAME
@@ -22,7 +22,6 @@ from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_fi
 from stream_recon.app.output.lock import LOCK_NAME
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
 from stream_recon.configs.errors import OutputError
-from stream_recon.models.embedded import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 SIGNS = (MANIFEST_NAME, RUN_NAME)
@@ -32,7 +31,7 @@ OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
 HASH_THREADS = 8
 
 Mark = tuple[int, str]
-"""Of a file: its size in bytes and its hash, see `mark_of`."""
+"""Of a file: its size in bytes and its digest, see `file_digest`."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,14 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
         if not path.is_file():
             return Check(None, "not there" if not folder.exists() else "unfinished")
         sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
-        return check_content(path.read_bytes(), key, sizes, lambda name: file_sha256(folder / name))
+        return check_content(path.read_bytes(), key, sizes, lambda name, known: file_digest(folder / name, known))
 
 
 def check_content(
-    manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str], str]
+    manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str, str], str]
 ) -> Check:
-    """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each."""
+    """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each in the way of
+    the one recorded."""
     try:
         content = parse_json(manifest)
         recorded, result = content["key"], content["result"]
@@ -76,7 +76,8 @@ def check_content(
             return Check(None, f"{name} is missing or changed")
     # Side by side: of small files far away, the waiting takes longer than the reading.
     with ThreadPoolExecutor(HASH_THREADS, "check") as pool:
-        for (name, (_, wanted)), found in zip(expected.items(), pool.map(digest, expected), strict=True):
+        known = [mark for _, mark in expected.values()]
+        for name, wanted, found in zip(expected, known, pool.map(digest, expected, known), strict=True):
             if found != wanted:
                 pool.shutdown(cancel_futures=True)
                 return Check(None, f"{name} is missing or changed")
@@ -116,7 +117,7 @@ def manifest_of(
     with output_errors(work):
         unknown = [name for name in file_names(work) if name not in known]
         with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-            marks = pool.map(lambda name: ((work / name).stat().st_size, file_sha256(work / name)), unknown)
+            marks = pool.map(lambda name: ((work / name).stat().st_size, file_digest(work / name)), unknown)
             files = {**dict(zip(unknown, marks, strict=True)), **known}
     manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
     return (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
@@ -222,8 +223,3 @@ def _own_files(folder: Path) -> Iterator[Path]:
     yield folder / LOCK_NAME
     yield folder / (RUN_NAME + PART_SUFFIX)
     yield folder / RUN_NAME
-
-
-def mark_of(content: bytes | bytearray) -> Mark:
-    """The mark of a file with that content."""
-    return len(content), hashlib.sha256(content).hexdigest()

@@ -1,11 +1,11 @@
 """Files under an address that fsspec understands: ``s3://bucket/folder`` and the like."""
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.digests import stream_digest
 from stream_recon.configs.errors import ConfigError, OutputError, ResourceError, StreamReconError
 
 
@@ -65,13 +65,10 @@ class RemoteFiles:
             except FileNotFoundError:
                 return None
 
-    def sha256(self, name: str) -> str:
-        """Of a file's content, in hexadecimal."""
+    def digest(self, name: str, size: int, known: str) -> str:
+        """Of the content of a file of so many bytes, in the way of a known one; see `file_digest`."""
         with self._errors("read"), self._fs.open(self._path(name), "rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-            return digest.hexdigest()
+            return stream_digest(file, size, known)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file."""

@@ -65,7 +65,11 @@ class RemoteStore:
         sizes = self._files.sizes(name)
         if manifest is None:
             return Check(None, "unfinished" if sizes else "not there")
-        return check_content(manifest, key, sizes, lambda file: self._files.sha256(f"{name}/{file}"))
+
+        def digest(file: str, known: str) -> str:
+            return self._files.digest(f"{name}/{file}", sizes[file], known)
+
+        return check_content(manifest, key, sizes, digest)
 
     def check_target(self, name: str) -> None:
         if self._files.sizes(name) and not any(

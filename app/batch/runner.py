@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene_run import guarded
-from stream_recon.app.batch.stitch import stitch
+from stream_recon.app.batch.stitch import Stitching
+from stream_recon.app.batch.stitchings import Stitchings
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.units import (
     Event,
@@ -68,6 +69,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
                 run.write(interrupted=True)
             raise
         finally:
+            run.close()
             with suppress(OutputError):
                 batch.store.clear_work()
         return run.write(interrupted=stop.requested)
@@ -85,7 +87,7 @@ class _Run:
         self._written = 0.0
         self._units = {unit.name: unit for unit in batch.units(model)}
         self._rows = {name: self._first_row(unit) for name, unit in self._units.items()}
-        self._windows: dict[str, list[Unit]] = {}
+        self._stitchings = Stitchings()
         self._windows_failed: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
@@ -115,10 +117,10 @@ class _Run:
             self._settle(outcome)
         if units:
             self._share_out(units, pool, stop)
-        for name, windows in self._windows.items():
+        for name in self._stitchings.names:
             if stop.requested:
                 return
-            self._join(name, windows, pool, stop)
+            self._join(name, pool, stop)
         for name, row in self._rows.items():
             if row.status == "done":
                 self._store.remove(windows_folder(name))
@@ -139,8 +141,15 @@ class _Run:
         windows = [unit] if self._batch.split == 1 else window_units(unit, self._batch.split)
         if len(windows) == 1:
             return [unit]
-        self._windows[unit.name] = windows
-        return [w for w in windows if self._store.check(w.name, w.key).result is None]
+        self._begin_stitching(unit.name, windows)
+        done = [w.name for w in windows if self._store.check(w.name, w.key).result is not None]
+        for name in done:
+            self._stitchings.take(name, now=False)
+        return [w for w in windows if w.name not in done]
+
+    def _begin_stitching(self, name: str, windows: Sequence[Unit]) -> None:
+        stitching = Stitching(self._units[name], windows, self._store, self._model)
+        self._stitchings.begin(stitching, name, windows)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, UnitProgress):
@@ -158,31 +167,39 @@ class _Run:
         self._listener.progress(sum(self._frames.values()))
 
     def _note_window(self, outcome: Outcome) -> None:
-        name = next(scene for scene, windows in self._windows.items() if outcome.name in [w.name for w in windows])
-        if outcome.status == "disk full":
+        if outcome.status == "done":
+            self._stitchings.take(outcome.name, now=True)
+        elif outcome.status == "disk full":
             self._disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._windows_failed.setdefault(name, f"window {number}: {outcome.reason}")
+            self._windows_failed.setdefault(
+                self._stitchings.scene_of(outcome.name), f"window {number}: {outcome.reason}"
+            )
 
-    def _join(self, name: str, windows: list[Unit], pool: Pool, stop: StopRequest) -> None:
-        outcome = self._joined(name, windows)
+    def _join(self, name: str, pool: Pool, stop: StopRequest) -> None:
+        outcome = self._joined(name)
         if outcome.misplaced:
             logger.warning("%s: %s; reading it through", name, outcome.reason)
             self._store.remove(windows_folder(name))
-            windows = [replace(window, read_through=True) for window in windows]
+            windows = [replace(window, read_through=True) for window in self._stitchings.windows(name)]
+            self._begin_stitching(name, windows)
             self._share_out(windows, pool, stop)
             if stop.requested:
                 return
-            outcome = self._joined(name, windows)
+            outcome = self._joined(name)
         self._settle(outcome)
         self._check_room()
 
-    def _joined(self, name: str, windows: list[Unit]) -> Outcome:
+    def _joined(self, name: str) -> Outcome:
         failed = self._windows_failed.get(name)
         if failed is not None:
             return Outcome(name, "failed", reason=failed)
-        return guarded(name, lambda: stitch(self._units[name], windows, self._store, self._model))
+        return guarded(name, lambda: self._stitchings.finish(name))
+
+    def close(self) -> None:
+        """Let go of what is half stitched."""
+        self._stitchings.close()
 
     def _settle(self, outcome: Outcome) -> None:
         """A scene has come to its end."""

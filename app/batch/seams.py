@@ -4,10 +4,9 @@ Two neighbours share the frames of their overlap. The scale between them is the 
 `geometry.depth_ratio`: the same picture, so no matching is needed. For the rest see `transforms.align_poses`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -55,41 +54,42 @@ class Joined:
     """The way from each window's world to the first one's."""
     seams: tuple[Seam, ...]
 
-    def frames(self) -> Iterator[tuple[int, Camera]]:
-        """Each frame once, in order, with the number of the window that it is taken from.
+    def with_next(self, window: ResultFolder) -> "Joined":
+        """With one more window, aligned to the last one.
+
+        Raises:
+            MisplacedError: they share no frame, or disagree about which is which.
+            InputError: a shared frame without depth.
+            OutputError: a damaged result.
+        """
+        if not self.windows:
+            return Joined((window,), (Similarity.identity(),), ())
+        similarity, seam = _align(self.windows[-1], window, self.transforms[-1].scale)
+        return Joined(
+            (*self.windows, window), (*self.transforms, self.transforms[-1] @ similarity), (*self.seams, seam)
+        )
+
+    def frames_of(self, number: int) -> Iterator[Camera]:
+        """The frames that are taken from a window, in order; of the last one all to its end.
 
         A seam is crossed in the middle of the overlap: there both windows have seen as much as they can.
         """
-        for number, window in enumerate(self.windows):
-            begin = self._crossing(number - 1) if number else -1
-            end = self._crossing(number) if number < len(self.seams) else None
-            for camera in window.cameras:
-                if camera.index >= begin and (end is None or camera.index < end):
-                    yield number, camera
+        begin = self._crossing(number - 1) if number else -1
+        end = self._crossing(number) if number < len(self.seams) else None
+        for camera in self.windows[number].cameras:
+            if camera.index >= begin and (end is None or camera.index < end):
+                yield camera
 
-    def results(self) -> Iterator[FrameResult]:
+    def results_of(self, number: int) -> Iterator[FrameResult]:
         """Their results in the first window's world."""
-        for number, camera in self.frames():
+        for camera in self.frames_of(number):
             yield moved(result_of(self.windows[number].folder, camera), self.transforms[number])
 
     def _crossing(self, seam: int) -> int:
         return (self.seams[seam].first + self.seams[seam].last + 1) // 2
 
 
-def join(windows: Sequence[ResultFolder]) -> Joined:
-    """Align each window to the one before.
-
-    Raises:
-        MisplacedError: two neighbours share no frame, or disagree about which is which.
-        InputError: a shared frame without depth.
-        OutputError: a damaged result.
-    """
-    transforms, seams = [Similarity.identity()], []
-    for before, after in pairwise(windows):
-        similarity, seam = _align(before, after, transforms[-1].scale)
-        transforms.append(transforms[-1] @ similarity)
-        seams.append(seam)
-    return Joined(tuple(windows), tuple(transforms), tuple(seams))
+NOTHING_JOINED = Joined((), (), ())
 
 
 def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Similarity, Seam]:

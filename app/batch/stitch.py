@@ -1,18 +1,18 @@
-"""The windows of a split scene, joined into one ordinary result folder."""
+"""The windows of a split scene, joined into one ordinary result folder while later windows are still under way."""
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from stream_recon.app.batch.scene_run import record_of, refine_scene
-from stream_recon.app.batch.seams import join
-from stream_recon.app.batch.stitched_files import write_files
+from stream_recon.app.batch.seams import NOTHING_JOINED
+from stream_recon.app.batch.stitched_files import StitchedFiles
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Model, Unit, windows_folder
 from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.files import replace_json
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary, run_record
@@ -20,30 +20,54 @@ from stream_recon.app.run.process_memory import peak_host_memory_mb
 from stream_recon.configs.errors import InputError
 
 
-def stitch(unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> dict[str, Any]:
-    """Join the finished ``windows`` of ``unit``, measure the whole, publish it, and remove the windows.
+class Stitching:
+    """Takes the windows of one scene as they are finished, in any order, and joins each once all before it are there.
 
-    Gives what the manifest records; ``seams`` says how well the windows fit, ``window_seconds`` and
-    ``stitch_seconds`` how long each of them and the joining took.
-
-    Raises:
-        StreamReconError: windows that share no frame, damaged results, no room.
+    One thread at a time may use it; which one does not matter. Close it, whatever came of it.
     """
-    begun = time.monotonic()
-    store.check_target(unit.name)
-    truth = unit.scene.truth()
-    gatherer = Gatherer(truth)
-    with ExitStack() as stack:
-        work = stack.enter_context(store.workspace())
-        fetched = [stack.enter_context(store.fetch(window.name)) for window in windows]
-        filled = [folder for folder in fetched if folder is not None]
-        if not filled:
-            raise InputError(f"not one frame of {unit.scene.path} is readable")
-        joined = join([read_result(folder) for folder in filled])
-        seams = [dataclasses.asdict(seam) for seam in joined.seams]
-        runs = [window.run for window in joined.windows]
-        options = {"source": str(unit.scene.path), **unit.key["options"], "windows": len(windows), "seams": seams}
-        first = runs[0]
+
+    def __init__(self, unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> None:
+        self._unit, self._store, self._model = unit, store, model
+        self._count = len(windows)
+        self._waiting = deque(windows)
+        self._finished: set[str] = set()
+        self._seconds = 0.0
+        self._joined = NOTHING_JOINED
+        self._stack = ExitStack()
+
+    def take(self, name: str) -> None:
+        """Join what can be, now that the window of that name is finished.
+
+        Raises:
+            StreamReconError: windows that share no frame, damaged results, no room. It cannot go on after that.
+        """
+        self._finished.add(name)
+        with self._timed():
+            while self._waiting and self._waiting[0].name in self._finished:
+                self._join(self._waiting.popleft())
+
+    def finish(self, last_end: float | None = None) -> dict[str, Any]:
+        """Measure the whole, publish it, and remove the windows, all of which were taken.
+
+        Gives what the manifest records; ``seams`` says how well the windows fit, ``window_seconds`` and
+        ``stitch_seconds`` how long each of them and the joining took, ``stitch_seconds_after`` how much of it came
+        after ``last_end``, when the last window was finished (by `time.monotonic`; None: in an earlier batch).
+
+        Raises:
+            StreamReconError: no frame was readable, damaged results, no room.
+        """
+        assert not self._waiting, "a window is missing"
+        with self._timed():
+            if not self._joined.windows:
+                raise InputError(f"not one frame of {self._unit.scene.path} is readable")
+            self._take_frames(len(self._joined.windows) - 1)
+            self._files.close()
+        seams = [dataclasses.asdict(seam) for seam in self._joined.seams]
+        runs = [window.run for window in self._joined.windows]
+        options = {
+            "source": str(self._unit.scene.path), **self._unit.key["options"], "windows": self._count, "seams": seams
+        }  # fmt: skip
+        first, model = runs[0], self._model
         info = RunInfo(
             first["source"],
             model.preset,
@@ -53,47 +77,78 @@ def stitch(unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> d
             first["precision"],
             model.cache,
         )
-        written = write_files(work, joined, model.preset.points.voxel)
-        cameras = written.cameras
-        if truth is None:
-            for camera in cameras:
-                gatherer.add_pose(camera.index, camera.T_world_camera)
-        else:
-            for result in joined.results():
-                gatherer.add(result)
-        stitching = time.monotonic() - begun
-        summary = _summary(joined.windows, cameras, stitching)
-        if len(filled) < len(windows):
-            warning = f"it ends in window {len(filled)} of {len(windows)}: the others had no readable frame"
-            summary = dataclasses.replace(summary, warnings=(*summary.warnings, warning))
-        replace_json(work / RUN_NAME, run_record(info, summary))
-        if unit.mapping == "full":
+        summary = self._summary()
+        replace_json(self._work / RUN_NAME, run_record(info, summary))
+        if self._unit.mapping == "full":
             # Over the seams, too: windows that drifted apart are one again.
-            refine_scene(unit, work, gatherer)
-        record = record_of(summary, gatherer, summary.seconds, info.device) | {
+            refine_scene(self._unit, self._work, self._gatherer)
+        record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
-            "stitch_seconds": round(stitching, 3),
+            "stitch_seconds": round(self._seconds, 3),
+            "stitch_seconds_after": None if last_end is None else round(time.monotonic() - last_end, 3),
         }
-        store.publish(work, unit.name, unit.key, record, written.marks)
-    store.remove(windows_folder(unit.name))
-    return record
+        self._store.publish(self._work, self._unit.name, self._unit.key, record, self._files.marks)
+        self._stack.close()
+        self._store.remove(windows_folder(self._unit.name))
+        return record
 
+    def close(self) -> None:
+        """Let go of files, and of what was made if it was not published."""
+        self._stack.close()
 
-def _summary(windows: Sequence[ResultFolder], cameras: Sequence[Camera], seconds: float) -> Summary:
-    """Of the whole run; ``seconds`` counts the work on all windows and the stitching, wherever it was done."""
-    runs = [window.run for window in windows]
-    device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
-    return Summary(
-        interrupted=False,
-        frames_read=len(cameras),
-        frames_reconstructed=len(cameras),
-        keyframes=sum(camera.is_keyframe for camera in cameras),
-        # At least: a window that was read through met the damage before it again, so a sum might count it twice.
-        frames_damaged=max(run["frames"]["damaged"] for run in runs),
-        seconds=seconds + sum(run["timings"]["seconds"] for run in runs),
-        peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),
-        peak_device_memory_mb=max(device_peaks, default=None),
-        attention=runs[0]["attention"],
-        warnings=tuple(dict.fromkeys(warning for run in runs for warning in run["warnings"])),
-    )
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._seconds += time.monotonic() - begun
+
+    def _join(self, unit: Unit) -> None:
+        folder = self._stack.enter_context(self._store.fetch(unit.name))
+        if folder is None:
+            # It has not one readable frame.
+            return
+        number = len(self._joined.windows)
+        if not number:
+            self._store.check_target(self._unit.name)
+            self._truth = self._unit.scene.truth()
+            self._gatherer = Gatherer(self._truth)
+            self._work = self._stack.enter_context(self._store.workspace())
+            self._files = StitchedFiles(self._work, self._model.preset.points.voxel)
+            self._stack.callback(self._files.close)
+        self._joined = self._joined.with_next(read_result(folder))
+        if number:
+            self._take_frames(number - 1)
+        self._files.add_points(self._joined, number)
+
+    def _take_frames(self, number: int) -> None:
+        begin = len(self._files.cameras)
+        self._files.add_frames(self._joined, number)
+        if self._truth is None:
+            for camera in self._files.cameras[begin:]:
+                self._gatherer.add_pose(camera.index, camera.T_world_camera)
+        else:
+            for result in self._joined.results_of(number):
+                self._gatherer.add(result)
+
+    def _summary(self) -> Summary:
+        """Of the whole run; its seconds count the work on all windows and the stitching, wherever it was done."""
+        windows: Sequence[ResultFolder] = self._joined.windows
+        cameras, runs = self._files.cameras, [window.run for window in windows]
+        device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
+        warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
+        if len(windows) < self._count:
+            warnings[f"it ends in window {len(windows)} of {self._count}: the others had no readable frame"] = None
+        return Summary(
+            interrupted=False,
+            frames_read=len(cameras),
+            frames_reconstructed=len(cameras),
+            keyframes=sum(camera.is_keyframe for camera in cameras),
+            # At least: a window that was read through met the damage before it again, so a sum might count it twice.
+            frames_damaged=max(run["frames"]["damaged"] for run in runs),
+            seconds=self._seconds + sum(run["timings"]["seconds"] for run in runs),
+            peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),
+            peak_device_memory_mb=max(device_peaks, default=None),
+            attention=runs[0]["attention"],
+            warnings=tuple(warnings),
+        )

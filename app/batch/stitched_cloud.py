@@ -1,11 +1,11 @@
 """The cloud of a stitched result: those of its windows, moved into one world and thinned anew.
 
-Which points are new has to be seen in order, but in each part of the table of voxels for itself. Moving points need not
-be done in order, and writing is left to another thread: numpy works on all three without Python's lock.
+Which points are new has to be seen in order, but in each part of the table of voxels for itself. Everything else about
+points is done out of order and only written in it: numpy works on them without Python's lock.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.batch.seams import Joined
 from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.files import output_errors
 from stream_recon.app.output.in_order import in_order
-from stream_recon.app.output.ply import PlyFile
-from stream_recon.app.ply import VERTEX, Vertices, positions, taken
+from stream_recon.app.output.ply import PlyFile, stored_points
+from stream_recon.app.ply import Vertices, positions, taken
 from stream_recon.app.transforms import Similarity, transform_points
 from stream_recon.app.voxels import VoxelTable, first_of_each
 
@@ -28,56 +26,57 @@ MOST_THREADS = 32
 MOST_PARTS_BITS = 4
 
 
-def write_cloud(folder: Path, joined: Joined, voxel: float) -> None:
-    """Write it into ``folder``, one point a voxel of the stitched unit. Raises OutputError."""
-    voxels, ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
-    threads = min(os.cpu_count() or 1, MOST_THREADS)
-    bits = min(threads.bit_length() - 1, MOST_PARTS_BITS)
+class StitchedCloud:
+    """A cloud that windows are added to in their order; one point a voxel of the stitched unit. Close it."""
 
-    def move(vertices: Vertices, transform: Similarity) -> tuple[Vertices, NDArray[np.uint64], list[NDArray[np.intp]]]:
-        keys = voxels.keys(_move_points(vertices, transform))
+    def __init__(self, folder: Path, voxel: float) -> None:
+        """Begin the file of the cloud in ``folder``. Raises OutputError."""
+        self._voxels, self._ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
+        threads = min(os.cpu_count() or 1, MOST_THREADS)
+        self._bits = min(threads.bit_length() - 1, MOST_PARTS_BITS)
+        self._ahead = 2 * threads
+        with ExitStack() as stack:
+            stack.callback(self._ply.close)
+            self._movers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
+            # They wait for the lookers, which must not wait for them: hence not in the movers' threads.
+            self._gatherers = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
+            # A thread for each part of the table: it meets its voxels in their order.
+            self._lookers = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]
+            self.close = stack.pop_all().close
+
+    def add(self, window: Path, transform: Similarity) -> None:
+        """Take in the points of a window's folder, which ``transform`` moves. Raises OutputError."""
+        path = window / POINTS_NAME
+        count = len(stored_points(path))
+        chunks = ((path, begin, transform) for begin in range(0, count, CHUNK))
+        looked_up = (
+            (
+                vertices,
+                [looker.submit(self._new_in, keys, part) for looker, part in zip(self._lookers, parts, strict=True)],
+            )
+            for vertices, keys, parts in in_order(self._movers, self._move, chunks, self._ahead)
+        )
+        for vertices in in_order(self._gatherers, _gather, looked_up, self._ahead):
+            self._ply.append_vertices(vertices)
+
+    def _move(
+        self, path: Path, begin: int, transform: Similarity
+    ) -> tuple[Vertices, NDArray[np.uint64], list[NDArray[np.intp]]]:
+        vertices = np.array(stored_points(path)[begin : begin + CHUNK])
+        keys = self._voxels.keys(_move_points(vertices, transform))
         first = first_of_each(keys)
         keys = keys[first]
-        return taken(vertices, first), keys, voxels.parts(keys, bits)
+        return taken(vertices, first), keys, self._voxels.parts(keys, self._bits)
 
-    def append(vertices: Vertices, new: Sequence[Future[NDArray[np.intp]]]) -> None:
-        indices = np.concatenate([part.result() for part in new])
-        # In the order in which they came, whatever part of the table they belong to.
-        indices.sort()
-        ply.append_vertices(taken(vertices, indices))
-
-    def new_in(keys: NDArray[np.uint64], part: NDArray[np.intp]) -> NDArray[np.intp]:
-        return part[voxels.take_new_keys(keys[part])]
-
-    chunks = (
-        (vertices, transform)
-        for window, transform in zip(joined.windows, joined.transforms, strict=True)
-        for vertices in _clouds(window.folder / POINTS_NAME)
-    )
-    try:
-        with ExitStack() as stack:
-            movers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
-            writer = stack.enter_context(ThreadPoolExecutor(1, "ply"))
-            # A thread for each part of the table: it meets its voxels in their order.
-            lookers = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << bits)]
-            new = (
-                (vertices, [looker.submit(new_in, keys, part) for looker, part in zip(lookers, parts, strict=True)])
-                for vertices, keys, parts in in_order(movers, move, chunks, ahead=2 * threads)
-            )
-            for _ in in_order(writer, append, new, ahead=2 * threads):
-                pass
-    finally:
-        ply.close()
+    def _new_in(self, keys: NDArray[np.uint64], part: NDArray[np.intp]) -> NDArray[np.intp]:
+        return part[self._voxels.take_new_keys(keys[part])]
 
 
-def _clouds(path: Path) -> Iterator[Vertices]:
-    """The points of a file written by `PlyFile`, some at a time."""
-    with output_errors(path), path.open("rb") as file:
-        for line in file:
-            if line == b"end_header\n":
-                break
-        while data := bytearray(file.read(CHUNK * VERTEX.itemsize)):
-            yield np.frombuffer(data, VERTEX, count=len(data) // VERTEX.itemsize)
+def _gather(vertices: Vertices, new: Sequence[Future[NDArray[np.intp]]]) -> Vertices:
+    indices = np.concatenate([part.result() for part in new])
+    # In the order in which they came, whatever part of the table they belong to.
+    indices.sort()
+    return taken(vertices, indices)
 
 
 def _move_points(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:

@@ -6,12 +6,13 @@ Depth files are taken over as they are: the cameras say what their depth has to 
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from stream_recon.app.batch.manifest import Mark, recorded_files
 from stream_recon.app.batch.seams import Joined
-from stream_recon.app.batch.stitched_cloud import write_cloud
+from stream_recon.app.batch.stitched_cloud import StitchedCloud
 from stream_recon.app.output.cameras import Camera, CameraFiles
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.output.files import output_errors
@@ -20,50 +21,46 @@ from stream_recon.configs.errors import OutputError
 THREADS = 8
 
 
-@dataclass(frozen=True)
-class Stitched:
-    """What was written."""
+class StitchedFiles:
+    """All but ``run.json``, written as windows come. Close it."""
 
-    cameras: list[Camera]
-    """Cameras in the order of their frames."""
-    marks: dict[str, Mark]
-    """Marks of the depth files, by their names in the folder."""
+    def __init__(self, folder: Path, voxel: float) -> None:
+        """Begin the files in ``folder``. Raises OutputError."""
+        self.cameras: list[Camera] = []
+        """Those written, in the order of their frames."""
+        self.marks: dict[str, Mark] = {}
+        """Marks of the depth files taken over, by their names in the folder."""
+        self._folder = folder
+        with output_errors(folder):
+            (folder / DEPTH_FOLDER).mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            self._files = CameraFiles(folder)
+            stack.callback(self._files.close)
+            self._cloud = StitchedCloud(folder, voxel)
+            stack.callback(self._cloud.close)
+            self._pool = stack.enter_context(ThreadPoolExecutor(THREADS, "stitch"))
+            self.close = stack.pop_all().close
 
+    def add_points(self, joined: Joined, number: int) -> None:
+        """Take over the cloud of a window; each once, in their order. Raises OutputError."""
+        self._cloud.add(joined.windows[number].folder, joined.transforms[number])
 
-def write_files(folder: Path, joined: Joined, voxel: float) -> Stitched:
-    """Write all but ``run.json``: depth files, cameras and cloud, side by side.
+    def add_frames(self, joined: Joined, number: int) -> None:
+        """Take over the frames of a window whose seams are known; each once, in their order.
 
-    Raises:
-        OutputError: no room, or a damaged window.
-    """
-    with output_errors(folder):
-        (folder / DEPTH_FOLDER).mkdir(exist_ok=True)
-    marks = [recorded_files(window.folder) for window in joined.windows]
-
-    def take_over(number: int, index: int) -> tuple[str, Mark]:
-        return _take_over(index, joined.windows[number].folder, folder, marks[number])
-
-    with ThreadPoolExecutor(THREADS, "stitch") as pool:
-        cameras = pool.submit(_write_cameras, folder, joined)
-        files = pool.map(lambda frame: take_over(*frame), [(n, camera.index) for n, camera in joined.frames()])
-        write_cloud(folder, joined, voxel)
-        return Stitched(cameras.result(), dict(files))
-
-
-def _write_cameras(folder: Path, joined: Joined) -> list[Camera]:
-    cameras = []
-    files = CameraFiles(folder)
-    try:
-        for number, camera in joined.frames():
-            transform = joined.transforms[number]
+        Raises:
+            OutputError: no room, or a damaged window.
+        """
+        window, transform = joined.windows[number].folder, joined.transforms[number]
+        marks, cameras = recorded_files(window), list(joined.frames_of(number))
+        for camera in cameras:
             last = transform.move_pose(camera.T_world_camera)
             first = transform.move_pose(camera.T_world_camera_first)
             scale = camera.depth_scale * transform.scale
-            cameras.append(replace(camera, T_world_camera=last, T_world_camera_first=first, depth_scale=scale))
-            files.append(cameras[-1])
-    finally:
-        files.close()
-    return cameras
+            self.cameras.append(replace(camera, T_world_camera=last, T_world_camera_first=first, depth_scale=scale))
+            self._files.append(self.cameras[-1])
+        files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
+        self.marks.update(files)
 
 
 def _take_over(index: int, window: Path, folder: Path, marks: Mapping[str, Mark]) -> tuple[str, Mark]:

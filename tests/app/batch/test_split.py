@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,14 +11,17 @@ from numpy.typing import NDArray
 from plyfile import PlyData
 from scipy.spatial import cKDTree
 
+from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.seams import join
-from stream_recon.app.batch.units import Event, Unit, Window
+from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
+from stream_recon.app.batch.stitch import Stitching
+from stream_recon.app.batch.stitched_files import StitchedFiles
+from stream_recon.app.batch.units import Event, Outcome, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.geometry import moved
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.transforms import Similarity
@@ -101,6 +105,13 @@ def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, 
     assert row["figures"]["ate_m"] < 2e-3 and row["figures"]["absrel"] < 2e-3
 
 
+def joined_of(windows: Sequence[ResultFolder]) -> Joined:
+    joined = NOTHING_JOINED
+    for window in windows:
+        joined = joined.with_next(window)
+    return joined
+
+
 def cloud(folder: Path) -> NDArray[np.float64]:
     vertices = PlyData.read(folder / "points.ply")["vertex"]
     return np.stack([vertices[axis] for axis in "xyz"], axis=1).astype(np.float64)
@@ -154,8 +165,9 @@ def test_true_poses_cut_into_windows_are_stitched_to_numerical_precision(tmp_pat
             writer.add(moved(true, world))
         writer.close()
         windows.append(read_result(tmp_path / str(number)))
-    joined = join(windows)
-    stitched = np.array([result.T_world_camera for result in joined.results()])
+    joined = joined_of(windows)
+    results = [result for number in range(len(windows)) for result in joined.results_of(number)]
+    stitched = np.array([result.T_world_camera for result in results])
     first_world = stitched[0] @ np.linalg.inv(truth[0])
     np.testing.assert_allclose(stitched[:, :3, :3], first_world[:3, :3] @ truth[:, :3, :3], atol=1e-6)
     errors = pose_errors(stitched, truth, np.ones(len(truth) - 1, bool))
@@ -177,7 +189,7 @@ def test_one_bad_depth_map_moves_no_seam(tmp_path: Path) -> None:
             writer.add(replace(result, depth=result.depth * np.float32(3 if wrong else 1)))
         writer.close()
         windows.append(read_result(tmp_path / str(number)))
-    (seam,) = join(windows).seams
+    (seam,) = joined_of(windows).seams
     assert seam.frames == 12 and seam.scale == 0.5 and seam.position_error < 1e-6
 
 
@@ -211,6 +223,50 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     summary = run_batch(batch, worlds, Counting(worlds, batch.store), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
     assert not ((tmp_path / "out") / ".windows").exists()
+
+
+def reconstructed_windows(batch: Batch, count: int) -> tuple[Unit, list[Unit]]:
+    """The one scene of a batch and its windows, all of which are finished and not joined."""
+    loader = RoomLoader(own_worlds=True)
+    (unit,) = batch.units(loader.describe())
+    windows = window_units(unit, count)
+    outcomes: list[Event] = []
+    with batch.store.lock():
+        SerialPool(loader, batch.store).run(windows, outcomes.append, StopRequest())
+    assert [event.status for event in outcomes if isinstance(event, Outcome)] == ["done"] * count
+    return unit, windows
+
+
+def test_windows_are_joined_as_they_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, whichever is finished first, and none after the last one but that one."""
+    joined: list[str] = []
+    add_points = StitchedFiles.add_points
+
+    def note(files: StitchedFiles, joined_now: Joined, number: int) -> None:
+        joined.append(joined_now.windows[number].folder.name)
+        add_points(files, joined_now, number)
+
+    monkeypatch.setattr(StitchedFiles, "add_points", note)
+    batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", FRAMES)], split=4)
+    unit, windows = reconstructed_windows(batch, 4)
+    with closing(Stitching(unit, windows, batch.store, RoomLoader().describe())) as stitching:
+        progress = []
+        for number in (1, 0, 3, 2):
+            stitching.take(windows[number].name)
+            progress.append(len(joined))
+        assert progress == [0, 2, 2, 4] and joined == ["0", "1", "2", "3"]
+        record = stitching.finish()
+    assert record["frames"] == FRAMES and record["stitch_seconds_after"] is None
+    assert [camera.index for camera in read_result(tmp_path / "out" / "a").cameras] == list(range(FRAMES))
+
+
+def test_a_stitching_given_up_leaves_windows_and_nothing_else(tmp_path: Path) -> None:
+    batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
+    unit, windows = reconstructed_windows(batch, 2)
+    before = result_files(tmp_path / "out")
+    with closing(Stitching(unit, windows, batch.store, RoomLoader().describe())) as stitching:
+        stitching.take(windows[0].name)
+    assert result_files(tmp_path / "out") == before
 
 
 def test_a_window_entered_at_the_wrong_place_is_read_through(

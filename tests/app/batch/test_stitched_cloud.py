@@ -1,8 +1,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ from numpy.typing import NDArray
 from plyfile import PlyData
 
 from stream_recon.app.batch import stitched_cloud
-from stream_recon.app.batch.seams import Joined
-from stream_recon.app.batch.stitched_cloud import write_cloud
+from stream_recon.app.batch.stitched_cloud import StitchedCloud
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.in_order import in_order
 from stream_recon.app.output.ply import PlyFile
@@ -39,16 +37,16 @@ def colours(seed: int) -> NDArray[np.uint8]:
     return np.stack([np.full(COUNT, seed), number // 256, number % 256], axis=1).astype(np.uint8)
 
 
-def joined_windows(base: Path) -> tuple[Joined, NDArray[np.float64], NDArray[np.uint8]]:
-    """Three windows in worlds of their own; where their points belong [N, 3], and their colours."""
+def stitch_three(base: Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """Join windows of three worlds; where their points belong [N, 3], and their colours."""
     noise = np.random.default_rng(9)
-    folders, transforms, points = [], [], []
-    for seed in range(3):
-        transforms.append(Similarity(0.5 + 0.4 * seed, random_rotation(noise), noise.normal(size=3)))
-        folders.append(SimpleNamespace(folder=base / str(seed)))
-        points.append(transforms[-1].apply(window_cloud(base / str(seed), seed).astype(np.float64)))
-    joined = Joined(cast(Any, tuple(folders)), tuple(transforms), ())
-    return joined, np.concatenate(points), np.concatenate([colours(seed) for seed in range(3)])
+    points = []
+    with closing(StitchedCloud(base, VOXEL)) as cloud:
+        for seed in range(3):
+            transform = Similarity(0.5 + 0.4 * seed, random_rotation(noise), noise.normal(size=3))
+            points.append(transform.apply(window_cloud(base / str(seed), seed).astype(np.float64)))
+            cloud.add(base / str(seed), transform)
+    return np.concatenate(points), np.concatenate([colours(seed) for seed in range(3)])
 
 
 @pytest.mark.parametrize("chunk", [100, 10**6])
@@ -56,8 +54,7 @@ def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr(stitched_cloud, "CHUNK", chunk)
-    joined, points, rgb = joined_windows(tmp_path)
-    write_cloud(tmp_path, joined, VOXEL)
+    points, rgb = stitch_three(tmp_path)
     vertices = PlyData.read(tmp_path / POINTS_NAME)["vertex"]
     xyz = np.stack([vertices[axis] for axis in "xyz"], axis=1)
     found = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
@@ -72,7 +69,6 @@ def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
 
 def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stitched_cloud, "CHUNK", 100)
-    joined, _, _ = joined_windows(tmp_path)
     append = PlyFile.append_vertices
 
     def refuse(ply: PlyFile, vertices: NDArray[np.void]) -> None:
@@ -82,7 +78,7 @@ def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(PlyFile, "append_vertices", refuse)
     with pytest.raises(OutputError, match="no space left"):
-        write_cloud(tmp_path, joined, VOXEL)
+        stitch_three(tmp_path)
 
 
 def test_work_is_handed_on_in_order_and_not_all_at_once() -> None:
