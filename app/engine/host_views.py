@@ -18,9 +18,7 @@ def to_images(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
     return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
 
 
-def host_views(
-    pose: Tensor, depth: Tensor, confidence: Tensor, crops: Sequence[tuple[float, float]]
-) -> Iterator[View]:
+def host_views(pose: Tensor, depth: Tensor, confidence: Tensor, crops: Sequence[tuple[float, float]]) -> Iterator[View]:
     """pose [N, 9], depth and confidence [N, h, w] of N frames; ``crops``: width and height of each, source pixels."""
     pose, depth, confidence = _to_host(pose.double(), depth, confidence)
     T_world_camera = pose_to_matrix(pose).numpy()

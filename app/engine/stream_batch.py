@@ -67,7 +67,9 @@ class StreamBatch:
         self.attention = "triton" if by_kernels else "sdpa"
 
         def backend(inputs: StepInputs | None) -> AttentionBackend:
-            return TorchAttention() if inputs is None else build_kernel("triton", attention_sizes(schema), device, inputs)
+            return (
+                TorchAttention() if inputs is None else build_kernel("triton", attention_sizes(schema), device, inputs)
+            )
 
         self._seats = Seats(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
         self._state = [_Seat(keyframe_policy(self._config)) for _ in range(count)]

@@ -166,9 +166,7 @@ class SpanAttention:
         self._inputs.set_spans(merge_spans(spans))
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
-        return attend_spans(
-            q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys)
-        )[0]
+        return attend_spans(q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys))[0]
 
     def _pool(self, tensor: Tensor) -> Pool:
         known = self._pools.get(tensor.data_ptr())
