@@ -22,8 +22,8 @@ class Decision:
 def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
     """Mean displacement in pixels of a view's surface when it is seen from another camera (LingBot-Map), [...].
 
-    pose codes [..., 9]; depth [..., h, w] of the view. Every 8th pixel is unprojected by the view's own depth and pose; those
-    in front of the reference camera count. The host is not asked for anything, so that it can be captured.
+    pose codes [..., 9]; depth [..., h, w] of the view. Every 8th pixel is unprojected by the view's own depth and
+    pose; those in front of the reference camera count. The host is not asked for anything, so that it can be captured.
     """
     height, width = depth.shape[-2:]
     depth = depth[..., ::PIXEL_STEP, ::PIXEL_STEP]
