@@ -22,7 +22,6 @@ from stream_recon.cache.kernels.triton_support import runs_triton
 from stream_recon.cache.memory import Memory
 from stream_recon.cache.seats import Seats
 from stream_recon.cache.step_inputs import StepInputs
-from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
 
@@ -121,8 +120,8 @@ class StreamBatch:
 
     @torch.no_grad()
     def step(self, seats: Sequence[int], images: Tensor) -> tuple[Prediction, list[Decision]]:
-        """images [N, 3, h, w] in [0, 1], the next frame of each of N streams, by their seats -> prediction of N clips of
-        one frame, and whether each is a keyframe.
+        """images [N, 3, h, w] in [0, 1], the next frame of each of N streams, by their seats -> prediction of N clips
+        of one frame, and whether each is a keyframe.
 
         A frame that is none leaves no trace in its stream's caches. The next step may overwrite the prediction.
         """
@@ -183,9 +182,3 @@ def first_rows(output: StepOutput, count: int) -> StepOutput:
     points = p.points[:count] if p.points is not None else None
     rows = Prediction(p.pose[:, :count], p.dense[:count], p.tokens[:count], p.patches[:count], points)
     return StepOutput(rows, output.flow[:count])
-
-
-def check_batchable(cache: str) -> None:
-    """Raises ResourceError for a cache that only one stream at a time can use."""
-    if cache != "full":
-        raise ResourceError(f"--streams needs --cache full, not {cache}: use --workers")

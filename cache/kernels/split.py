@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 """What attention kernels share that do some tiles in parts (Triton); see `waves`.
 
-A tile is `QUERY_BLOCK` queries of one lane: a head of a stream's frame. Weights have a bound in place of a running maximum, so parts of a tile
-are in one scale: sums of weighted values, and of weights, are simply added.
+A tile is `QUERY_BLOCK` queries of one lane: a head of a stream's frame. Weights have a bound in place of a running
+maximum, so parts of a tile are in one scale: sums of weighted values, and of weights, are simply added.
 """
 
 from dataclasses import dataclass
