@@ -127,7 +127,9 @@ def stream_schema(
 def attention_sizes(schema: StreamSchema) -> AttentionSizes:
     """Of the stream's global attention."""
     frames = schema.frames
-    return AttentionSizes(frames.heads, frames.head_dim, frames.special, frames.patches, frames.tokens, schema.dtype)
+    return AttentionSizes(
+        frames.layers, frames.heads, frames.head_dim, frames.special, frames.patches, frames.tokens, schema.dtype
+    )
 
 
 def available_memory(device: torch.device) -> int:
