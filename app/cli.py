@@ -289,6 +289,13 @@ def batch_command(
         int | None,
         typer.Option(help="Processes, each with the model loaded and its GPU or its share of the CPU; else one."),
     ] = None,
+    streams: Annotated[
+        int | None,
+        typer.Option(
+            help="Scenes at once on each GPU, a frame of each in one step, decoded and written on all cores. "
+            "Where there is a GPU and no --workers: up to 32 by itself."
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -327,7 +334,7 @@ def batch_command(
         "mapping": mapping,
     }
     choice = FrameChoice(stride, max_frames=max_frames)
-    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, ray, dry_run, compare)
+    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, streams, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 

@@ -8,7 +8,7 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, ke
 from stream_recon.models.embedded import EMBEDDED_PRESET, weights_file
 
 if TYPE_CHECKING:
-    from stream_recon.app.engine.engine import Engine
+    from stream_recon.app.engine.engine import Engine, LoadedModel
 
 
 @dataclass(frozen=True)
@@ -53,3 +53,10 @@ class ModelChoice:
             cache=self.cache,
             weights_sha256=weights_sha256,
         )
+
+    def load_model(self, weights_sha256: str | None = None) -> "LoadedModel":
+        """As `load`, the network alone."""
+        from stream_recon.app.engine.engine import load_model
+
+        overrides = keyframe_overrides(self.keyframes)
+        return load_model(self.preset, self.weights, self.device, self.attention, overrides, self.cache, weights_sha256)

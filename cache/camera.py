@@ -34,6 +34,14 @@ class CameraCacheSchema:
         return 2 * self.layers * self.slots * self.heads * self.head_dim * dtype.itemsize
 
 
+def camera_pools(
+    schema: CameraCacheSchema, device: torch.device, dtype: torch.dtype, seats: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of so many streams, [layers, seats, H, slots, D] each."""
+    shape = (schema.layers, seats, schema.heads, schema.slots, schema.head_dim)
+    return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
+
+
 class CameraCache:
     """Scale frames' tokens stay; of later ones the last ``camera_window`` are remembered."""
 
@@ -44,12 +52,11 @@ class CameraCache:
         device: torch.device,
         dtype: torch.dtype,
         inputs: StepInputs | None = None,
+        pools: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """``inputs``: as `FrameCache` has them."""
+        """``inputs``: as `FrameCache` has them; ``pools``: a seat's keys and values, [layers, H, slots, D] each."""
         self.slots = SlotWindow(stream.scale_frames, stream.camera_window)
-        shape = (schema.layers, schema.heads, schema.slots, schema.head_dim)
-        self._keys = torch.zeros(shape, device=device, dtype=dtype)
-        self._values = torch.zeros(shape, device=device, dtype=dtype)
+        self._keys, self._values = pools or (pool[:, 0] for pool in camera_pools(schema, device, dtype))
         self._inputs = inputs
         self._lease: Lease | None = None
 
@@ -65,7 +72,7 @@ class CameraCache:
         if self._inputs is not None and len(self._lease.written) == 1:
             from stream_recon.cache.kernels.camera_step import attend_slots  # needs Triton
 
-            return attend_slots(q, k, v, keys, values, self._inputs)
+            return attend_slots(q, k, v, keys[None], values[None], self._inputs)
         for frame, slot in enumerate(self._lease.written):
             keys[:, slot], values[:, slot] = k[frame], v[frame]
         seen = sorted(self._lease.visible)

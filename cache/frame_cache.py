@@ -60,6 +60,36 @@ class FrameCacheSchema:
         return 2 * self.layers * self.heads * self.head_dim * tokens * dtype.itemsize
 
 
+@dataclass(frozen=True)
+class FramePools:
+    """What a cache keeps tensors in: its own, or a seat's part of those of several streams."""
+
+    keys: Tensor
+    """[L, C, H, D]."""
+    values: Tensor
+    """[L, C, H, D]."""
+    key_norms: Tensor
+    """float32 [L, H], the largest norm of a key so far, for kernels that bound scores by it."""
+    kept_norms: Tensor
+    """float32 [L, H], the same of committed frames alone."""
+
+    @staticmethod
+    def empty(
+        schema: FrameCacheSchema, tokens: int, device: torch.device, dtype: torch.dtype, seats: int = 1
+    ) -> "FramePools":
+        """Pools of ``tokens`` for each of ``seats``, one seat after the other; norms are [L, seats, H] here."""
+        shape = (schema.layers, seats * tokens, schema.heads, schema.head_dim)
+        # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
+        keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
+        now, kept = (torch.zeros(schema.layers, seats, schema.heads, device=device) for _ in range(2))
+        return FramePools(keys, values, now, kept)
+
+    def of_seat(self, seat: int, seats: int) -> "FramePools":
+        """The part of one of all seats."""
+        keys, values = (pool.unflatten(1, (seats, -1))[:, seat] for pool in (self.keys, self.values))
+        return FramePools(keys, values, self.key_norms[:, seat], self.kept_norms[:, seat])
+
+
 class FrameCache:
     """Keys and values of cached frames, for all global layers; one page table serves every layer."""
 
@@ -71,19 +101,19 @@ class FrameCache:
         device: torch.device,
         dtype: torch.dtype,
         inputs: StepInputs | None = None,
+        pools: FramePools | None = None,
     ) -> None:
-        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph."""
+        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph.
+        ``pools``: a seat's; whoever shares them out keeps or restores the norms of all seats, at once."""
         self.schema = schema
         self.slots = SlotWindow(stream.scale_frames, stream.window)
         self.log = SpecialLog(stream.scale_frames, stream.special_budget)
         self.backend = backend
-        shape = (schema.layers, self.pool_tokens(schema), schema.heads, schema.head_dim)
-        # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
-        self._keys = torch.zeros(shape, device=device, dtype=dtype)
-        self._values = torch.zeros(shape, device=device, dtype=dtype)
-        # Largest norm of a key so far, for kernels that bound scores by it.
-        self._key_norms = torch.zeros(schema.layers, schema.heads, device=device)
-        self._kept_norms = self._key_norms.clone()
+        self._shares_norms = pools is not None
+        if pools is None:
+            pools = FramePools.empty(schema, self.pool_tokens(schema), device, dtype).of_seat(0, 1)
+        self._keys, self._values = pools.keys, pools.values
+        self._key_norms, self._kept_norms = pools.key_norms, pools.kept_norms
         self._inputs = inputs
         self._written: tuple[Lease, Lease] | None = None
 
@@ -116,7 +146,7 @@ class FrameCache:
                 store_frame,  # needs Triton, which only GPU builds of torch bring
             )
 
-            store_frame(k, v, keys, values, key_norms, self.schema.special, self._inputs)
+            store_frame(k[None], v[None], keys, values, key_norms[None], self.schema.special, self._inputs)
         else:
             self._store(k, v, keys, values)
             if self._inputs is not None:
@@ -133,7 +163,8 @@ class FrameCache:
     def commit(self) -> None:
         """Keep the step's frames; the oldest frame of a full window leaves."""
         self._written = None
-        self._kept_norms.copy_(self._key_norms)
+        if not self._shares_norms:
+            self._kept_norms.copy_(self._key_norms)
         self.slots.commit()
         kept = self.log.commit()
         if kept is not None:
@@ -142,7 +173,8 @@ class FrameCache:
     def rollback(self) -> None:
         """Forget the step's frames."""
         self._written = None
-        self._key_norms.copy_(self._kept_norms)
+        if not self._shares_norms:
+            self._key_norms.copy_(self._kept_norms)
         self.slots.rollback()
         self.log.rollback()
 

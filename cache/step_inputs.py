@@ -1,7 +1,8 @@
 """What the host decides before a step of one frame, in buffers whose addresses never change.
 
 A captured CUDA graph replays the same kernels on the same addresses; only the contents of these buffers differ from
-step to step. They are filled on the host, in pinned memory, and go over in one copy.
+step to step. They are filled on the host, in pinned memory, and go over in one copy. A step of several streams, with a
+frame each, has a row of numbers for each frame.
 """
 
 import torch
@@ -9,23 +10,39 @@ from torch import Tensor
 
 SPANS = 2
 """Runs of visible tokens in a pool: one, or two around a hidden slot or a free one."""
-TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, SPAN_BOUNDS = range(6)
+TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, SEAT, SPAN_BOUNDS = range(7)
 NUMBERS = SPAN_BOUNDS + 2 * SPANS
 
 
 class StepInputs:
-    """Numbers of one step on the device, int32:
+    """Numbers of one step on the device, int32, a row for each of its frames:
 
     ``[time, first special position written, first patch position written, camera slot written, camera slots in use,
-    start and stop of each span of visible tokens]``, then one 0 or 1 for each camera slot: whether it is visible.
+    the stream's seat, start and stop of each span of visible tokens]``, then one 0 or 1 for each camera slot: whether
+    it is visible. Only row 0 is filled by the setters; see `copy_row`.
     """
 
-    def __init__(self, camera_slots: int, device: torch.device) -> None:
+    def __init__(self, camera_slots: int, device: torch.device, rows: int = 1) -> None:
         size = NUMBERS + camera_slots
-        self._pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True)
-        self._host = self._pinned.numpy()
-        self._device = torch.zeros(size, dtype=torch.int32, device=device)
+        self._pinned = torch.zeros(rows, size, dtype=torch.int32, pin_memory=True)
+        self._rows = self._pinned.numpy()
+        self._host = self._rows[0]
+        self._device = torch.zeros(rows, size, dtype=torch.int32, device=device)
         self._copied = torch.cuda.Event()
+
+    @property
+    def stride(self) -> int:
+        """Numbers from one row to the next."""
+        return self._device.stride(0)
+
+    def copy_row(self, row: int, source: "StepInputs", seat: int, first_position: int) -> None:
+        """Take over another stream's numbers: of a seat whose pool begins at ``first_position`` of the pool of all."""
+        numbers = self._rows[row]
+        numbers[:] = source._host
+        numbers[SEAT] = seat
+        numbers[[SPECIAL_AT, PATCH_AT]] += first_position
+        spans = numbers[SPAN_BOUNDS:NUMBERS].reshape(-1, 2)
+        spans[spans[:, 1] > spans[:, 0]] += first_position
 
     def open(self) -> None:
         """Wait until the copy before has been made: only then may the host change what it reads."""
@@ -45,6 +62,10 @@ class StepInputs:
         mask[:] = 0
         mask[list(visible)] = 1
 
+    def repeat_row(self, row: int, stop: int) -> None:
+        """Make all rows after it, up to ``stop``, say the same."""
+        self._rows[row + 1 : stop] = self._rows[row]
+
     def upload(self) -> None:
         """Start the copy; what is enqueued on the current stream after it sees the new numbers."""
         self._device.copy_(self._pinned, non_blocking=True)
@@ -52,35 +73,40 @@ class StepInputs:
 
     @property
     def time(self) -> Tensor:
-        """int32 [1]. Frames committed before this one."""
-        return self._device[TIME : TIME + 1]
+        """int32 [rows]. Frames committed before this one."""
+        return self._device[:, TIME]
 
     @property
     def special_at(self) -> Tensor:
-        """int32 [1]. First pool position of the frame's special tokens."""
-        return self._device[SPECIAL_AT : SPECIAL_AT + 1]
+        """int32 [rows]. First pool position of the frame's special tokens."""
+        return self._device[:, SPECIAL_AT]
 
     @property
     def patch_at(self) -> Tensor:
-        """int32 [1]. First pool position of its patches."""
-        return self._device[PATCH_AT : PATCH_AT + 1]
+        """int32 [rows]. First pool position of its patches."""
+        return self._device[:, PATCH_AT]
 
     @property
     def camera_slot(self) -> Tensor:
-        """int32 [1]. Where its camera token is kept."""
-        return self._device[CAMERA_SLOT : CAMERA_SLOT + 1]
+        """int32 [rows]. Where its camera token is kept."""
+        return self._device[:, CAMERA_SLOT]
 
     @property
     def camera_limit(self) -> Tensor:
-        """int32 [1]. One more than the highest camera slot that is visible."""
-        return self._device[CAMERA_LIMIT : CAMERA_LIMIT + 1]
+        """int32 [rows]. One more than the highest camera slot that is visible."""
+        return self._device[:, CAMERA_LIMIT]
+
+    @property
+    def seat(self) -> Tensor:
+        """int32 [rows]. Which of several streams that share a pool it is."""
+        return self._device[:, SEAT]
 
     @property
     def spans(self) -> Tensor:
-        """int32 [2 * SPANS] on the device: start and stop of each; empty ones are (0, 0)."""
-        return self._device[SPAN_BOUNDS:NUMBERS]
+        """int32 [rows, 2 * SPANS] on the device: start and stop of each; empty ones are (0, 0)."""
+        return self._device[:, SPAN_BOUNDS:NUMBERS]
 
     @property
     def camera_visible(self) -> Tensor:
-        """int32 [slots] on the device."""
-        return self._device[NUMBERS:]
+        """int32 [rows, slots] on the device."""
+        return self._device[:, NUMBERS:]

@@ -7,13 +7,21 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
-from stream_recon.cache.frame_cache import FrameCacheSchema
+from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.kinds import CacheKind, cache_kind
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, StreamConfig
 
 MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class SeatPools:
+    """A seat's part of what several streams share: of a `full` cache alone."""
+
+    frames: FramePools
+    camera: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -68,28 +76,39 @@ class StreamMemory:
         backend: AttentionBackend,
         device: torch.device,
         inputs: StepInputs | None = None,
+        pools: SeatPools | None = None,
     ) -> None:
         """``inputs``: given, steps of one frame take all that changes from there, and may be captured.
-        ``backend``: one that reads the schema's kind of cache."""
+        ``backend``: one that reads the schema's kind of cache. ``pools``: given, nothing is allocated; see
+        `FrameCache`."""
         self._device = device
         self._inputs = inputs
-        self._frame_cache = schema.kind.frame_cache(schema.frames, stream, backend, device, schema.dtype, inputs)
-        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs)
+        self._frame_cache = (
+            schema.kind.frame_cache(schema.frames, stream, backend, device, schema.dtype, inputs)
+            if pools is None
+            else FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs, pools.frames)
+        )
+        camera = pools.camera if pools is not None else None
+        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs, camera)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
         self.frames = 0
         """Frames committed so far."""
 
-    def begin(self, count: int, *, evict_first: bool = False) -> None:
-        """Open a step: the scale frames in the first one, a single frame in each later one."""
-        if self._inputs is not None:
+    def begin(self, count: int, *, evict_first: bool = False, upload: bool = True) -> None:
+        """Open a step: the scale frames in the first one, a single frame in each later one.
+
+        ``upload``: send its numbers to the device, unless they go there with those of other streams.
+        """
+        if self._inputs is not None and upload:
             self._inputs.open()
         self._frame_cache.begin(count, evict_first=evict_first)
         self._camera_cache.begin(count)
         self._pending = count
         if self._inputs is not None:
             self._inputs.set_frame(self.frames, *self._frame_cache.positions_written)
-            self._inputs.upload()
+            if upload:
+                self._inputs.upload()
 
     def commit(self) -> None:
         self._frame_cache.commit()
@@ -113,7 +132,7 @@ class StreamMemory:
     def times(self) -> Tensor:
         if self._is_fixed:
             assert self._inputs is not None
-            return self._inputs.time.long()[None]
+            return self._inputs.time.long()[:, None]
         return torch.arange(self.frames, self.frames + self._pending, device=self._device)[None]
 
     @property

@@ -99,7 +99,7 @@ class ProcessPool:
         self._store = store
         self._count = workers
         self._context = multiprocessing.get_context("spawn")
-        self._begun: list[_Worker] = []
+        self._begun: list[Worker] = []
         self._gpus: list[str] = []
 
     def begin(self, units: int) -> None:
@@ -130,22 +130,22 @@ class ProcessPool:
         finally:
             self.end()
 
-    def _start(self, number: int) -> "_Worker":
+    def _start(self, number: int) -> "Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
-        return _Worker(number, process, ours)
+        return Worker(number, process, ours)
 
-    def _give_gpu(self, worker: "_Worker") -> None:
+    def _give_gpu(self, worker: "Worker") -> None:
         gpu = self._gpus[worker.number % len(self._gpus)] if self._gpus else None
         # Of a worker that is gone `_attend` hears.
         with suppress(OSError):
             worker.pipe.send(gpu)
 
-    def _attend(self, worker: "_Worker") -> "_Worker":
+    def _attend(self, worker: "Worker") -> "Worker":
         """Take what a worker has to say and give it work; the worker, or its successor."""
         try:
             while worker.pipe.poll():
@@ -160,7 +160,7 @@ class ProcessPool:
                 return self._replace(worker)
         return worker
 
-    def _hear(self, worker: "_Worker", message: Any) -> None:
+    def _hear(self, worker: "Worker", message: Any) -> None:
         if isinstance(message, StreamReconError):
             raise message
         if message is None:
@@ -176,7 +176,7 @@ class ProcessPool:
             else:
                 self._todo.tell(message)
 
-    def _replace(self, worker: "_Worker") -> "_Worker":
+    def _replace(self, worker: "Worker") -> "Worker":
         worker.process.join()
         code = worker.process.exitcode or 0
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -194,7 +194,7 @@ class ProcessPool:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
         self._todo.lost(unit, reason)
 
-    def _end(self, workers: "list[_Worker]") -> None:
+    def _end(self, workers: "list[Worker]") -> None:
         """Idle workers end at once, without taking the model down in order; busy ones tidy up, or are made to stop."""
         for worker in workers:
             worker.process.terminate()
@@ -207,7 +207,7 @@ class ProcessPool:
                 worker.process.join()
 
 
-class _Worker:
+class Worker:
     """What the pool knows of one process."""
 
     def __init__(self, number: int, process: SpawnProcess, pipe: "Connection[Any, Any]") -> None:

@@ -18,8 +18,9 @@ from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
+from stream_recon.app.batch.streams import StreamPool, can_share, check_streams, streams_by_itself
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import MappingChoice, ModelLoader
+from stream_recon.app.batch.units import EngineLoader, MappingChoice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
@@ -41,6 +42,8 @@ class BatchOptions:
     split: int = 1
     workers: int | None = None
     """Processes (None: one), or with Ray actors (None: one a GPU)."""
+    streams: int | None = None
+    """Scenes at once on each GPU, through one network (None: several by itself where there is a GPU)."""
     ray: str | None = None
     """``local``, ``auto`` (the cluster that this machine belongs to), or a cluster's address."""
     dry_run: bool = False
@@ -66,7 +69,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         _list_scenes(batch, console)
         return DONE
     with _Bar(PlainConsole(stderr=True)) as bar:
-        summary = run_batch(batch, loader, _pool(options, loader, store), bar)
+        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes) * options.split), bar)
     _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
@@ -78,7 +81,12 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     return FAILED if summary["totals"]["failed"] else DONE
 
 
-def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
+def _pool(options: BatchOptions, loader: ModelLoader, store: Store, units: int) -> Pool:
+    """``units``: how many there are to be done at most."""
+    streams = _streams(options, loader, store, units)
+    if streams is not None:
+        assert isinstance(loader, EngineLoader)
+        return StreamPool(loader, store, streams)
     if options.ray is None and (options.workers is None or options.workers == 1):
         return SerialPool(loader, store)
     if store.of_one_process:
@@ -87,6 +95,25 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
         return RayPool(loader, store, options.ray, options.workers)
     assert options.workers is not None
     return ProcessPool(loader, store, options.workers)
+
+
+def _streams(options: BatchOptions, loader: ModelLoader, store: Store, units: int) -> int | None:
+    """How many streams are to share a network; None where none do."""
+    if options.streams is None:
+        is_free = options.workers is None and options.ray is None and units > 1 and not store.of_one_process
+        if not (is_free and isinstance(loader, EngineLoader) and can_share(loader) and loader.gpus()):
+            return None
+        return streams_by_itself(units)
+    if options.streams < 1:
+        raise ConfigError(f"--streams must be at least 1, not {options.streams}")
+    if options.workers is not None or options.ray is not None:
+        raise ConfigError("--streams brings its own workers: leave out --workers and --ray")
+    if store.of_one_process:
+        raise ConfigError(f"{options.out} is seen by one process alone: streams need a folder or a shared address")
+    if not isinstance(loader, EngineLoader):
+        return None
+    check_streams(loader)
+    return options.streams
 
 
 def _list_scenes(batch: Batch, console: Console) -> None:

@@ -1,39 +1,33 @@
 """The engine: frames in, results out, one at a time. It alone knows the network and the caches."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stream_recon.app.engine.anchor import Anchor
-from stream_recon.app.engine.keyframes import Decision
+from stream_recon.app.engine.anchored import AnchoredEngine, frame_result
+from stream_recon.app.engine.host_views import host_views, to_images
 from stream_recon.app.engine.precision import Precision, fast_precision, plain_precision
 from stream_recon.app.engine.stream import Stream
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Seam
-from stream_recon.app.video.preprocess import plan_image, prepare
+from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.cache.kernels.triton_support import runs_triton
 from stream_recon.cache.kinds import cache_kind
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
-from stream_recon.models.network import Prediction, StreamingNetwork
-from stream_recon.models.pose import focal_length, pose_to_matrix
+from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
 
 
-class Engine:
-    """Reconstructs one stream at a time.
-
-    The first ``scale_frames`` frames are gathered and processed together, so `push` returns nothing until then,
-    and all of their results at once; from then on one result for each frame.
-    """
+class Engine(AnchoredEngine):
+    """An `AnchoredEngine` with the network in this process."""
 
     def __init__(
         self,
@@ -45,7 +39,7 @@ class Engine:
         cache: CacheChoice = "full",
     ) -> None:
         """``precision``, ``cache``: as `Stream` has them."""
-        self.preset = preset
+        super().__init__(preset)
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
@@ -53,7 +47,6 @@ class Engine:
         self.cache = cache
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self._stream: Stream | None = None
-        self.reset()
 
     @property
     def attention(self) -> str:
@@ -69,151 +62,35 @@ class Engine:
     def threads(self, count: int) -> None:
         torch.set_num_threads(count)
 
-    def reset(self) -> None:
-        """Forget the frames; the next one begins another run."""
-        self._waiting: list[PreparedFrame] = []
-        self._gathers = True
-        """The next frames are scale frames of a stream to come."""
-        self._stretch = 0
-        self.streams = 0
-        """So many has the run been; see `Anchor`."""
-        self._transform: ImageTransform | None = None
-        self._anchor = Anchor(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
-
-    def prepare(self, frame: Frame) -> PreparedFrame:
-        """Make the network's image of a frame; the first one since `reset` decides its size.
-
-        One other thread may do this ahead of `push`: neither touches what the other one changes.
-
-        Raises:
-            InputError: the frame's size differs from the first one's.
-        """
-        return prepare(frame, self._plan(frame))
-
-    def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
-        """Take the next frame, which is prepared here if it is not yet.
-
-        Raises:
-            InputError: see `prepare`.
-            ResourceError: the caches do not fit in memory (first frame).
-        """
-        if isinstance(frame, Frame):
-            frame = self.prepare(frame)
-        if frame.stretch != self._stretch:
-            return [*self._end_stretch(frame.stretch), *self.push(frame)]
-        if self._gathers:
-            self._waiting.append(frame)
-            return [] if len(self._waiting) < self.preset.stream.scale_frames else self.finish()
-        if self._anchor.is_lost:
-            self._anchor.renew(self._begin(self._anchor.frames))
-        return self._anchor.place([frame], self._advance([frame]))
-
-    def finish(self) -> list[FrameResult]:
-        """Results of frames still waiting, when a stream ends before its scale frames are complete."""
-        if not self._waiting:
-            return []
-        waiting, self._waiting, self._gathers = self._waiting, [], False
-        return self._anchor.place(waiting, self._begin(waiting))
-
-    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
-        """Go on where an earlier run was cut off, in its world: before the first frame.
-
-        Args:
-            pairs: its latest keyframes, as many as there are scale frames or fewer, with their results. They are run
-                again as scale frames of a new stream, which is laid onto them; they give no results.
-
-        Raises:
-            ResourceError: see `push`.
-        """
-        frames = [frame for frame, _ in pairs]
-        self._transform, self._stretch, self._gathers = frames[0].transform, frames[-1].stretch, False
-        self._anchor.remember(pairs)
-        results = self._begin(frames)
-        self._anchor.renew(results)
-        return self._anchor.seam(results)
-
-    def _end_stretch(self, following: int) -> list[FrameResult]:
-        """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
-        results = self.finish()
-        self._anchor.part()
-        self._gathers, self._stretch = True, following
-        return results
-
-    def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
-        """Results of all frames, as they come."""
-        for frame in frames:
-            yield from self.push(frame)
-        yield from self.finish()
-
-    def _plan(self, frame: Frame) -> ImageTransform:
-        height, width = frame.rgb.shape[:2]
-        if self._transform is None:
-            self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        return self._transform
-
-    def _begin(self, frames: list[PreparedFrame]) -> list[FrameResult]:
-        """Results of the scale frames of a new stream, in its own world."""
-        patch = self.preset.network.patch_size
-        width, height = frames[0].transform.network_size
-        grid = (height // patch, width // patch)
+    def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
+        grid = grid_of(frames[0], self.preset)
         if self._stream is not None and self._stream.grid == grid:
             self._stream.reset()
         else:
             # There need not be memory for two.
             self._stream = None
             self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
-        self.streams += 1
-        return self._advance(frames)
+        return self._step(frames)
 
-    def _advance(self, frames: list[PreparedFrame]) -> list[FrameResult]:
+    def _advance(self, frame: PreparedFrame) -> FrameResult:
+        return self._step([frame])[0]
+
+    def _step(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         assert self._stream is not None
-        # Bytes are sent to the device, and made numbers there.
-        pixels = torch.from_numpy(np.stack([frame.rgb for frame in frames])).to(self._network.image_mean.device)
-        images = pixels.permute(0, 3, 1, 2).float() / 255
-        prediction, decision = self._stream.step(images)
-        return _to_results(frames, prediction, decision)
+        pixels = np.stack([frame.rgb for frame in frames])
+        prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device))
+        crop = frames[0].transform.crop[2:]
+        views = host_views(prediction.pose[-1, 0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
+        return [
+            frame_result(frame, *view, is_keyframe=decision.is_keyframe, flow=decision.flow)
+            for frame, view in zip(frames, views, strict=True)
+        ]
 
 
-def _to_results(
-    frames: list[PreparedFrame],
-    prediction: Prediction,
-    decision: Decision,
-) -> list[FrameResult]:
-    pose, depth, confidence = _to_host(prediction.pose[-1, 0].double(), prediction.depth[0], prediction.confidence[0])
-    T_world_camera = pose_to_matrix(pose).numpy()
-    left, top, crop_width, crop_height = frames[0].transform.crop
-    # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
-    # so that both axes estimate one focal length; apart, they would stretch the scene.
-    focal = focal_length(pose, crop_height, crop_width)
-    return [
-        FrameResult(
-            index=frame.index,
-            timestamp=frame.timestamp,
-            T_world_camera=T_world_camera[i],
-            intrinsics=Intrinsics(
-                fx=float(focal[i]),
-                fy=float(focal[i]),
-                cx=left + crop_width / 2,
-                cy=top + crop_height / 2,
-            ),
-            depth=depth[i].numpy(),
-            confidence=confidence[i].numpy(),
-            rgb=frame.rgb,
-            transform=frame.transform,
-            is_keyframe=decision.is_keyframe,
-            flow=decision.flow,
-            stretch=frame.stretch,
-        )
-        for i, frame in enumerate(frames)
-    ]
-
-
-def _to_host(*tensors: Tensor) -> list[Tensor]:
-    """Copies in host memory; from a GPU through pinned memory and with one wait for all."""
-    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-    if tensors[0].is_cuda:
-        torch.cuda.current_stream().synchronize()
-    return copies
+def grid_of(frame: PreparedFrame, preset: Preset) -> tuple[int, int]:
+    """Patch rows and columns of a frame's image."""
+    width, height = frame.transform.network_size
+    return height // preset.network.patch_size, width // preset.network.patch_size
 
 
 def load_engine(
@@ -238,6 +115,28 @@ def load_engine(
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
     """
+    loaded = load_model(preset, weights, device, attention, overrides, cache, weights_sha256)
+    return Engine(loaded.network, loaded.preset, loaded.weights_sha256, attention, loaded.precision, cache)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    network: StreamingNetwork
+    preset: Preset
+    weights_sha256: str
+    precision: Precision
+
+
+def load_model(
+    preset: str,
+    weights: Path | None,
+    device: str,
+    attention: AttentionChoice,
+    overrides: Mapping[str, Any] | None,
+    cache: CacheChoice,
+    weights_sha256: str | None,
+) -> LoadedModel:
+    """A network on its device, laid out for inference; see `load_engine`."""
     chosen = load_preset(preset, overrides)
     file = weights_file(chosen, weights)
     target = _choose_device(device)
@@ -251,7 +150,7 @@ def load_engine(
             prepare_network(network, target)
         network = network.to(target)
     logger.info("loaded %s on %s, %s", file, target, precision)
-    return Engine(network, chosen, digest.result(), attention, precision, cache)
+    return LoadedModel(network, chosen, digest.result(), precision)
 
 
 def prepare_network(network: StreamingNetwork, device: torch.device) -> None:

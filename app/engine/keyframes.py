@@ -20,29 +20,33 @@ class Decision:
 
 
 def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
-    """Mean displacement in pixels of a view's surface when it is seen from another camera (LingBot-Map); a scalar.
+    """Mean displacement in pixels of a view's surface when it is seen from another camera (LingBot-Map), [...].
 
-    pose codes [9]; depth [h, w] of the view. Every 8th pixel is unprojected by the view's own depth and pose; those
-    in front of the reference camera count. The host is not asked for anything, so that it can be captured.
+    pose codes [..., 9]; depth [..., h, w] of the view. Every 8th pixel is unprojected by the view's own depth and
+    pose; those in front of the reference camera count. The host is not asked for anything, so that it can be captured.
     """
-    height, width = depth.shape
-    depth = depth[::PIXEL_STEP, ::PIXEL_STEP]
+    height, width = depth.shape[-2:]
+    depth = depth[..., ::PIXEL_STEP, ::PIXEL_STEP]
     v, u = torch.meshgrid(
         torch.arange(0, height, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
         torch.arange(0, width, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
         indexing="ij",
     )
-    fx, fy = focal_lengths(pose, height, width)
+    fx, fy = _of_images(focal_lengths(pose, height, width))
     points = torch.stack([(u - width / 2) / fx * depth, (v - height / 2) / fy * depth, depth], dim=-1)
-    T_world_view, T_world_reference = pose_to_matrix(pose), pose_to_matrix(reference_pose)
-    R, t = T_world_reference[:3, :3], T_world_reference[:3, 3]
-    world = points @ T_world_view[:3, :3].T + T_world_view[:3, 3]
-    seen = (world - t) @ R
+    T_world_view, T_world_reference = (pose_to_matrix(p)[..., None, :, :] for p in (pose, reference_pose))
+    world = points @ T_world_view[..., :3, :3].mT + T_world_view[..., None, :3, 3]
+    seen = (world - T_world_reference[..., None, :3, 3]) @ T_world_reference[..., :3, :3]
     z = seen[..., 2].clamp_min(NEAR)
-    fx, fy = focal_lengths(reference_pose, height, width)
+    fx, fy = _of_images(focal_lengths(reference_pose, height, width))
     du, dv = seen[..., 0] / z * fx + width / 2 - u, seen[..., 1] / z * fy + height / 2 - v
     valid = (depth > NEAR) & (seen[..., 2] > NEAR)
-    return torch.where(valid, torch.hypot(du, dv), 0).sum() / valid.sum().clamp_min(1)
+    return torch.where(valid, torch.hypot(du, dv), 0).sum((-2, -1)) / valid.sum((-2, -1)).clamp_min(1)
+
+
+def _of_images(numbers: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """[...] -> [..., 1, 1] each."""
+    return numbers[0][..., None, None], numbers[1][..., None, None]
 
 
 class KeyframePolicy(Protocol):

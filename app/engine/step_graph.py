@@ -1,7 +1,7 @@
 """A step as one captured CUDA graph."""
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -15,7 +15,10 @@ class StepGraph(Generic[T]):
     next run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Any = None) -> None:
+        """``pool``: memory that several graphs share (`torch.cuda.graph_pool_handle`), each overwriting what others
+        returned."""
+        self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._is_warm = False
         self._output: T | None = None
@@ -28,7 +31,7 @@ class StepGraph(Generic[T]):
             return body()
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=self._pool):
                 self._output = body()
             self._graph = graph
         assert self._output is not None

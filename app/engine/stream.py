@@ -52,18 +52,12 @@ class Stream:
         self._config = preset.stream
         self._device = network.image_mean.device
         self._half = (precision or plain_precision(self._device)) == "bf16"
-        dtype = torch.bfloat16 if self._half else torch.float32
-        config, patches = preset.network, grid[0] * grid[1]
-        # As the network has it.
-        camera_dtype = torch.float32 if self._device.type == "cpu" else dtype
-        schema = StreamSchema.of(config, preset.stream, patches, dtype, camera_dtype, cache)
-        schema.check_fits(_available_memory(self._device))
+        config = preset.network
+        schema = stream_schema(preset, grid, self._device, half=self._half, cache=cache)
+        schema.check_fits(available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
         inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
-        sizes = AttentionSizes(
-            config.heads, config.head_dim, config.special_tokens, patches, schema.frames.tokens, dtype
-        )
-        backend = kind.attention(attention, sizes, self._device, inputs)
+        backend = kind.attention(attention, attention_sizes(schema), self._device, inputs)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(self._config)
@@ -120,7 +114,25 @@ class Stream:
         return StepOutput(prediction, mean_flow(pose, depth, self._reference_pose))
 
 
-def _available_memory(device: torch.device) -> int:
+def stream_schema(
+    preset: Preset, grid: tuple[int, int], device: torch.device, *, half: bool, cache: CacheChoice = "full"
+) -> StreamSchema:
+    """What a stream of images of so many patch rows and columns will hold."""
+    dtype = torch.bfloat16 if half else torch.float32
+    # As the network has it.
+    camera_dtype = torch.float32 if device.type == "cpu" else dtype
+    return StreamSchema.of(preset.network, preset.stream, grid[0] * grid[1], dtype, camera_dtype, cache)
+
+
+def attention_sizes(schema: StreamSchema) -> AttentionSizes:
+    """Of the stream's global attention."""
+    frames = schema.frames
+    return AttentionSizes(
+        frames.layers, frames.heads, frames.head_dim, frames.special, frames.patches, frames.tokens, schema.dtype
+    )
+
+
+def available_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on a device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -40,9 +40,11 @@ def peak_host_memory_mb() -> float:
 
 
 def peak_device_memory_mb(device: str) -> float | None:
-    """Most memory that tensors held on a GPU so far; None on a CPU."""
+    """Most memory that tensors of this process held on a GPU so far; None where it does not work on one itself."""
     if not device.startswith("cuda"):
         return None
     import torch
 
+    if not torch.cuda.is_initialized():
+        return None
     return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)

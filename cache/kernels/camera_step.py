@@ -19,15 +19,22 @@ PARTS = 8
 
 
 @triton.jit
-def _attend_part(query, new_key, new_value, keys, values, slot_at, limit_at, visible, sums, weights_of, best_of, slots,
-                 scale, D: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    head, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+def _attend_part(query, new_key, new_value, query_stride, key_stride, value_stride, keys, values, slot_at, limit_at,
+                 visible, seat_at, inputs_stride, sums, weights_of, best_of, slots, scale, D: tl.constexpr,
+                 BLOCK: tl.constexpr):  # fmt: skip
+    head, part, parts, row = tl.program_id(0), tl.program_id(1), tl.num_programs(1), tl.program_id(2)
+    heads = tl.num_programs(0)
+    query += row * query_stride
+    new_key += row * key_stride
+    new_value += row * value_stride
+    inputs = row * inputs_stride
+    slot_at, limit_at, visible = slot_at + inputs, limit_at + inputs, visible + inputs
     channel = tl.arange(0, D)
     own = head * D + channel
     q = tl.load(query + own).to(tl.float32) * scale
     k, v = tl.load(new_key + own).to(tl.float32), tl.load(new_value + own).to(tl.float32)
     slot, limit = tl.load(slot_at), tl.load(limit_at)
-    base = head.to(tl.int64) * slots * D
+    base = (tl.load(seat_at + inputs) * heads + head).to(tl.int64) * slots * D
     if part == 0:
         tl.store(keys + base + slot * D + channel, k.to(keys.dtype.element_ty))
         tl.store(values + base + slot * D + channel, v.to(values.dtype.element_ty))
@@ -38,9 +45,9 @@ def _attend_part(query, new_key, new_value, keys, values, slot_at, limit_at, vis
     acc = v * is_first
     rows = tl.arange(0, BLOCK)
     for first in range(part * BLOCK, limit, parts * BLOCK):
-        row = first + rows
-        seen = (tl.load(visible + row, mask=row < slots, other=0) != 0) & (row != slot)
-        place = base + row[:, None] * D + channel[None, :]
+        past = first + rows
+        seen = (tl.load(visible + past, mask=past < slots, other=0) != 0) & (past != slot)
+        place = base + past[:, None] * D + channel[None, :]
         past_keys = tl.load(keys + place, mask=seen[:, None], other=0.0).to(tl.float32)
         scores = tl.where(seen, tl.sum(past_keys * q[None, :], 1), -1e30)
         higher = tl.maximum(best, tl.max(scores, 0))
@@ -50,7 +57,7 @@ def _attend_part(query, new_key, new_value, keys, values, slot_at, limit_at, vis
         acc = acc * shrink + tl.sum(past_values * weights[:, None], 0)
         total = total * shrink + tl.sum(weights, 0)
         best = higher
-    place = head * parts + part
+    place = (row * heads + head) * parts + part
     tl.store(sums + place * D + channel, acc)
     tl.store(weights_of + place, total)
     tl.store(best_of + place, best)
@@ -69,28 +76,34 @@ def _join_parts(sums, weights_of, best_of, out, D: tl.constexpr, PARTS: tl.const
 
 
 def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, inputs: StepInputs) -> Tensor:
-    """q, k, v [1, H, D]: store k, v in their slot of pools [H, slots, D], attend to the visible ones -> [1, H, D]."""
-    _, heads, channels = q.shape
+    """q, k, v [R, H, D] of R streams: store k, v in their slots of the streams' pools [seats, H, slots, D], attend to
+    the visible ones -> [R, H, D]."""
+    rows, heads, channels = q.shape
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = q.new_empty(q.shape)
-    sums = torch.empty(heads, PARTS, channels, device=q.device)
-    weights, best = torch.empty(2, heads, PARTS, device=q.device)
-    _attend_part[(heads, PARTS)](
+    sums = torch.empty(rows, heads, PARTS, channels, device=q.device)
+    weights, best = torch.empty(2, rows, heads, PARTS, device=q.device)
+    _attend_part[(heads, PARTS, rows)](
         q,
         k,
         v,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
         keys,
         values,
         inputs.camera_slot,
         inputs.camera_limit,
         inputs.camera_visible,
+        inputs.seat,
+        inputs.stride,
         sums,
         weights,
         best,
-        keys.shape[1],
+        keys.shape[2],
         channels**-0.5,
         D=channels,
         BLOCK=BLOCK,
     )
-    _join_parts[(heads,)](sums, weights, best, out, D=channels, PARTS=PARTS)
+    _join_parts[(rows * heads,)](sums, weights, best, out, D=channels, PARTS=PARTS)
     return out

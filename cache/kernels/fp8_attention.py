@@ -148,7 +148,7 @@ class Fp8Attention(SpanAttention):
         tokens, heads, channels = q.shape
         q = q.contiguous()
         slots, patches = pages.keys.shape[:2]
-        output = SplitOutput.of(q, triton.cdiv(len(keys), KEY_BLOCK) + slots * triton.cdiv(patches, KEY_BLOCK))
+        output = SplitOutput.of(q[None], triton.cdiv(len(keys), KEY_BLOCK) + slots * triton.cdiv(patches, KEY_BLOCK))
         waves = output.waves
         _attend[(waves.programs,)](
             q,
@@ -188,4 +188,4 @@ class Fp8Attention(SpanAttention):
             ROUNDED=ROUNDED,
             num_warps=WARPS,
         )
-        return output.merged()
+        return output.merged()[0]

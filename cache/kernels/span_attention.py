@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""Our own attention kernel (Triton): one frame's queries over the visible runs of a pool, read in place.
+"""Our own attention kernel (Triton): a frame's queries over the visible runs of a pool, read in place.
 
 It differs from general kernels in two points that this cache allows. The runs' bounds come from device memory, so a
 captured graph serves every state of the cache. And there is no running maximum (as FlashAttention has it, Dao et al.
@@ -32,7 +32,7 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
     if TMA:
         return descriptor.load([start, head * D])
     else:
-        token = start + columns
+        token = (start + columns).to(tl.int64)  # the pools of many streams are longer than 2^31 numbers
         return tl.load(
             pool + token[:, None] * (H * D) + head * D + channels[None, :], mask=token[:, None] < stop, other=0.0
         )
@@ -60,14 +60,17 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, key_norms, tokens,
-            whole, rest, row_blocks, scale, headroom, H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-            BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, seat, inputs_stride,
+            key_norms, tokens, whole, rest, row_blocks, scale, headroom, H: tl.constexpr, D: tl.constexpr,
+            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+            PARTS: tl.constexpr):  # fmt: skip
     tile, part, parts = tile_and_part(whole, rest, PARTS)
-    head = tile // row_blocks
+    stream, head = tile // row_blocks // H, tile // row_blocks % H
+    spans += stream * inputs_stride
+    key_norms += tl.load(seat + stream * inputs_stride) * H
     rows = tile % row_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     columns, channels = tl.arange(0, BLOCK_N), tl.arange(0, D)
-    place = rows[:, None] * (H * D) + head * D + channels[None, :]
+    place = (stream * tokens + rows[:, None]) * (H * D) + head * D + channels[None, :]
     q = tl.load(queries + place, mask=rows[:, None] < tokens, other=0.0)
     q32 = q.to(tl.float32)
     # Whole binary orders: another bound then shifts exponents and changes no digit of the result.
@@ -89,14 +92,18 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
                BLOCK_M, D, PARTS)  # fmt: skip
 
 
-def attend_spans(q: Tensor, keys: "Pool", values: "Pool", spans: Tensor, key_norms: Tensor) -> Tensor:
-    """Attention of q [T, H, D] over the ``spans`` (int32 [4] on the device) of pools [C, H, D] -> [T, H, D].
+def attend_spans(
+    q: Tensor, keys: "Pool", values: "Pool", inputs: StepInputs, key_norms: Tensor, visible: int
+) -> Tensor:
+    """Attention of q [R, T, H, D], frames of R streams, over the spans of each row of ``inputs`` in pools [C, H, D]
+    -> [R, T, H, D].
 
-    ``key_norms``: float32 [H], at least the norm of every visible key.
+    ``key_norms``: float32 [seats, H], at least the norm of every key that the stream of that seat sees; ``visible``:
+    most tokens that one of them sees.
     """
-    tokens, heads, channels = q.shape
+    _, tokens, heads, channels = q.shape
     q = q.contiguous()
-    output = SplitOutput.of(q, triton.cdiv(len(keys.tensor), KEY_BLOCK))
+    output = SplitOutput.of(q, triton.cdiv(visible, KEY_BLOCK))
     waves = output.waves
     _attend[(waves.programs,)](
         q,
@@ -107,7 +114,9 @@ def attend_spans(q: Tensor, keys: "Pool", values: "Pool", spans: Tensor, key_nor
         output.out,
         output.sums,
         output.totals,
-        spans,
+        inputs.spans,
+        inputs.seat,
+        inputs.stride,
         key_norms,
         tokens,
         waves.whole,
@@ -157,7 +166,7 @@ class SpanAttention:
         self._inputs.set_spans(merge_spans(spans))
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
-        return attend_spans(q, self._pool(keys), self._pool(values), self._inputs.spans, key_norms)
+        return attend_spans(q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys))[0]
 
     def _pool(self, tensor: Tensor) -> Pool:
         known = self._pools.get(tensor.data_ptr())

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 """What attention kernels share that do some tiles in parts (Triton); see `waves`.
 
-A tile is `QUERY_BLOCK` queries of one head. Weights have a bound in place of a running maximum, so parts of a tile
-are in one scale: sums of weighted values, and of weights, are simply added.
+A tile is `QUERY_BLOCK` queries of one lane: a head of a stream's frame. Weights have a bound in place of a running
+maximum, so parts of a tile are in one scale: sums of weighted values, and of weights, are simply added.
 """
 
 from dataclasses import dataclass
@@ -62,20 +62,20 @@ def _merge(sums, totals, out, whole, rest, row_blocks, tokens, H: tl.constexpr, 
         acc += tl.load(sums + row[:, None] * D + channels[None, :])
         total += tl.load(totals + row)
     query = (whole + tile) % row_blocks * BLOCK_M + inner
-    head = (whole + tile) // row_blocks
-    place = query[:, None] * (H * D) + head * D + channels[None, :]
+    lane = (whole + tile) // row_blocks
+    place = (lane // H * tokens + query[:, None]) * (H * D) + lane % H * D + channels[None, :]
     tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), mask=query[:, None] < tokens)
 
 
 @dataclass(frozen=True)
 class SplitOutput:
-    """Of one call for queries [T, H, D]: what is written by programs that do whole tiles, and by others."""
+    """Of one call for queries [R, T, H, D]: what is written by programs that do whole tiles, and by others."""
 
     out: Tensor
-    """[T, H, D]."""
+    """[R, T, H, D]."""
     waves: Waves
     row_blocks: int
-    """Tiles of a head."""
+    """Tiles of a lane."""
     sums: Tensor
     """float32 [parts * rest * QUERY_BLOCK, D]; of one row where nothing is split."""
     totals: Tensor
@@ -84,9 +84,9 @@ class SplitOutput:
     @classmethod
     def of(cls, q: Tensor, blocks: int) -> "SplitOutput":
         """``blocks``: most blocks of keys that there may be."""
-        tokens, heads, channels = q.shape
+        streams, tokens, heads, channels = q.shape
         row_blocks = triton.cdiv(tokens, QUERY_BLOCK)
-        waves = plan_waves(row_blocks * heads, blocks, places(q.device))
+        waves = plan_waves(row_blocks * heads * streams, blocks, places(q.device))
         rows = waves.parts * waves.rest * QUERY_BLOCK if waves.parts > 1 else 1
         sums, totals = (torch.empty(rows, n, device=q.device, dtype=torch.float32) for n in (channels, 1))
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -95,7 +95,7 @@ class SplitOutput:
     def merged(self) -> Tensor:
         """The result, once the kernel that fills this has been started."""
         waves = self.waves
-        tokens, heads, channels = self.out.shape
+        _, tokens, heads, channels = self.out.shape
         if waves.parts > 1:
             _merge[(waves.rest, QUERY_BLOCK // MERGED_ROWS)](
                 self.sums,

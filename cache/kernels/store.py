@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""Writing one frame's keys and values into a pool, where the step's numbers say (Triton)."""
+"""Writing frames' keys and values into a pool, where the step's numbers say (Triton)."""
 
 import triton
 import triton.language as tl
@@ -11,8 +11,14 @@ TOKENS_AT_ONCE = 4
 
 
 @triton.jit
-def _store(new_keys, new_values, key_stride, value_stride, keys, values, special_at, patch_at, key_norms, tokens,
-           special, H: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr):  # fmt: skip
+def _store(new_keys, new_values, key_stride, value_stride, key_row_stride, value_row_stride, keys, values, special_at,
+           patch_at, seat, inputs_stride, key_norms, tokens, special, H: tl.constexpr, D: tl.constexpr,
+           BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr):  # fmt: skip
+    row = tl.program_id(1)
+    new_keys += row.to(tl.int64) * key_row_stride
+    new_values += row.to(tl.int64) * value_row_stride
+    inputs = row * inputs_stride
+    key_norms += tl.load(seat + inputs) * H
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None, None]
     head = tl.arange(0, BLOCK_H)[None, :, None]
     channel = tl.arange(0, D)[None, None, :]
@@ -20,7 +26,8 @@ def _store(new_keys, new_values, key_stride, value_stride, keys, values, special
     column = head * D + channel
     k = tl.load(new_keys + token * key_stride + column, mask=mask, other=0.0)
     v = tl.load(new_values + token * value_stride + column, mask=mask, other=0.0)
-    place = tl.where(token < special, tl.load(special_at) + token, tl.load(patch_at) + token - special).to(tl.int64)
+    at_special, at_patches = tl.load(special_at + inputs), tl.load(patch_at + inputs)
+    place = tl.where(token < special, at_special + token, at_patches + token - special).to(tl.int64)
     tl.store(keys + place * (H * D) + column, k, mask=mask)
     tl.store(values + place * (H * D) + column, v, mask=mask)
     k32 = k.to(tl.float32)
@@ -45,19 +52,23 @@ def fill_ones(out: Tensor) -> Tensor:
 def store_frame(
     k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, special: int, inputs: StepInputs
 ) -> None:
-    """Put k, v [T, H, D], the first ``special`` tokens and the patches each where ``inputs`` says, into pools
-    [C, H, D]; raise ``key_norms`` [H] to the largest norm of a key."""
-    tokens, heads, channels = k.shape
-    assert k.stride()[1:] == v.stride()[1:] == (channels, 1), "heads and channels of a token lie together"
-    _store[(triton.cdiv(tokens, TOKENS_AT_ONCE),)](
+    """Put k, v [R, T, H, D] of R streams' frames, the first ``special`` tokens and the patches each where a row of
+    ``inputs`` says, into pools [C, H, D]; raise the seat's ``key_norms`` [seats, H] to the largest norm of a key."""
+    rows, tokens, heads, channels = k.shape
+    assert k.stride()[2:] == v.stride()[2:] == (channels, 1), "heads and channels of a token lie together"
+    _store[(triton.cdiv(tokens, TOKENS_AT_ONCE), rows)](
         k,
         v,
+        k.stride(1),
+        v.stride(1),
         k.stride(0),
         v.stride(0),
         keys,
         values,
         inputs.special_at,
         inputs.patch_at,
+        inputs.seat,
+        inputs.stride,
         key_norms,
         tokens,
         special,

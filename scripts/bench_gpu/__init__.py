@@ -9,12 +9,27 @@ from bench_gpu.measure import begin_table, machine_rates, random_network, releas
 from bench_gpu.original import bench_original, compare
 from bench_gpu.parts import bench_attention
 from bench_gpu.program import bench_embedded, bench_program
-from bench_gpu.steps import bench_eight_bits, bench_kernels, bench_long, bench_sizes, bench_step
+from bench_gpu.steps import bench_choice, bench_eight_bits, bench_kernels, bench_long, bench_sizes, bench_step
+from bench_gpu.streams import bench_folder, bench_streams
 from stream_recon.configs.schema import load_preset
 
-TABLES = ("attention", "step", "kernels", "sizes", "fp8", "program", "embedded", "budgets", "long")
+TABLES = (
+    "attention",
+    "step",
+    "choice",
+    "kernels",
+    "sizes",
+    "fp8",
+    "program",
+    "embedded",
+    "streams",
+    "folder",
+    "budgets",
+    "long",
+)
 STEP_FRAMES = 100
 KERNEL_FRAMES = 60
+CHOICE_FRAMES = 30
 PROGRAM_FRAMES = 600
 
 
@@ -32,12 +47,16 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
     theirs = bench_original(original) if original is not None else None
     if "embedded" in wanted:
         bench_embedded()
+    if "streams" in wanted:
+        bench_streams()
+    if "folder" in wanted:
+        bench_folder()
     preset = load_preset("lingbot-map", {"stream.keyframes": "every"})
     if "attention" in wanted:
         bench_attention(preset)
     if "budgets" in wanted:
         bench_budgets()
-    if not set(wanted) & {"step", "kernels", "sizes", "fp8", "program", "long"}:
+    if not set(wanted) & {"step", "choice", "kernels", "sizes", "fp8", "program", "long"}:
         return
     release_memory()
     network = random_network(preset)
@@ -45,6 +64,8 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
         ours = bench_step(network, preset, STEP_FRAMES, rates)
         if theirs is not None:
             compare(theirs, ours)
+    if "choice" in wanted:
+        bench_choice(network, preset, CHOICE_FRAMES)
     if "kernels" in wanted:
         bench_kernels(network, preset, KERNEL_FRAMES)
     if "sizes" in wanted:

@@ -14,7 +14,7 @@ from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
-from stream_recon.cache.kernels.timing import AttentionSizes, time_backend
+from stream_recon.cache.kernels.timing import AttentionSizes
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.cache.stream import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
@@ -38,7 +38,7 @@ def bench_attention(preset: Preset) -> None:
     config, cuda = preset.network, torch.device("cuda")
     special = StreamSchema.of(config, preset.stream, PATCHES, torch.bfloat16).frames.special
     keys = (preset.stream.scale_frames + preset.stream.window) * PATCHES
-    sizes = AttentionSizes(config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
+    sizes = AttentionSizes(config.depth, config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
     begin_table(f"attention of a layer, {sizes.frame_tokens} queries, {keys} keys, {config.heads} heads")
     flops = attention_flops(config, sizes.frame_tokens, keys)
     inputs = StepInputs(8, cuda)
@@ -48,8 +48,22 @@ def bench_attention(preset: Preset) -> None:
         TorchAttention(),
     ]
     for backend in backends:
-        took = time_backend(backend, sizes, cuda, inputs)
+        took = time_layer(backend, sizes, inputs)
         row(backend.name, f"{took:.3f} ms, {flops / took / 1e9:.0f} TFLOP/s")
+
+
+def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepInputs) -> float:
+    """Milliseconds of the kernel alone."""
+    shape = (sizes.heads, sizes.head_dim)
+    q, keys, values = (
+        torch.randn(n, *shape, device="cuda", dtype=sizes.dtype)
+        for n in (sizes.frame_tokens, sizes.pool_tokens, sizes.pool_tokens)
+    )
+    norms = keys.float().norm(dim=-1).amax(0)
+    inputs.open()
+    backend.plan(len(q), [(0, sizes.pool_tokens)])
+    inputs.upload()
+    return milliseconds(lambda: backend.attend(q, keys, values, norms))
 
 
 def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates: Rates) -> None:

@@ -190,13 +190,7 @@ def bench_embedded(frames: int = 400) -> None:
     begin_table(f"the embedded preset, {describe_weights()}")
     release_memory()
     preset = load_preset(EMBEDDED_PRESET)
-    network = (
-        load_network(EMBEDDED_WEIGHTS, preset.network)
-        if EMBEDDED_WEIGHTS.is_file()
-        else StreamingNetwork(preset.network).eval().requires_grad_(False)
-    )
-    prepare_network(network, torch.device("cuda"))
-    engine = Engine(network.cuda(), preset, NO_WEIGHTS)
+    engine = Engine(embedded_network(preset), preset, NO_WEIGHTS)
     rng = np.random.default_rng(0)
     images: list[Any] = [rng.integers(0, 255, (480, 640, 3), np.uint8) for _ in range(8)]
     times = []
@@ -209,6 +203,17 @@ def bench_embedded(frames: int = 400) -> None:
     speed = f"{1e3 * median(steady):.2f} ms (p95 {p95:.2f}) = {1 / mean(steady):.0f} frames/s"
     row(f"640x480 frames to results in host memory, attention {engine.attention}", speed)
     row("peak", f"{torch.cuda.max_memory_allocated() / 1e6:.0f} MB allocated")
+
+
+def embedded_network(preset: Preset) -> StreamingNetwork:
+    """Laid out as the program does it; with random weights where its own are not there."""
+    network = (
+        load_network(EMBEDDED_WEIGHTS, preset.network)
+        if EMBEDDED_WEIGHTS.is_file()
+        else StreamingNetwork(preset.network).eval().requires_grad_(False)
+    )
+    prepare_network(network, torch.device("cuda"))
+    return network.cuda()
 
 
 def describe_weights() -> str:

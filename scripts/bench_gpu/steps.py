@@ -7,10 +7,13 @@ import torch
 
 from bench_gpu.measure import GRID, Rates, Variant, begin_table, image_of, measure_step, row
 from bench_gpu.parts import print_parts
+from bench_gpu.program import embedded_network
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.kernels import waves
+from stream_recon.cache.kernels.choose import installed_kernels
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import Preset
+from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.models.embedded import EMBEDDED_PRESET
 from stream_recon.models.network import StreamingNetwork
 
 EIGHT_BITS = Variant("cache in 8 bits", options={"cache": "fp8"})
@@ -23,6 +26,8 @@ VARIANTS = (
     EIGHT_BITS,
 )
 """Those whose options `Stream` does not have are left out."""
+SAME = 1.03
+"""Steps as much apart are equally fast: two runs of one differ by so much."""
 SIZES = ((28, 37), (27, 36), (21, 37), (18, 32))
 """Patches high and wide: 518x392 and 504x378 for 4:3, 518x294 and 448x252 for 16:9."""
 
@@ -52,6 +57,27 @@ def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> Non
             row(variant.name, f"not here: {str(error).splitlines()[0]}")
             continue
         row(f"{variant.name}, attention {figures.attention}", figures.shown)
+
+
+def bench_choice(network: StreamingNetwork, preset: Preset, frames: int) -> None:
+    """What `--attention auto` takes, beside every way to run the step, for each preset and size."""
+    begin_table("what auto takes, and the step by every kernel, window full, all keyframes")
+    small = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
+    cases = [(embedded_network(small), small, (12, 16)), *((network, preset, size) for size in SIZES)]
+    for of_preset, chosen_preset, grid in cases:
+        taken = Stream(of_preset, chosen_preset, grid, "auto").attention
+        took = {}
+        for name in installed_kernels("auto"):
+            try:
+                variant = Variant(name, name)  # type: ignore[arg-type]  # names of kernels are choices
+                took[name] = measure_step(of_preset, chosen_preset, grid, frames, variant)[1]
+            except (ResourceError, ImportError, RuntimeError) as error:
+                row(name, f"not here: {str(error).splitlines()[0]}")
+        best = min(figures.p50 for figures in took.values())
+        verdict = "" if took[taken].p50 <= SAME * best else " NOT THE FASTEST"
+        shown = ", ".join(f"{name} {f.p50:.2f} ms (p95 {f.p95:.2f})" for name, f in took.items())
+        size = f"{chosen_preset.name}, {14 * grid[1]}x{14 * grid[0]}"
+        row(size, f"auto takes {taken}{verdict}; {shown}")
 
 
 def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> None:

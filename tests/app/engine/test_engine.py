@@ -131,7 +131,7 @@ def test_frames_may_be_prepared_ahead() -> None:
 
 
 def test_memory_is_checked_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "_available_memory", lambda device: 1000)
+    monkeypatch.setattr(stream_module, "available_memory", lambda device: 1000)
     with pytest.raises(ResourceError, match="cache needs"):
         list(tiny_engine().stream(frames(3)))
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
+from stream_recon.cache.step_inputs import StepInputs
 
 pytestmark = pytest.mark.gpu
 
@@ -18,6 +19,15 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
+
+
+def inputs_with(spans: list[Span]) -> StepInputs:
+    """Of one stream, on the device."""
+    inputs = StepInputs(4, torch.device("cuda"))
+    inputs.open()
+    inputs.set_spans(spans)
+    inputs.upload()
+    return inputs
 
 
 @pytest.mark.parametrize("spans", SPANS)
@@ -36,11 +46,35 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
         hidden[start:stop] = False
     norms = keys.float().norm(dim=-1).amax(0)
     keys[hidden], values[hidden] = 1e4, 1e4
-    bounds = torch.tensor([b for span in spans for b in span] + [0, 0], dtype=torch.int32, device="cuda")[:4]
-    pools = Pool(keys), Pool(values)
-    assert relative(attend_spans(q, *pools, bounds, norms), expected) < 5e-3
+    pools, inputs = (Pool(keys), Pool(values)), inputs_with(spans)
+    assert relative(attend_spans(q[None], *pools, inputs, norms[None], POOL)[0], expected) < 5e-3
     # A bound that is too high by far costs nothing.
-    assert relative(attend_spans(q, *pools, bounds, 4 * norms), expected) < 5e-3
+    assert relative(attend_spans(q[None], *pools, inputs, 4 * norms[None], POOL)[0], expected) < 5e-3
+
+
+@pytest.mark.parametrize("queries", [5, 198, 500])
+def test_each_row_reads_the_spans_of_its_own_seat(queries: int) -> None:
+    """500 queries of 9 streams and 6 heads are a wave and some more on an H200."""
+    from stream_recon.cache.kernels.span_attention import Pool, attend_spans
+
+    seats = [7, 0, 3, 2, 8, 1, 9, 5, 4]
+    q = random(len(seats), queries, HEADS, CHANNELS)
+    keys, values = (random(10 * POOL, HEADS, CHANNELS, seed=i) for i in (1, 2))
+    keys *= torch.linspace(0.5, 1.5, 10, device="cuda").repeat_interleave(POOL)[:, None, None]
+    norms = keys.float().norm(dim=-1).unflatten(0, (10, POOL)).amax(1)
+    inputs, plain = StepInputs(4, torch.device("cuda"), len(seats)), TorchAttention()
+    inputs.open()
+    expected = []
+    for row, seat in enumerate(seats):
+        spans = SPANS[row % len(SPANS)]
+        inputs.copy_row(row, inputs_with(spans), seat, seat * POOL)
+        plain.plan(queries, spans)
+        own = slice(seat * POOL, (seat + 1) * POOL)
+        expected.append(plain.attend(q[row].float(), keys[own].float(), values[own].float()))
+    inputs.upload()
+    got = attend_spans(q, Pool(keys), Pool(values), inputs, norms, POOL)
+    for row, wanted in zip(got, expected, strict=True):
+        assert relative(row, wanted) < 5e-3
 
 
 def test_a_higher_bound_changes_next_to_nothing() -> None:
@@ -48,14 +82,13 @@ def test_a_higher_bound_changes_next_to_nothing() -> None:
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (198, POOL, POOL))
     norms = keys.float().norm(dim=-1).amax(0)
-    bounds = torch.tensor([6, 2000, 0, 0], dtype=torch.int32, device="cuda")
-    results = [attend_spans(q, Pool(keys), Pool(values), bounds, norms * factor) for factor in (1.0, 1.5)]
+    pools, inputs = (Pool(keys), Pool(values)), inputs_with([(6, 2000)])
+    results = [attend_spans(q[None], *pools, inputs, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
     assert relative(*results) < 1e-4
 
 
 def test_a_frame_is_stored_where_the_step_says() -> None:
     from stream_recon.cache.kernels.store import store_frame
-    from stream_recon.cache.step_inputs import StepInputs
 
     special, tokens = 6, 198
     inputs = StepInputs(4, torch.device("cuda"))
@@ -63,22 +96,21 @@ def test_a_frame_is_stored_where_the_step_says() -> None:
     inputs.set_frame(7, 30, 600)
     inputs.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
-    k, v = qkv[0, :, 1], qkv[0, :, 2]  # strided, as they come
+    k, v = qkv[:, :, 1], qkv[:, :, 2]  # strided, as they come
     pools = [torch.zeros(POOL, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
-    norms = torch.zeros(HEADS, device="cuda")
+    norms = torch.zeros(1, HEADS, device="cuda")
     store_frame(k, v, *pools, norms, special, inputs)
-    for pool, new in zip(pools, (k, v), strict=True):
+    for pool, new in zip(pools, (k[0], v[0]), strict=True):
         assert torch.equal(pool[30:36], new[:special]) and torch.equal(pool[600:792], new[special:])
         pool[30:36], pool[600:792] = 0, 0
         assert not pool.any()
-    torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(0))
+    torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
     store_frame(k / 2, v, *pools, norms, special, inputs)
-    torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(0))
+    torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
 
 
 def test_the_camera_token_sees_the_visible_slots_and_itself() -> None:
     from stream_recon.cache.kernels.camera_step import attend_slots
-    from stream_recon.cache.step_inputs import StepInputs
 
     heads, channels, slots = 4, 128, 200
     q, k, v = (random(1, heads, channels, seed=i) for i in range(3))
@@ -90,7 +122,7 @@ def test_the_camera_token_sees_the_visible_slots_and_itself() -> None:
     inputs.open()
     inputs.set_camera(9, visible)
     inputs.upload()
-    got = attend_slots(q, k, v, keys, values, inputs)
+    got = attend_slots(q, k, v, keys[None], values[None], inputs)
     assert torch.equal(keys, expected_keys) and torch.equal(values, expected_values)
     chosen = [pool[:, list(visible)].float() for pool in (expected_keys, expected_values)]
     expected = torch.nn.functional.scaled_dot_product_attention(q.float().transpose(0, 1), *chosen).transpose(0, 1)

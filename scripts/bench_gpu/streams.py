@@ -1,0 +1,160 @@
+"""Tables of many streams at once under the embedded network: frames a second in all, and scenes an hour of a folder."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench_gpu.measure import begin_table, release_memory, row
+from bench_gpu.program import describe_weights, embedded_network
+from stream_recon.app.engine.host_views import host_views, to_images
+from stream_recon.app.engine.stream_batch import StreamBatch
+from stream_recon.app.results import Frame
+from stream_recon.app.video.preprocess import plan_image, prepare
+from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
+from stream_recon.models.network import StreamingNetwork
+
+SAMPLE = Path(__file__).resolve().parents[2] / "app" / "sample" / "walkthrough.mp4"
+COUNTS = (1, 4, 8, 16, 32, 64)
+STEPS, WARM_STEPS = 120, 30
+SIZE = (640, 480)
+CLIPS, CLIP_FRAMES = 64, 200
+FEW_CLIPS = 8
+"""Of a way that takes long."""
+Picture = NDArray[np.uint8]
+
+
+def sample_frames() -> list[Picture]:
+    """The sample's frames at 640x480, RGB."""
+    capture, frames = cv2.VideoCapture(str(SAMPLE)), []
+    while True:
+        ok, image = capture.read()
+        if not ok:
+            return frames
+        frames.append(cv2.cvtColor(cv2.resize(image, SIZE), cv2.COLOR_BGR2RGB))
+
+
+def frame_at(frames: Sequence[Picture], index: int) -> Picture:
+    """The sample forth and back, without end."""
+    turn = index % (2 * len(frames) - 2)
+    return frames[min(turn, 2 * len(frames) - 2 - turn)]
+
+
+def bench_streams() -> None:
+    """Decoded frames in, results in host memory out, for several numbers of streams."""
+    begin_table(f"streams at once, the embedded preset, {describe_weights()}, {os.cpu_count()} processors")
+    frames, preset = sample_frames(), load_preset(EMBEDDED_PRESET)
+    network = embedded_network(preset)
+    for count in COUNTS:
+        release_memory()
+        seconds, steps = run_streams(network, preset, frames, count)
+        peak = torch.cuda.max_memory_allocated() / 1e9
+        each = f"{1e3 * median(seconds):.2f} ms (p95 {1e3 * sorted(seconds)[int(0.95 * len(seconds))]:.2f})"
+        shown = f"{count * len(seconds) / sum(seconds):.0f} frames/s; {each} a step, {1e3 * median(steps):.2f} of it"
+        row(f"{count} streams of 640x480", f"{shown} the network's; peak {peak:.2f} GB allocated")
+
+
+def run_streams(
+    network: StreamingNetwork, preset: Preset, frames: Sequence[Picture], count: int
+) -> tuple[list[float], list[float]]:
+    """Seconds from step to step, and of the network's part, the device waited for. Resizing is done by threads, one
+    step ahead."""
+    transform = plan_image(SIZE, preset.image, preset.network.patch_size)
+    side, device = preset.network.patch_size, network.image_mean.device
+    grid = (transform.network_size[1] // side, transform.network_size[0] // side)
+    batch = StreamBatch(network, preset, grid, count)
+    assert batch.seats == count, "there is no memory for so many"
+    seats = [batch.take() for _ in range(count)]
+    crops = [(float(SIZE[0]), float(SIZE[1]))] * count
+
+    def prepared(stream: int, index: int) -> Picture:
+        frame = Frame(index, index / 30, frame_at(frames, 7 * stream + index))
+        return prepare(frame, transform).rgb
+
+    scale = preset.stream.scale_frames
+    for stream, seat in enumerate(seats):
+        assert seat is not None
+        first = np.stack([prepared(stream, index) for index in range(scale)])
+        batch.begin(seat, to_images(first, device))
+    places = [seat for seat in seats if seat is not None]
+    seconds, steps = [], []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        ahead = list(pool.map(partial(prepared, index=scale), range(count)))
+        for index in range(scale, scale + WARM_STEPS + STEPS):
+            begin = time.perf_counter()
+            images, coming = np.stack(ahead), pool.map(partial(prepared, index=index + 1), range(count))
+            prediction, _ = batch.step(places, to_images(images, device))
+            torch.cuda.synchronize()
+            steps.append(time.perf_counter() - begin)
+            results = host_views(prediction.pose[-1, :, 0], prediction.depth[:, 0], prediction.confidence[:, 0], crops)
+            assert len(list(results)) == count
+            ahead = list(coming)
+            seconds.append(time.perf_counter() - begin)
+    return seconds[WARM_STEPS:], steps[WARM_STEPS:]
+
+
+def bench_folder() -> None:
+    """Scenes an hour of `stream-recon batch` on clips of 200 frames, before and after; encoding them is not counted."""
+    if not EMBEDDED_WEIGHTS.is_file():
+        row("a folder of clips", "not here: the embedded weights are missing")
+        return
+    begin_table(f"batch on clips of {CLIP_FRAMES} frames of 640x480 (MPEG-4), {os.cpu_count()} processors")
+    release_memory()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        root, few = Path(folder) / "clips", Path(folder) / "few"
+        write_clips(root, few)
+        ways = {
+            "one after the other": (few, ["--workers", "1"]),
+            "8 processes": (root, ["--workers", "8"]),
+            "--streams 16": (root, ["--streams", "16"]),
+            "--streams 32": (root, ["--streams", "32"]),
+            "by itself": (root, []),
+        }
+        for name, (clips, options) in ways.items():
+            out = Path(folder) / "out"
+            row(f"{name}, {len(list(clips.iterdir()))} clips", run_batch(clips, out, [*options, "--mapping", "off"]))
+            subprocess.run(["rm", "-rf", str(out)], check=True)
+
+
+def write_clips(root: Path, few: Path) -> None:
+    """`CLIPS` files, each from another place of the sample on; some of them in a folder of their own, too."""
+    frames = sample_frames()
+    root.mkdir()
+    few.mkdir()
+
+    def write(number: int) -> None:
+        file = root / f"clip{number:02d}.mp4"
+        writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"mp4v"), 30, SIZE)
+        for index in range(CLIP_FRAMES):
+            writer.write(cv2.cvtColor(frame_at(frames, 3 * number + index), cv2.COLOR_RGB2BGR))
+        writer.release()
+        if number < FEW_CLIPS:
+            os.link(file, few / file.name)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(write, range(CLIPS)))
+
+
+def run_batch(root: Path, out: Path, options: list[str]) -> str:
+    command = [sys.executable, "-m", "stream_recon.app.cli", "batch", str(root), "-o", str(out), *options]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    summary = out / "summary.json"
+    if done.returncode or not summary.is_file():
+        return f"FAILED: {(done.stdout + done.stderr)[-400:]!r}"
+    totals: dict[str, Any] = json.loads(summary.read_text())["totals"]
+    rate = totals["frames"] / totals["seconds"]
+    return f"{totals['scenes_per_hour']:.0f} scenes/hour: {totals['seconds']:.1f} s, {rate:.0f} frames/s in all"

@@ -1,0 +1,108 @@
+"""Streams stepped together against each of them alone."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from stream_recon.app.engine.keyframes import Decision
+from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream_batch import StreamBatch, step_sizes
+from stream_recon.configs.schema import Preset
+from stream_recon.models.network import Prediction
+from tests.networks import GRID, random_images, tiny_network, tiny_preset
+
+Outputs = tuple[torch.Tensor, torch.Tensor, list[bool]]
+"""Poses [N, 9], dense maps [N, 2, h, w], which frames became keyframes."""
+LENGTHS = (14, 3, 9, 23, 5, 2)
+"""Of the streams; the last one ends before its scale frames are complete."""
+
+
+def clips(preset: Preset) -> list[torch.Tensor]:
+    return [random_images(length, seed=length) for length in LENGTHS]
+
+
+def batches(images: torch.Tensor, preset: Preset) -> Iterator[torch.Tensor]:
+    scale = preset.stream.scale_frames
+    yield images[:scale]
+    yield from (image[None] for image in images[scale:])
+
+
+def joined(steps: list[tuple[torch.Tensor, torch.Tensor, bool]]) -> Outputs:
+    return torch.cat([s[0] for s in steps]), torch.cat([s[1] for s in steps]), [s[2] for s in steps]
+
+
+def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    return prediction.pose[-1, row].clone(), prediction.dense[row].clone(), decision.is_keyframe
+
+
+def alone(preset: Preset, images: torch.Tensor) -> Outputs:
+    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    return joined([row_of(*stream.step(batch), 0) for batch in batches(images, preset)])
+
+
+def together(batch: StreamBatch, preset: Preset, streams: list[torch.Tensor]) -> list[Outputs]:
+    """Every stream gets the next free seat, and its turn in three of four rounds."""
+    waiting = list(enumerate(streams))
+    under_way: dict[int, tuple[int, Iterator[torch.Tensor]]] = {}
+    results: list[list[tuple[torch.Tensor, torch.Tensor, bool]]] = [[] for _ in streams]
+    turn = 0
+    while waiting or under_way:
+        while waiting and (seat := batch.take()) is not None:
+            number, images = waiting.pop(0)
+            parts = batches(images, preset)
+            prediction, decision = batch.begin(seat, next(parts))
+            results[number].append(row_of(prediction, decision, 0))
+            under_way[seat] = (number, parts)
+        turn += 1
+        frames = {}
+        for seat in [seat for seat in under_way if (seat + turn) % 4]:
+            frame = next(under_way[seat][1], None)
+            if frame is None:
+                batch.leave(seat)
+                del under_way[seat]
+            else:
+                frames[seat] = frame
+        if frames:
+            prediction, decisions = batch.step(list(frames), torch.cat(list(frames.values())))
+            for row, (seat, decision) in enumerate(zip(frames, decisions, strict=True)):
+                results[under_way[seat][0]].append(row_of(prediction, decision, row))
+    return [joined(steps) for steps in results]
+
+
+@pytest.mark.parametrize("keyframes", ["flow", "every", "interval"])
+@pytest.mark.parametrize("seats", [1, 3, 8])
+def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> None:
+    """Streams of different lengths, out of step with one another, in seats that others had before."""
+    preset = tiny_preset(
+        keyframes=keyframes, keyframe_interval=2, flow_threshold=5.0, max_gap=3, special_budget=8, camera_window=3
+    )
+    batch = StreamBatch(tiny_network(preset), preset, GRID, seats)
+    streams = clips(preset)
+    for got, images in zip(together(batch, preset, streams), streams, strict=True):
+        poses, maps, chosen = alone(preset, images)
+        assert got[2] == chosen
+        torch.testing.assert_close(got[0], poses, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got[1], maps, rtol=1e-5, atol=1e-4)
+    assert batch.taken == 0
+
+
+def test_there_are_as_many_seats_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stream_recon.app.engine import stream_batch
+    from stream_recon.app.engine.stream import stream_schema
+
+    preset = tiny_preset()
+    one = stream_schema(preset, GRID, torch.device("cpu"), half=False).bytes
+    monkeypatch.setattr(stream_batch, "available_memory", lambda device: int(3.5 * one / stream_batch.MEMORY_SHARE))
+    batch = StreamBatch(tiny_network(preset), preset, GRID, 8)
+    assert batch.seats == 3
+    assert [batch.take() for _ in range(4)] == [0, 1, 2, None]
+    batch.leave(1)
+    assert batch.take() == 1
+
+
+def test_a_step_has_room_for_every_number_of_frames() -> None:
+    for seats in range(1, 70):
+        sizes = step_sizes(seats)
+        assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == seats
+        assert all(next(size for size in sizes if size >= count) <= max(2 * count - 1, 1) for count in range(1, seats))
