@@ -383,17 +383,16 @@ def convert_command(
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh"],
         typer.Option(
             help="trajectory: TUM, KITTI, EuRoC; depth: 16-bit PNG; transforms: nerfstudio's transforms.json with "
-            "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model."
+            "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model; "
+            "mesh: the surface as triangles, as -o NAME.ply, NAME.obj or NAME.glb."
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder, or file NAME.glb; else named after OUT, beside it.", metavar="TARGET"
-        ),
+        typer.Option("--output", "-o", help="Folder, or file; else named after OUT, beside it.", metavar="TARGET"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export there.")] = False,
     frames: Annotated[
@@ -408,6 +407,7 @@ def export_command(
         int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
     ] = None,
     points: Annotated[int, typer.Option(help="At most so many points in glb and transforms.", min=0)] = 1_000_000,
+    faces: Annotated[int, typer.Option(help="At most about so many triangles in mesh.", min=100)] = 500_000,
     dense: Annotated[
         int | None,
         typer.Option(
@@ -426,7 +426,7 @@ def export_command(
     from stream_recon.app.commands.export import export_folder
     from stream_recon.app.export.job import ExportOptions
 
-    options = ExportOptions(frames, max_side, points, dense)
+    options = ExportOptions(frames, max_side, points, faces, dense)
     return export_folder(folder, format, output, options, overwrite=overwrite)
 
 

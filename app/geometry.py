@@ -30,7 +30,15 @@ class FramePoints:
 
 
 def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
-    """Unproject a frame's sure pixels.
+    """Unproject a frame's sure pixels: those of `sure_pixels`."""
+    pixels = np.flatnonzero(sure_pixels(result, config))
+    xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
+    rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
+    return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
+
+
+def sure_pixels(result: FrameResult, config: PointsConfig) -> NDArray[np.bool_]:
+    """Mask [h, w] of the pixels whose depth may be taken for a surface.
 
     Left out are pixels without a finite positive depth, depth edges, pixels below ``config.min_confidence``, and the
     least confident share of the pixels (``config.confidence_quantile``; pixels as confident as the last one kept all
@@ -43,10 +51,7 @@ def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
     keep &= result.confidence >= config.min_confidence
     if valid.any():
         keep &= result.confidence >= _quantile(result.confidence[valid], config.confidence_quantile)
-    pixels = np.flatnonzero(keep)
-    xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
-    rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
-    return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
+    return keep
 
 
 def unproject(

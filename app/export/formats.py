@@ -8,6 +8,7 @@ from stream_recon.app.export.colmap import write_colmap
 from stream_recon.app.export.depth import write_depth_images
 from stream_recon.app.export.glb import write_scene
 from stream_recon.app.export.job import ExportOptions, Job, Told
+from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.readme import readme
 from stream_recon.app.export.target import README_NAME, check_target, staged_file, staged_folder
 from stream_recon.app.export.trajectory import write_trajectory
@@ -24,8 +25,8 @@ class Format:
 
     name: str
     write: Writer
-    suffix: str | None = None
-    """Of the one file that it makes; None: it makes a folder."""
+    suffixes: tuple[str, ...] = ()
+    """Of the one file that it makes, the usual one first; none: it makes a folder."""
 
 
 FORMATS = {
@@ -35,15 +36,17 @@ FORMATS = {
         Format("depth", write_depth_images),
         Format("transforms", write_transforms),
         Format("colmap", write_colmap),
-        Format("glb", write_scene, ".glb"),
+        Format("glb", write_scene, (".glb",)),
+        Format("mesh", write_mesh, (".ply", ".obj", ".glb")),
     )
 }
 
 
 def default_target(folder: Path, form: Format) -> Path:
-    """``OUT-NAME`` or ``OUT.SUFFIX`` beside the result folder, whose own files a run may replace."""
+    """``OUT-NAME``, ``OUT.glb`` or ``OUT-mesh.ply`` beside the result folder, whose own files a run may replace."""
     whole = folder.resolve()
-    return whole.with_name(whole.name + (form.suffix or f"-{form.name}"))
+    suffix = form.suffixes[0] if form.suffixes else ""
+    return whole.with_name(whole.name + (suffix if suffix == f".{form.name}" else f"-{form.name}{suffix}"))
 
 
 def export(
@@ -70,12 +73,12 @@ def export(
     """
     form = FORMATS[name]
     target = target or default_target(folder, form)
-    if form.suffix is not None and target.suffix.lower() != form.suffix:
-        raise ConfigError(f"-o {target}: a file of --format {name} is called NAME{form.suffix}")
-    check_target(target, overwrite, is_file=form.suffix is not None)
+    if form.suffixes and target.suffix.lower() not in form.suffixes:
+        raise ConfigError(f"-o {target}: a file of --format {name} is called NAME{' or NAME'.join(form.suffixes)}")
+    check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = Job(result, options or ExportOptions(), progress)
-    if form.suffix is None:
+    if not form.suffixes:
         with staged_folder(target, overwrite) as part:
             told = form.write(job, part)
             (part / README_NAME).write_text(readme(name, result, told), encoding="utf-8")

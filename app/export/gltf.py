@@ -1,6 +1,7 @@
-"""Points and lines as binary glTF 2.0 (GLB), the form of the Khronos Group's specification.
+"""Points, lines and triangles as binary glTF 2.0 (GLB), the form of the Khronos Group's specification.
 
-Of it only what a cloud and some lines need: one buffer, one node for each primitive, colours without lighting.
+Of it only what a cloud, some lines and a coloured surface need: one buffer, one node for each primitive, colours
+without lighting.
 """
 
 import json
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-POINTS, LINES = 0, 1
-FLOAT, UNSIGNED_SHORT, ARRAY_BUFFER = 5126, 5123, 34962
+POINTS, LINES, TRIANGLES = 0, 1, 4
+FLOAT, UNSIGNED_SHORT, UNSIGNED_INT = 5126, 5123, 5125
+ARRAY_BUFFER, ELEMENT_BUFFER = 34962, 34963
 JSON_CHUNK, BINARY_CHUNK = 0x4E4F534A, 0x004E4942
 
 
@@ -24,12 +26,13 @@ class Primitive:
 
     name: str
     mode: int
-    """`POINTS` or `LINES` (pairs of positions): strips are not read by every program."""
+    """`POINTS`, `LINES` (pairs of positions) or `TRIANGLES`: strips are not read by every program."""
     positions: NDArray[np.float32]  # [N, 3]
     colours: NDArray[np.uint8] | None = None  # [N, 3]
     """sRGB; None: ``colour`` for all."""
     colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """sRGB, from 0 to 1."""
+    indices: NDArray[np.int32] | None = None  # [M], of positions; None: all, in order
 
 
 def write_glb(path: Path, primitives: Sequence[Primitive], generator: str) -> None:
@@ -54,12 +57,15 @@ def write_glb(path: Path, primitives: Sequence[Primitive], generator: str) -> No
         if p.colours is not None:
             attributes["COLOR_0"] = _add(document, blocks, _linear(p.colours), UNSIGNED_SHORT, "VEC4")
             document["accessors"][-1]["normalized"] = True
-        document["meshes"].append(
-            {"name": p.name, "primitives": [{"attributes": attributes, "mode": p.mode, "material": number}]}
-        )
+        drawn: dict[str, Any] = {"attributes": attributes, "mode": p.mode, "material": number}
+        if p.indices is not None:
+            indices = np.ascontiguousarray(p.indices, "<u4")
+            drawn["indices"] = _add(document, blocks, indices, UNSIGNED_INT, "SCALAR", ELEMENT_BUFFER)
+        document["meshes"].append({"name": p.name, "primitives": [drawn]})
         document["materials"].append(
             {
                 "name": p.name,
+                "doubleSided": True,
                 "extensions": {"KHR_materials_unlit": {}},
                 "pbrMetallicRoughness": {
                     "baseColorFactor": [*_to_linear(np.array(p.colour)).tolist(), 1.0],
@@ -82,11 +88,18 @@ def write_glb(path: Path, primitives: Sequence[Primitive], generator: str) -> No
             file.write(block.data)
 
 
-def _add(document: dict[str, Any], blocks: list[NDArray[Any]], array: NDArray[Any], kind: int, form: str) -> int:
+def _add(
+    document: dict[str, Any],
+    blocks: list[NDArray[Any]],
+    array: NDArray[Any],
+    kind: int,
+    form: str,
+    target: int = ARRAY_BUFFER,
+) -> int:
     """Append an array, whose rows are a multiple of 4 bytes; gives its accessor's number."""
     offset = sum(block.nbytes for block in blocks)
     blocks.append(array)
-    view = {"buffer": 0, "byteOffset": offset, "byteLength": array.nbytes, "target": ARRAY_BUFFER}
+    view = {"buffer": 0, "byteOffset": offset, "byteLength": array.nbytes, "target": target}
     document["bufferViews"].append(view)
     document["accessors"].append(
         {"bufferView": len(blocks) - 1, "componentType": kind, "count": len(array), "type": form}

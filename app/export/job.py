@@ -23,6 +23,7 @@ class ExportOptions:
     max_side: int | None = None
     """Of images; None: the source's size."""
     points: int = 1_000_000
+    faces: int = 500_000
     dense: int | None = None
     """Points from depth maps; None: none where points with tracks are there, else `DENSE_POINTS` of colmap."""
 

@@ -94,7 +94,8 @@ def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
 def _beside(target: Path, what: str) -> Path:
     # A trailing ".." or "." has no name of its own.
     whole = target.resolve() if not target.name else target
-    return whole.with_name(f".{whole.name}.{os.getpid()}.{what}")
+    # With the suffix last: writers go by it.
+    return whole.with_name(f".{whole.stem}.{os.getpid()}.{what}{whole.suffix}")
 
 
 def _title(readme: Path) -> str:

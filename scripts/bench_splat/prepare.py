@@ -1,0 +1,156 @@
+"""Models of a video to train splats on: by our exports, and by COLMAP's own structure from motion (pycolmap).
+
+Focal length and lens are unknown to all. Structure from motion gets the frames that the exports have, as the source
+shows them, and is given its best chance: every image is matched with every other. Times are of processors, all cores
+together, from the video to the model.
+"""
+
+import multiprocessing
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pycolmap
+
+from bench_splat.scene import HELD_OUT_EVERY, Scene
+from stream_recon.app.export.depth import frame_name
+from stream_recon.app.transforms import invert_pose
+from stream_recon.app.video.sources import open_source
+
+DENSE = 100_000
+QUALITY = 90
+
+
+def prepare(video: Path, out: Path, every: int) -> None:
+    """Write the models of every ``every``-th frame of a video under ``out/NAME/``.
+
+    ``refined``: our export; ``refined-dense``: with points of depth maps; ``network``: without refinement (its points
+    are of depth maps); ``sfm``: structure from motion. ``work`` keeps what they were made of.
+    """
+    work = out / video.stem / "work"
+    work.mkdir(parents=True)
+    network, refined = work / "network", work / "refined"
+    spent = run("run", str(video), "-o", str(network), "--mapping", "off", "--no-viewer")
+    shutil.copytree(network, refined)
+    spent_refined = spent + run("refine", str(refined))
+    names: list[str] = []
+    for name, result, options, seconds in (
+        ("network", network, [], spent),
+        ("refined", refined, [], spent_refined),
+        ("refined-dense", refined, ["--dense", str(DENSE)], spent_refined),
+    ):
+        target = work / f"export-{name}"
+        form = ["--format", "colmap", "--frames", str(every), "-o", str(target)]
+        seconds += run("export", str(result), *form, *options)
+        names = sorted(path.name for path in (target / "images").iterdir())
+        scene = out / video.stem / name
+        if name != "refined-dense":
+            copy_images(target / "images", names, scene / "images")
+        shown = "../refined/images" if name == "refined-dense" else "images"
+        write_scene(target / "sparse" / "0", scene, shown, names, seconds)
+    raw = work / "raw"
+    write_frames(video, every, raw)
+    seconds = core_seconds(structure_from_motion, raw, work / "sfm")
+    copy_images(work / "sfm" / "images", names, out / video.stem / "sfm" / "images")
+    write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", "images", names, seconds)
+
+
+def run(word: str, *arguments: str) -> float:
+    """Run a command of the program; gives its core seconds."""
+    words = list(arguments) if word == "run" else [word, *arguments]
+    command = [sys.executable, "-m", "stream_recon.app.cli", *words]
+    before = children_seconds()
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return children_seconds() - before
+
+
+def core_seconds(function: Callable[..., None], *arguments: object) -> float:
+    """Run a function in a process of its own; gives its core seconds."""
+    before = children_seconds()
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"{function.__name__} failed")
+    return children_seconds() - before
+
+
+def children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def write_frames(video: Path, every: int, folder: Path) -> None:
+    """The frames that an export has, under the same names, as the source shows them."""
+    folder.mkdir()
+    with open_source(str(video)) as source:
+        for number, frame in enumerate(source):
+            if number % every == 0:
+                bgr = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR)
+                path = folder / f"{frame_name(frame.index)}.jpg"
+                cv2.imwrite(str(path), bgr, (cv2.IMWRITE_JPEG_QUALITY, 98))
+
+
+def structure_from_motion(images: Path, out: Path) -> None:
+    """COLMAP's usual way, with its own settings; the largest model, undistorted, in ``out/images``, ``out/sparse``."""
+    out.mkdir()
+    database = out / "database.db"
+    pycolmap.extract_features(
+        database,
+        images,
+        camera_mode=pycolmap.CameraMode.SINGLE,
+        reader_options=pycolmap.ImageReaderOptions(camera_model="SIMPLE_RADIAL"),
+    )
+    pycolmap.match_exhaustive(database)
+    models = pycolmap.incremental_mapping(database, images, out / "models")
+    if not models:
+        raise SystemExit("structure from motion found no model")
+    best = max(models, key=lambda number: models[number].num_reg_images())
+    pycolmap.undistort_images(out / "undistorted", out / "models" / str(best), images, jpeg_quality=95)
+    (out / "undistorted" / "images").rename(out / "images")
+    (out / "undistorted" / "sparse").rename(out / "sparse")
+
+
+def copy_images(images: Path, names: Sequence[str], out: Path) -> None:
+    """Those of the images that are there, in fewer bytes; all models' alike."""
+    out.mkdir(parents=True)
+    for name in names:
+        if (images / name).is_file():
+            bgr = cv2.imread(str(images / name))
+            cv2.imwrite(str(out / name), bgr, (cv2.IMWRITE_JPEG_QUALITY, QUALITY))
+
+
+def write_scene(model: Path, out: Path, images_folder: str, chosen: Sequence[str], seconds: float) -> None:
+    """What COLMAP's files say, as the trainer reads it; held out is every eighth of all frames, registered or not."""
+    read = pycolmap.Reconstruction(model)
+    (camera,) = read.cameras.values()
+    if camera.model != pycolmap.CameraModelId.PINHOLE:
+        raise SystemExit(f"{model} has a camera of model {camera.model}, not PINHOLE")
+    registered = sorted((read.images[number] for number in read.reg_image_ids()), key=lambda image: image.name)
+    points = [read.points3D[number] for number in read.point3D_ids()]
+    out.mkdir(parents=True, exist_ok=True)
+    held_out = set(chosen[::HELD_OUT_EVERY])
+    to_camera = np.stack([np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]]) for image in registered])
+    scene = Scene(
+        out,
+        images_folder,
+        tuple(image.name for image in registered),
+        np.array([image.name in held_out for image in registered]),
+        invert_pose(to_camera),
+        camera.calibration_matrix(),
+        (camera.width, camera.height),
+        np.array([point.xyz for point in points], np.float32),
+        np.array([point.color for point in points], np.uint8),
+        len(chosen),
+        len(held_out),
+        seconds,
+    )
+    scene.save()
+    error = read.compute_mean_reprojection_error()
+    shown = f"{len(registered)} of {len(chosen)} images, {len(points)} points, {error:.2f} px, {seconds:.0f} core s"
+    print(f"{out.parent.name}/{out.name}: {shown}", flush=True)

@@ -1,0 +1,115 @@
+"""The mesh of a box room whose walls are known."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.export.formats import export
+from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.surface import Mesh, decimated, extract, without_floaters
+from stream_recon.app.export.tsdf import View, Volume
+from stream_recon.app.results import Intrinsics
+from stream_recon.configs.errors import ConfigError, ResourceError
+from tests.app.export.rooms import off_the_walls, room_frames, write_room
+
+trimesh = pytest.importorskip("trimesh")
+pytest.importorskip("skimage")
+pytest.importorskip("fast_simplification")
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mesh") / "out"
+    write_room(folder, 6, source=False)
+    return folder
+
+
+def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
+    """A unit ball before a camera, fused from one exact depth map."""
+    size, f = 128, 120.0
+    x, y = np.meshgrid((np.arange(size) + 0.5 - size / 2) / f, (np.arange(size) + 0.5 - size / 2) / f)
+    squared = x * x + y * y + 1
+    inside = 9 - squared * (9 - radius**2)
+    with np.errstate(invalid="ignore"):
+        depth = np.where(inside > 0, (3 - np.sqrt(inside)) / squared, 0).astype(np.float32)
+    volume = Volume(voxel, 4 * voxel, 10_000)
+    rgb = np.full((size, size, 3), (200, 100, 50), np.uint8)
+    volume.integrate(View(depth, rgb, Intrinsics(f, f, size / 2, size / 2), np.eye(4)))
+    return volume
+
+
+@pytest.mark.parametrize("suffix", [".ply", ".obj", ".glb"])
+def test_the_walls_are_where_they_are(room: Path, tmp_path: Path, suffix: str) -> None:
+    target, told = export(room, "mesh", tmp_path / f"room{suffix}", ExportOptions(frames="all"))
+    mesh = trimesh.load(target, force="mesh", process=False)
+    flip = np.array([1.0, -1, -1] if suffix == ".glb" else [1.0, 1, 1])
+    assert len(mesh.faces) > 500 and f"{len(mesh.faces)} triangles" in told.summary
+    off = off_the_walls(mesh.triangles_center * flip)
+    assert np.quantile(off, 0.95) < 0.02
+    # Seen from where the cameras are, in the middle of the room, all triangles turn the same way.
+    towards = ((room_frames(1)[0].T_world_camera[:3, 3] * flip - mesh.triangles_center) * mesh.face_normals).sum(axis=1)
+    assert (towards > 0).mean() > 0.99
+    readme = (tmp_path / f"room{suffix}.README.txt").read_text()
+    assert "counter-clockwise" in readme and ("glTF" in readme) == (suffix == ".glb")
+    if suffix != ".glb":  # trimesh leaves colours aside where there is a material
+        colours = np.asarray(mesh.visual.vertex_colors)
+        assert len(colours) == len(mesh.vertices) and np.ptp(colours[:, :3], axis=0).min() > 30
+
+
+def test_a_ball_is_round_and_seamless() -> None:
+    mesh = extract(ball(), 1)
+    radius = np.linalg.norm(mesh.xyz - (0, 0, 3), axis=1)
+    assert np.abs(np.median(radius) - 1) < 0.01 and np.quantile(np.abs(radius - 1), 0.95) < 0.05
+    assert (mesh.rgb == (200, 100, 50)).all(axis=1).mean() > 0.99
+    # Chunks meet without a seam: an edge is shared by two triangles, but for the rim of what was seen.
+    edges = np.sort(mesh.faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1)
+    edges, count = np.unique(edges, axis=0, return_counts=True)
+    assert count.max() == 2 and (count == 1).any()
+    assert mesh.xyz[edges[count == 1], 2].min() > 2.3
+    assert not len(extract(ball(), 2).faces)
+
+
+def test_thinning_keeps_shape_and_colour() -> None:
+    mesh = extract(ball(), 1)
+    thin = decimated(mesh, 300)
+    assert 100 < len(thin.faces) <= 320
+    assert np.quantile(np.abs(np.linalg.norm(thin.xyz - (0, 0, 3), axis=1) - 1), 0.9) < 0.05
+    assert (thin.rgb == (200, 100, 50)).all(axis=1).mean() > 0.95
+    assert decimated(mesh, 10**6) is mesh
+
+
+def test_small_parts_are_left_out() -> None:
+    mesh = without_floaters(extract(ball(), 1))
+    far = Mesh(
+        np.concatenate([mesh.xyz, mesh.xyz[:3] + 50]),
+        np.concatenate([mesh.rgb, mesh.rgb[:3]]),
+        np.concatenate([mesh.faces, np.array([[0, 1, 2]], np.int32) + len(mesh.xyz)]),
+    )
+    assert len(without_floaters(far).faces) == len(mesh.faces)
+
+
+def test_a_volume_has_no_more_blocks_than_it_may() -> None:
+    volume = Volume(0.01, 0.04, 50)
+    depth = np.full((40, 40), 2.0, np.float32)
+    volume.integrate(View(depth, np.zeros((40, 40, 3), np.uint8), Intrinsics(40, 40, 20, 20), np.eye(4)))
+    assert volume.full and len(volume.cells) == 50
+    assert not ball().full
+
+
+def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, fine = export(room, "mesh", tmp_path / "fine.ply", ExportOptions(frames="all"))
+    monkeypatch.setattr("stream_recon.app.export.mesh.MOST_BLOCKS", 150)
+    _, coarse = export(room, "mesh", tmp_path / "coarse.ply", ExportOptions(frames="all"))
+    assert int(coarse.summary.split()[0]) < int(fine.summary.split()[0])
+    assert int(coarse.summary.split()[0]) > 100
+
+
+def test_what_is_asked_for_wrongly(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"NAME\.ply or NAME\.obj or NAME\.glb"):
+        export(room, "mesh", tmp_path / "room.stl")
+    monkeypatch.setitem(sys.modules, "fast_simplification", None)
+    with pytest.raises(ResourceError, match=r"stream-recon\[export\]"):
+        export(room, "mesh", tmp_path / "room.ply")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,125 @@
+"""The trainer of `scripts/bench splat` on a CPU, with a renderer slow and plain enough for that."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = (24, 18)
+K = np.array([[22.0, 0, 12], [0, 22, 9], [0, 0, 1]])
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+def render_plainly(
+    gaussians: dict[str, Any], T_camera_world: Tensor, K: Tensor, size: tuple[int, int], sh_degree: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """Round Gaussians, drawn from front to back over all pixels; (0.5, 0.5) is the middle of the first pixel."""
+    local = gaussians["means"] @ T_camera_world[:3, :3].T + T_camera_world[:3, 3]
+    means2d = (local[:, :2] / local[:, 2:] @ K[:2, :2].T + K[:2, 2])[None]
+    every_sigma = (gaussians["scales"].exp().mean(1) * K[0, 0] / local[:, 2]).clamp(0.3)
+    order = local[:, 2].argsort()
+    centre, sigma = means2d[0, order], every_sigma[order]
+    y, x = torch.meshgrid(torch.arange(size[1]) + 0.5, torch.arange(size[0]) + 0.5, indexing="ij")
+    away = (torch.stack([x, y], -1)[None] - centre[:, None, None]).square().sum(-1)
+    alpha = gaussians["opacities"][order].sigmoid()[:, None, None] * torch.exp(
+        -away / (2 * sigma.square())[:, None, None]
+    )
+    through = torch.cumprod(torch.cat([torch.ones_like(alpha[:1]), 1 - alpha[:-1]]), 0)
+    colour = 0.5 + 0.28209479177387814 * gaussians["sh0"][order, 0]
+    image = torch.einsum("nhw,nc->hwc", alpha * through, colour)[None]
+    radii = (3 * every_sigma).ceil()[None, :, None].expand(1, -1, 2)
+    info = {"means2d": means2d, "radii": radii, "gaussian_ids": None, "n_cameras": 1}
+    return image, {**info, "width": size[0], "height": size[1]}
+
+
+def write_scene(folder: Path, images: int = 9) -> Any:
+    """Coloured blobs before cameras in a row."""
+    from bench_splat.scene import Scene
+
+    rng = np.random.default_rng(1)
+    points = rng.uniform((-2, -1, 3), (2, 1, 5), (40, 3)).astype(np.float32)
+    colours = rng.integers(40, 255, (40, 3)).astype(np.uint8)
+    poses = np.tile(np.eye(4), (images, 1, 1))
+    poses[:, 0, 3] = np.linspace(-0.7, 0.7, images)
+    truth = {
+        "means": torch.from_numpy(points),
+        "scales": torch.full((40, 3), -1.5),
+        "opacities": torch.full((40,), 3.0),
+        "sh0": (torch.from_numpy(colours).float()[:, None] / 255 - 0.5) / 0.28209479177387814,
+    }
+    (folder / "images").mkdir(parents=True)
+    names = tuple(f"frame_{number:06d}.png" for number in range(images))
+    for name, pose in zip(names, poses, strict=True):
+        to_camera = torch.from_numpy(np.linalg.inv(pose)).float()
+        rgb = render_plainly(truth, to_camera, torch.from_numpy(K).float(), SIZE, 0)[0][0]
+        cv2.imwrite(str(folder / "images" / name), np.rint(255 * rgb.clamp(0, 1).numpy()[..., ::-1]).astype(np.uint8))
+    held_out = np.arange(images) % 8 == 0
+    scene = Scene(
+        folder, "images", names, held_out, poses, K, SIZE, points, np.full((40, 3), 128, np.uint8), images, 2, 1.5
+    )
+    scene.save()
+    return scene
+
+
+def test_training_explains_images_it_has_not_seen(tmp_path: Path) -> None:
+    pytest.importorskip("gsplat")
+    from bench_splat.scene import load_scene
+    from bench_splat.train import train
+
+    write_scene(tmp_path / "room" / "ours")
+    scene = load_scene(tmp_path / "room" / "ours")
+    assert scene.names[0] == "frame_000000.png" and scene.held_out.sum() == 2
+    before = train(scene, torch.device("cpu"), 1, render_plainly)
+    after = train(scene, torch.device("cpu"), 90, render_plainly)
+    assert set(after.psnr_of) == {"frame_000000.png", "frame_000008.png"}
+    assert after.psnr > before.psnr + 3
+    assert after.ssim > before.ssim
+
+
+def test_normalising_keeps_what_a_camera_sees() -> None:
+    from bench_splat.train import normalised
+
+    rng = np.random.default_rng(2)
+    poses = np.tile(np.eye(4), (5, 1, 1))
+    poses[:, :3, 3] = rng.normal(4, 9, (5, 3))
+    points = rng.normal(4, 9, (20, 3))
+    moved, there = normalised(poses, points)
+    assert np.allclose(np.median(np.linalg.norm(moved[:, :3, 3], axis=1)), 1)
+    rays = (points - poses[2, :3, 3]) / (there - moved[2, :3, 3])
+    assert np.allclose(rays, rays[0, 0])
+
+
+def test_similarity_of_images() -> None:
+    from bench_splat.train import ssim
+
+    image = torch.rand(1, 24, 32, 3)
+    assert ssim(image, image).item() == pytest.approx(1)
+    assert ssim(image, image, padding=0).item() == pytest.approx(1)
+    noise = 0.2 * torch.randn(1, 24, 32, 3)
+    assert ssim(image, image + noise).item() > ssim(image, image + 3 * noise).item()
+
+
+def test_models_are_compared_over_the_images_that_all_have(tmp_path: Path) -> None:
+    from bench_splat.__main__ import table
+    from bench_splat.train import Figures
+
+    scenes = {tmp_path / "room" / name: write_scene(tmp_path / "room" / name) for name in ("ours", "sfm")}
+    ours, theirs = scenes
+    done = {
+        ours: Figures(20.0, 0.8, {"a": 10.0, "b": 30.0}, 5, 1.0),
+        theirs: Figures(29.0, 0.9, {"b": 29.0}, 5, 1.0),
+    }
+    rows = {row["model"]: row for row in table(scenes, done)}
+    assert rows["ours"]["psnr of common"] == 30 and rows["sfm"]["psnr of common"] == 29
+    assert rows["ours"]["images"] == "9 of 9"
+    json.dumps(list(rows.values()))
