@@ -100,7 +100,7 @@ class StreamMemory:
 
         ``upload``: send its numbers to the device, unless they go there with those of other streams.
         """
-        if self._inputs is not None and upload:
+        if self._inputs is not None:
             self._inputs.open()
         self._frame_cache.begin(count, evict_first=evict_first)
         self._camera_cache.begin(count)

@@ -25,18 +25,18 @@ def pose_to_matrix(pose: Tensor) -> Tensor:
     return T
 
 
-def focal_lengths(pose: Tensor, height: float, width: float) -> tuple[Tensor, Tensor]:
+def focal_lengths(pose: Tensor, height: float | Tensor, width: float | Tensor) -> tuple[Tensor, Tensor]:
     """Pose codes [..., 9] -> fx, fy [...] in pixels of an image of that size, principal point at its centre."""
     # A field of view of zero, which the head's ReLU allows, would be an infinite focal length.
     fov = pose[..., 7:].clamp(min=1e-3, max=3.1)
     return width / 2 / torch.tan(fov[..., 1] / 2), height / 2 / torch.tan(fov[..., 0] / 2)
 
 
-def focal_length(pose: Tensor, height: float, width: float) -> Tensor:
-    """The focal length [...] of square pixels: that of the longer side.
+def focal_length(pose: Tensor, height: float | Tensor, width: float | Tensor) -> Tensor:
+    """The focal length [...] of square pixels: that of the longer side; sides as numbers, or [...] each.
 
     Both angles err alike, and together; an angle's error d is one of d / sin(angle) in the logarithm of the focal
     length, so the wider angle says more.
     """
     fx, fy = focal_lengths(pose, height, width)
-    return fx if width >= height else fy
+    return torch.where(torch.as_tensor(width >= height, device=pose.device), fx, fy)

@@ -22,11 +22,11 @@ def host_views(pose: Tensor, depth: Tensor, confidence: Tensor, crops: Sequence[
     """pose [N, 9], depth and confidence [N, h, w] of N frames; ``crops``: width and height of each, source pixels."""
     pose, depth, confidence = _to_host(pose.double(), depth, confidence)
     T_world_camera = pose_to_matrix(pose).numpy()
-    for i, (width, height) in enumerate(crops):
-        # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be
-        # square, so that both axes estimate one focal length; apart, they would stretch the scene.
-        focal = float(focal_length(pose[i], height, width))
-        yield T_world_camera[i], focal, depth[i].numpy(), confidence[i].numpy()
+    # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
+    # so that both axes estimate one focal length; apart, they would stretch the scene.
+    width, height = torch.tensor(crops, dtype=torch.float64).unbind(1)
+    focals = focal_length(pose, height, width).tolist()
+    yield from zip(T_world_camera, focals, depth.numpy(), confidence.numpy(), strict=True)
 
 
 def _to_host(*tensors: Tensor) -> list[Tensor]:

@@ -52,15 +52,13 @@ def time_frame(
     q = torch.randn(sizes.frame_tokens, *shape, device=device, dtype=sizes.dtype)
     # So that layers do not find one another's keys in the GPU's own cache.
     count = max(1, min(sizes.layers, POOL_BYTES // (2 * sizes.pool_tokens * q[0].nbytes)))
-    pools = [
-        tuple(torch.randn(sizes.pool_tokens, *shape, device=device, dtype=sizes.dtype) for _ in range(2))
-        for _ in range(count)
-    ]
+    pools = [torch.randn(2, sizes.pool_tokens, *shape, device=device, dtype=sizes.dtype) for _ in range(count)]
     norms = [keys.float().norm(dim=-1).amax(0) for keys, _ in pools]
 
     def attend() -> None:
         for layer in range(sizes.layers):
-            backend.attend(q, *pools[layer % count], norms[layer % count])
+            keys, values = pools[layer % count]
+            backend.attend(q, keys, values, norms[layer % count])
 
     run, times = attend, []
     for frame in range(WARM_FRAMES + TIMED_FRAMES):
