@@ -101,7 +101,7 @@ def _streams(options: BatchOptions, loader: ModelLoader, store: Store, units: in
     """How many streams are to share a network; None where none do."""
     if options.streams is None:
         is_free = options.workers is None and options.ray is None and units > 1 and not store.of_one_process
-        if not (is_free and isinstance(loader, EngineLoader) and can_share(loader) and loader.gpus()):
+        if not (is_free and loader.gpus() and isinstance(loader, EngineLoader) and can_share(loader)):
             return None
         return streams_by_itself(units)
     if options.streams < 1:

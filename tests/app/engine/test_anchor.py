@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_recon.app.engine import engine as engine_module
+from stream_recon.app.engine import anchored
 from stream_recon.app.engine.anchor import MIN_FRAMES, Anchor
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.geometry import moved
@@ -103,7 +103,7 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
         def is_lost(self) -> bool:
             return self._count >= 12 and len(self._recent) == self._recent.maxlen
 
-    monkeypatch.setattr(engine_module, "Anchor", Restless)
+    monkeypatch.setattr(anchored, "Anchor", Restless)
     preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
     results = list(engine.stream(noise_frames(40)))
