@@ -44,9 +44,9 @@ class Round:
     tolerance: float = 1e-3
 
 
-NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
-FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,26 @@ def start(
     depth = np.concatenate([f.z for f in features]).astype(np.float64)
     starts = np.cumsum([0, *(len(f) for f in features)])
     at = starts[tracks.keyframe] + tracks.feature
-    uv, depth = uv[at], depth[at]
-    known = depth > 0
-    fallback = float(np.median(depth[known])) if known.any() else 1.0
-    z = np.where(known, depth, fallback) * np.exp(scale[tracks.keyframe])
-    T = T_world_camera[tracks.keyframe]
-    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], rays(lens, uv) * z[:, None]) + T[:, :3, 3]
+    observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
+    scene = Scene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
+    scene = replace(scene, points=placed(scene, observations))
+    return measured(scene, observations, tracks.feature)
+
+
+def placed(scene: Scene, observations: Observations) -> FloatArray:
+    """The scene's points [M, 3], each the mean of where its cameras' measured depths have it; unseen ones stay."""
+    assert observations.depth is not None and scene.log_depth_scale is not None
+    known = observations.depth > 0
+    fallback = float(np.median(observations.depth[known])) if known.any() else 1.0
+    z = np.where(known, observations.depth, fallback) * np.exp(scene.log_depth_scale[observations.camera])
+    T = scene.T_world_camera[observations.camera]
+    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], rays(scene.lens, observations.pixel) * z[:, None]) + T[:, :3, 3]
     weight = np.where(known, 1.0, 1e-3) / z
-    total = np.bincount(tracks.track, weight)
-    points = np.stack([np.bincount(tracks.track, weight * xyz[:, k]) / total for k in range(3)], axis=1)
-    observations = Observations(tracks.keyframe, tracks.track, uv, depth=np.where(known, depth, 0.0))
-    return measured(Scene(T_world_camera, points, lens, scale), observations, tracks.feature)
+    count = len(scene.points)
+    total = np.bincount(observations.point, weight, count)
+    sums = np.stack([np.bincount(observations.point, weight * xyz[:, k], count) for k in range(3)], axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.where(total[:, None] > 0, sums / total[:, None], scene.points)
 
 
 def triangulated(fit: Fit) -> Fit:

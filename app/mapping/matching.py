@@ -1,5 +1,7 @@
 """Matches of two keyframes by their descriptors, and which of them one motion explains."""
 
+from collections.abc import Iterator
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +35,42 @@ def match(
     """
     if len(first) < 2 or len(second) < 2:
         return NONE
-    cosine = first.descriptors @ second.descriptors.T
-    ratio = RATIO
-    if predicted is not None:
-        place = np.nan_to_num(np.asarray(predicted, np.float32), nan=-1e6)
-        # One array for both axes: large ones are what this costs.
-        far = np.abs(place[:, :1] - second.uv[None, :, 0]) > radius
-        far |= np.abs(place[:, 1:] - second.uv[None, :, 1]) > radius
-        cosine[far] = -1
-        ratio = GUIDED_RATIO
-    rows = np.arange(len(first))
-    best = cosine.argmax(axis=1)
-    top = cosine[rows, best]
-    mutual = top >= cosine.max(axis=0)[best]
-    cosine[rows, best] = -1
-    runner_up = cosine.max(axis=1)
-    nearest, next_nearest = (np.sqrt(np.maximum(2 - 2 * c, 0)) for c in (top, runner_up))
-    good = np.flatnonzero(mutual & (top > MIN_COSINE) & (nearest < ratio * next_nearest))
+    ratio, place = (RATIO, None) if predicted is None else (GUIDED_RATIO, np.asarray(predicted, np.float32))
+    best, top, runner_up = np.zeros(len(first), np.intp), *np.full((2, len(first)), -1, np.float32)
+    rivals = np.full(len(second), -1, np.float32)
+    for rows, columns in _blocks(first, second, place, radius):
+        cosine = first.descriptors[rows] @ second.descriptors[columns].T
+        if place is not None:
+            far = np.abs(place[rows, :1] - second.uv[columns, 0]) > radius
+            far |= np.abs(place[rows, 1:] - second.uv[columns, 1]) > radius
+            np.copyto(cosine, np.float32(-1), where=far)
+        rivals[columns] = np.maximum(rivals[columns], cosine.max(axis=0))
+        nearest = cosine.argmax(axis=1)
+        each = np.arange(len(nearest))
+        best[rows], top[rows] = np.arange(len(second))[columns][nearest], cosine[each, nearest]
+        cosine[each, nearest] = -1
+        runner_up[rows] = cosine.max(axis=1)
+    distance, next_distance = (np.sqrt(np.maximum(2 - 2 * c, 0)) for c in (top, runner_up))
+    good = np.flatnonzero((top >= rivals[best]) & (top > MIN_COSINE) & (distance < ratio * next_distance))
     return np.stack([good, best[good]], axis=1).astype(np.int32)
+
+
+def _blocks(
+    first: Features, second: Features, predicted: NDArray[np.float32] | None, radius: float
+) -> Iterator[tuple[NDArray[np.intp] | slice, NDArray[np.intp] | slice]]:
+    """Rows and columns of the table of cosines that have to be filled in: each row comes at most once."""
+    if predicted is None:
+        yield slice(None), slice(None)
+        return
+    axis = int(np.argmax(second.uv.max(axis=0)))
+    side, along, there = 2 * radius, predicted[:, axis], second.uv[:, axis]
+    with np.errstate(invalid="ignore"):
+        strip = np.where((along >= -radius) & (along <= there.max() + radius), along // side, np.nan)
+    for number in np.unique(strip[np.isfinite(strip)]):
+        # A little more, for what rounding does at the border.
+        near = (there > number * side - radius - 1) & (there < (number + 1) * side + radius + 1)
+        if near.any():
+            yield np.flatnonzero(strip == number), np.flatnonzero(near)
 
 
 def verify(first: Features, second: Features, matches: Matches, least: int = MIN_GUIDED) -> Matches:

@@ -8,11 +8,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.views import View, carried
+from stream_recon.app.mapping.views import DepthGrid, View, carried, rays, seen_at
 from stream_recon.app.transforms import invert_pose
 
 NEIGHBOURS = 4
@@ -20,6 +21,8 @@ COVISIBLE = 8
 MIN_OVERLAP = 0.25
 SPACING = 3
 """Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""
+NEAREST = 300
+"""Keyframes, by their places, among which covisible ones are looked for."""
 FAR = 60
 """Frames; the poses of keyframes further apart are not trusted to guide."""
 ALIKE = 3
@@ -96,21 +99,49 @@ def _best(positions: NDArray[np.intp], score: NDArray[np.floating], least: float
 
 
 def overlaps(views: Sequence[View], lens: Lens) -> NDArray[np.float32]:
-    """[N, N] (row: whose points; only columns before it are filled) share of a view's points that the other sees."""
-    shared = np.zeros((len(views), len(views)), np.float32)
-    forward = np.array([view.T_world_camera[:3, 2] for view in views])
-    inverse = invert_pose(np.array([view.T_world_camera for view in views]))
+    """[N, N] share of a view's (row's) points that an earlier one (column) sees, of the `NEAREST` ones; else 0."""
+    count = len(views)
+    shared = np.zeros((count, count), np.float32)
+    T = np.array([view.T_world_camera for view in views])
+    inverse, forward = invert_pose(T), T[:, :3, 2]
+    every = _SharedGrid.of(views)
+    _, near = cKDTree(T[:, :3, 3]).query(T[:, :3, 3], min(NEAREST, count))
     for i, view in enumerate(views):
         uv, z = view.grid.pixels()
         uv, z = uv[::2], z[::2]
-        if not len(uv):
-            continue
+        others = np.sort(near[i])
         # Cameras that look apart by more than 75 degrees share nothing that could be matched.
-        for j in np.flatnonzero(forward[:i] @ forward[i] > 0.25).tolist():
-            there, depth = carried(lens, uv, z, inverse[j] @ view.T_world_camera)
-            seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
-            shared[i, j] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen))
+        others = others[(others < i) & (forward[others] @ forward[i] > 0.25)]
+        if not len(uv) or not len(others):
+            continue
+        xyz = (rays(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
+        local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
+        seen = every.at(np.repeat(others, len(uv)), seen_at(lens, local.reshape(-1, 3))).reshape(len(others), -1)
+        depth = local[..., 2]
+        shared[i, others] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen), axis=1)
     return shared
+
+
+@dataclass(frozen=True)
+class _SharedGrid:
+    """The depths of all views on the first one's grid: looked up for many views at once."""
+
+    grid: DepthGrid
+    z: NDArray[np.float32]  # [N, rows, columns]
+
+    @classmethod
+    def of(cls, views: Sequence[View]) -> "_SharedGrid":
+        grid = views[0].grid
+        u, v = np.meshgrid(grid.u, grid.v)
+        cells = np.stack([u.reshape(-1), v.reshape(-1)], axis=1)
+        # Frames of one video have one grid; photographs may have others.
+        z = [w.grid.z if w.grid.z.shape == u.shape else w.grid.at(cells).reshape(u.shape) for w in views]
+        return cls(grid, np.array(z))
+
+    def at(self, view: NDArray[np.intp], uv: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Depths [M] of views [M] at pixels [M, 2]; 0 outside and where pixels are NaN."""
+        row, column, inside = self.grid.cells(uv)
+        return np.where(inside, self.z[view, row, column], np.float32(0))
 
 
 def match_pairs(

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, fit, graph, judgement, pairs
+from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skeleton
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
@@ -23,7 +23,7 @@ from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.outcome import Refinement, Report
 from stream_recon.app.mapping.pairs import held_out
-from stream_recon.app.mapping.problem import Lens, Priors
+from stream_recon.app.mapping.problem import Lens, Priors, RelativePoses
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.tracks import build_tracks
 from stream_recon.app.mapping.views import DepthReader, Scale, View
@@ -183,17 +183,17 @@ class _Refiner:
         rounds = fit.WIDE + fit.FINE if found.loops else fit.NARROWING
         self._free_focal = True
         self._priors = Priors(focal=self._lens.focal, log_depth_scale_sigma=DEPTH_SCALE_SIGMA, **fit.PRIORS)
-        fitted = fit.narrow(start, steps, rounds, self._priors)
+        fitted = skeleton.narrow(start, steps, rounds, self._priors)
         if abs(np.log(fitted.scene.lens.focal / self._lens.focal)) > MOST_FOCAL:
             # What moves by itself, or a motion that says nothing of the lens.
             self._free_focal = False
-            fitted = fit.narrow(start, steps, rounds, self._priors, free_focal=False)
+            fitted = skeleton.narrow(start, steps, rounds, self._priors, free_focal=False)
         share = len(fitted.observations) / len(tracks.track)
         self.shares = {"network": share}
-        if share < BENT:
+        if share < BENT and self._bends(start, fitted, steps):
             # Perhaps the lens is bent more than its prior allows for.
             loose = replace(self._priors, k1_sigma=LOOSE_K1_SIGMA)
-            bent = fit.narrow(start, steps, fit.NARROWING, loose, free_focal=self._free_focal)
+            bent = skeleton.narrow(start, steps, fit.NARROWING, loose, free_focal=self._free_focal)
             if len(bent.observations) > (share + GAIN) * len(tracks.track):
                 share = len(bent.observations) / len(tracks.track)
                 self.shares["bent"] = share
@@ -204,11 +204,27 @@ class _Refiner:
             T, log_scale = graph.graph_start(self._T_keyframes, edges, depths)
             priors = replace(self._priors, log_depth_scale_sigma=FREE_DEPTH_SCALE_SIGMA)
             other = fit.start(T, self._lens, self._features, tracks, log_scale)
-            other = fit.narrow(other, None, fit.WIDE + fit.FINE, priors)
+            other = skeleton.narrow(other, None, fit.WIDE + fit.FINE, priors)
             self.shares["matches"] = len(other.observations) / len(tracks.track)
             if self.shares["matches"] > share:
                 self._report.start, self._priors, fitted = "matches", priors, other
         return fitted
+
+    def _bends(self, start: Fit, fitted: Fit, steps: RelativePoses) -> bool:
+        """Whether it is worth a try: where there is a skeleton, what a loose prior explains of it says so."""
+        bones = skeleton.bones(len(self._keyframes))
+        if len(bones) == len(self._keyframes):
+            return True
+        # From where the keyframes are by now, with all observations.
+        scene = replace(fitted.scene, points=start.scene.points)
+        scene = replace(scene, points=fit.placed(scene, start.observations))
+        trial = skeleton.part(fit.triangulated(fit.measured(scene, start.observations, start.feature)), bones)
+        rounds = (fit.Round(6, None, free_k1=True), *fit.FINE)
+        tight, bent = (
+            fit.narrow(trial, skeleton.joined(steps, bones), rounds, priors, free_focal=self._free_focal)
+            for priors in (self._priors, replace(self._priors, k1_sigma=LOOSE_K1_SIGMA))
+        )
+        return len(bent.observations) > len(tight.observations) + GAIN * len(trial.observations)
 
     def _judged(self, fitted: Fit, found: pairs.PairMatches) -> NDArray[np.bool_]:
         """[keyframes] those that are left to the network."""
@@ -239,7 +255,7 @@ class _Refiner:
         start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
         start = fit.triangulated(start)
         steps = None if self._report.start == "matches" else fit.network_steps(self._T_keyframes)
-        return fit.narrow(start, steps, fit.FINE, self._priors, free_focal=self._free_focal)
+        return skeleton.narrow(start, steps, fit.FINE, self._priors, free_focal=self._free_focal)
 
     def _completed(self, fitted: Fit, found: pairs.PairMatches) -> Refinement:
         """Frames between keyframes, and every frame's depth scale."""

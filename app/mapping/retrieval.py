@@ -18,11 +18,18 @@ STRONGEST = 600
 def likeness(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32]:
     """Cosines [N, N] of the keyframes' descriptors; 0 for those without features."""
     picked = [f.descriptors[:STRONGEST] for f in features]
-    every = np.concatenate(picked) if picked else np.zeros((0, 128), np.float32)
-    if len(every) < 4 * WORDS:
+    starts = np.cumsum([0, *(len(d) for d in picked)])
+    total = int(starts[-1])
+    if total < 4 * WORDS:
         return np.zeros((len(features), len(features)), np.float32)
     random = np.random.default_rng(seed)
-    sample = every[np.sort(random.choice(len(every), min(TRAINING, len(every)), replace=False))]
+    chosen = np.sort(random.choice(total, min(TRAINING, total), replace=False))
+    sample = np.concatenate(
+        [
+            d[chosen[(chosen >= start) & (chosen < start + len(d))] - start]
+            for d, start in zip(picked, starts, strict=False)
+        ]
+    )
     cv2.setRNGSeed(seed + 1)
     stop = (cv2.TERM_CRITERIA_MAX_ITER, 8, 0.0)
     _, _, words = cv2.kmeans(sample, WORDS, None, stop, 1, cv2.KMEANS_RANDOM_CENTERS)
@@ -37,7 +44,9 @@ def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArr
     total = np.zeros((WORDS, 128), np.float32)
     if len(descriptors):
         nearest = (descriptors @ words.T - 0.5 * np.square(words).sum(axis=1)).argmax(axis=1)
-        np.add.at(total, nearest, descriptors - words[nearest])
+        counts = np.bincount(nearest, minlength=WORDS).astype(np.float32)
+        belongs = (nearest == np.arange(WORDS)[:, None]).astype(np.float32)
+        total = belongs @ descriptors - counts[:, None] * words
     # Each word by itself, or bursts of one texture outweigh the rest (Arandjelovic and Zisserman, CVPR 2013).
     total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-9)
     return total.reshape(-1)

@@ -111,11 +111,15 @@ class DepthGrid:
 
     def at(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """Depth of the nearest cell at working pixels [N, 2]; 0 outside."""
-        column = np.rint((uv[:, 0] - self.u[0]) / _step(self.u)).astype(np.intp)
-        row = np.rint((uv[:, 1] - self.v[0]) / _step(self.v)).astype(np.intp)
+        row, column, inside = self.cells(uv)
+        return np.where(inside, self.z[row, column], np.float32(0))
+
+    def cells(self, uv: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+        """Rows and columns [N] of the nearest cells at working pixels [N, 2]; and which are inside, the others at 0."""
+        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / (_step(self.u), _step(self.v))
+        column, row = np.rint(np.clip(at, -1, 1e6)).astype(np.intp).T
         inside = (column >= 0) & (row >= 0) & (column < len(self.u)) & (row < len(self.v))
-        z = self.z[np.clip(row, 0, len(self.v) - 1), np.clip(column, 0, len(self.u) - 1)]
-        return np.where(inside, z, np.float32(0))
+        return np.where(inside, row, 0), np.where(inside, column, 0), inside
 
     def scaled(self, scale: float) -> "DepthGrid":
         """With all depths multiplied."""
