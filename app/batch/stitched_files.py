@@ -56,8 +56,14 @@ class StitchedFiles:
         for camera in cameras:
             last = transform.move_pose(camera.T_world_camera)
             first = transform.move_pose(camera.T_world_camera_first)
-            scale = camera.depth_scale * transform.scale
-            self.cameras.append(replace(camera, T_world_camera=last, T_world_camera_first=first, depth_scale=scale))
+            joined_camera = replace(
+                camera,
+                T_world_camera=last,
+                T_world_camera_first=first,
+                depth_scale=camera.depth_scale * transform.scale,
+                depth_scale_first=camera.depth_scale_first * transform.scale,
+            )
+            self.cameras.append(joined_camera)
             self._files.append(self.cameras[-1])
         files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
         self.marks.update(files)

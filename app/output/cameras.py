@@ -3,7 +3,8 @@
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
-``intrinsics_first`` where the intrinsics were revised, and ``stretch`` after the first gap or cut.
+``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
+joined, and ``stretch`` after the first gap or cut.
 """
 
 import json
@@ -50,6 +51,18 @@ class Camera:
     depth_scale: float = 1.0
     """What the depth in the frame's file has to be multiplied with."""
     stretch: int = 0
+    depth_scale_first: float = 1.0
+    """The same as first given out: 1, but for windows that were joined and had units of their own."""
+
+    @property
+    def as_first(self) -> "Camera":
+        """The camera before any revision."""
+        return replace(
+            self,
+            T_world_camera=self.T_world_camera_first,
+            intrinsics=self.intrinsics_first,
+            depth_scale=self.depth_scale_first,
+        )
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
@@ -95,6 +108,8 @@ class Camera:
         }
         if self.intrinsics_first != self.intrinsics:
             record["intrinsics_first"] = _named(self.intrinsics_first)
+        if self.depth_scale_first != 1:
+            record["depth_scale_first"] = self.depth_scale_first
         if self.stretch:
             record["stretch"] = self.stretch
         return json.dumps(record, allow_nan=False)
@@ -115,7 +130,8 @@ class Camera:
         first_intrinsics = record.get("intrinsics_first")
         sized = version >= 2 and record["width"] is not None
         depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
-        if not 0 < depth_scale <= LARGEST_LENGTH:
+        depth_scale_first = float(record.get("depth_scale_first", 1.0))
+        if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_first <= LARGEST_LENGTH:
             raise ValueError("a depth scale is not above 0")
         index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
         if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
@@ -132,6 +148,7 @@ class Camera:
             source_size=(int(record["width"]), int(record["height"])) if sized else None,
             depth_scale=depth_scale,
             stretch=int(record.get("stretch", 0)),
+            depth_scale_first=depth_scale_first,
         )
 
     def to_tum(self) -> str:

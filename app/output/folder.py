@@ -1,7 +1,6 @@
 """A finished (or interrupted) result folder, read back as the results it was written from."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +82,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
 
 def result_as_first_given(folder: Path, camera: Camera) -> FrameResult:
     """A frame's result before any revision. Raises OutputError."""
-    first = replace(
-        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
-    )
-    return result_of(folder, first)
+    return result_of(folder, camera.as_first)
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -59,9 +59,7 @@ def refine_result(
             raise RefinementCancelledError
         on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
 
-    # Each window of a stitched result has a unit of its own, which its depth scales bring to one: these are kept.
-    stitched = "windows" in result.run.get("options", {})
-    cameras = result.cameras if stitched else [_as_first(camera) for camera in result.cameras]
+    cameras = [camera.as_first for camera in result.cameras]
     images = _images(result, cameras, open_again)
     views = []
     for number, camera in enumerate(cameras):
@@ -77,13 +75,6 @@ def refine_result(
     if not amend(result, revision, {"mapping": record}, _tracks(found, cameras), on_points, cancelled):
         raise RefinementCancelledError
     return found.report
-
-
-def _as_first(camera: Camera) -> Camera:
-    """As the network gave it."""
-    return dataclasses.replace(
-        camera, T_world_camera=camera.T_world_camera_first, intrinsics=camera.intrinsics_first, depth_scale=1.0
-    )
 
 
 class _Images:

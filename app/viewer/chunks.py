@@ -141,6 +141,26 @@ class ChunkStore:
             parts.append(points.at(transform_points(chunk.S_world_chunk.matrix, points.xyz)))
         return concatenate_points(parts)
 
+    def points_as_first(
+        self,
+        chunk: Chunk,
+        first_poses: NDArray[np.float64],
+        min_rank: int = 0,
+        last_frame: int | None = None,
+        stride: int = 1,
+    ) -> RankedPoints:
+        """A chunk's settled points where its frames were first placed, in the axes of its first frame's first pose.
+
+        Args:
+            first_poses: [n, 4, 4], of all frames.
+            stride: of the points that are shown otherwise, every so many.
+        """
+        points = chunk.points.shown(min_rank, chunk.last if last_frame is None else last_frame)
+        points = points.take(np.arange(0, len(points), stride)) if stride > 1 else points
+        kept = self._placements.kept[chunk.frames]
+        maps = np.linalg.inv(first_poses[chunk.first]) @ first_poses[chunk.frames] @ np.linalg.inv(kept)
+        return points.at(move_each(maps, points.frame - chunk.first, points.xyz))
+
     def sample(self, count: int) -> NDArray[np.float32]:
         """About ``count`` of the settled points, in world axes [n, 3]."""
         stride = max(1, self.total // count)

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.results import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.landmarks import Landmarks
 from stream_recon.app.viewer.panel import PanelEvents, ViewerPanel
 from stream_recon.app.viewer.points import RankedPoints, ranked_points
 from stream_recon.app.viewer.scene import ViewerScene
-from stream_recon.app.viewer.standpoints import Standpoints
+from stream_recon.app.viewer.standpoints import OVERVIEW_POINTS, Standpoints
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 
@@ -29,6 +30,7 @@ class Page:
         self.timeline = Timeline()
         self.scene = ViewerScene(server)
         self.standpoints = Standpoints(server, self.timeline)
+        self.landmarks = Landmarks()
         self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
 
     def take_in(
@@ -56,8 +58,8 @@ class Page:
         self.store.settle()
         unfinished = self.store.mend(MENDED_POINTS)
         self.panel.show_frames(self.timeline, self.store.total)
-        options = self.panel.options()
-        self.scene.sync(self.store, self.timeline, options, self.standpoints.unit)
+        self.panel.offer_map(not self.landmarks.empty, self.timeline.revised)
+        self.scene.sync(self.store, self.timeline, self.landmarks, self.panel.options(), self.standpoints.unit)
         self.standpoints.clear_start(self.store)
         self.panel.show_status(self._describe(status, skipped))
         self._move_views()
@@ -71,7 +73,8 @@ class Page:
     def show_all(self, client: Any) -> None:
         """Move a browser's view back until everything is in it."""
         self.panel.let_go()
-        self.standpoints.show_all(client, self.store)
+        beside = self.scene.before.sample(self.store, self.timeline, OVERVIEW_POINTS)
+        self.standpoints.show_all(client, self.store, beside)
 
     def _dress(self) -> None:
         server = self._server

@@ -48,6 +48,19 @@ class ViewerPanel:
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
             self._cameras = gui.add_checkbox("Cameras", True)
             self._path = gui.add_checkbox("Trajectory", True)
+        self._map_folder = gui.add_folder("Map", visible=False)
+        with self._map_folder:
+            self._landmarks = gui.add_checkbox(
+                "Sparse points", False, hint="The points that were triangulated: what the cameras stand on"
+            )
+            self._loops = gui.add_checkbox(
+                "Loops", False, hint="Lines between frames far apart in time that were seen to show the same"
+            )
+            self._before = gui.add_checkbox(
+                "Before beside after",
+                False,
+                hint="The cloud as it was first given out, to the left of what was made of it; 'Show all' shows both",
+            )
         self._frame_folder = gui.add_folder("Frames", visible=False)
         with self._frame_folder:
             self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Pick a frame of the video so far")
@@ -66,6 +79,9 @@ class ViewerPanel:
             self._path,
             self._from_here,
             self._until_here,
+            self._landmarks,
+            self._loops,
+            self._before,
         ):
             control.on_update(lambda _: events.changed())
 
@@ -90,7 +106,19 @@ class ViewerPanel:
             # Seen from inside a camera, the pictures of its neighbours would hide the cloud.
             cameras=bool(self._cameras.value and not self._from_here.value),
             path=bool(self._path.value),
+            landmarks=bool(self._landmarks.value),
+            loops=bool(self._loops.value),
+            before=bool(self._before.value),
         )
+
+    def offer_map(self, landmarks: bool, before: bool) -> None:
+        """Show the switches that have something to show."""
+        for switches, wanted in (((self._landmarks, self._loops), landmarks), ((self._before,), before)):
+            for switch in switches:
+                if switch.visible != wanted:
+                    switch.visible = wanted
+        if self._map_folder.visible != (landmarks or before):
+            self._map_folder.visible = landmarks or before
 
     def let_go(self) -> None:
         """Bind the view to no camera any more."""

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.transforms import rotation_angle_deg
+from stream_recon.app.viewer.before import Before
 from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.landmarks import LandmarkNodes, Landmarks
 from stream_recon.app.viewer.nodes import ChunkNode, Frustum, wxyz
 from stream_recon.app.viewer.timeline import Timeline, View
 
@@ -37,6 +39,11 @@ class SceneOptions:
     """Ordinal of the frame picked with the scrubber."""
     cameras: bool = True
     path: bool = True
+    landmarks: bool = False
+    """A map's sparse points."""
+    loops: bool = False
+    before: bool = False
+    """The cloud as first given out, beside what became of it."""
 
 
 class ViewerScene:
@@ -51,13 +58,17 @@ class ViewerScene:
         self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)
         self._path: Any = None
         self._path_sent = np.empty((0, 3), np.float32)
+        self.landmarks = LandmarkNodes(server)
+        self.before = Before(server)
 
     @property
     def shown(self) -> int:
         """Points on the page."""
         return sum(node.shown for node in self.nodes.values())
 
-    def sync(self, store: ChunkStore, timeline: Timeline, options: SceneOptions, unit: float) -> None:
+    def sync(
+        self, store: ChunkStore, timeline: Timeline, landmarks: Landmarks, options: SceneOptions, unit: float
+    ) -> None:
         """``unit``: the typical depth, which sizes of cameras follow."""
         # One atomic block a chunk: a node and its pose go together, yet no large batch holds up the rest.
         present = {chunk.first for chunk in store.chunks}
@@ -71,6 +82,11 @@ class ViewerScene:
         with self._server.atomic():
             self._sync_path(timeline.path(MAX_PATH_VERTICES) if options.path else np.empty((0, 3), np.float32))
             self._sync_cameras(timeline, options, unit)
+            self.landmarks.sync(landmarks, timeline, options.landmarks, options.loops, unit)
+        if options.before:
+            self.before.sync(store, timeline, options.min_rank, options.last_frame, options.point_size)
+        else:
+            self.before.hide()
 
     def _sync_path(self, path: NDArray[np.float32]) -> None:
         if np.array_equal(path, self._path_sent):

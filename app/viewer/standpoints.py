@@ -75,13 +75,14 @@ class Standpoints:
         """Put a browser's view behind (``back``) and above (``lift``) a camera."""
         _place(client, *self._viewpoint(T_world_camera, back, lift))
 
-    def show_all(self, client: Any, store: ChunkStore) -> None:
-        """Put a browser's view where it has nearly all points and cameras in it."""
+    def show_all(self, client: Any, store: ChunkStore, beside: NDArray[np.float32]) -> None:
+        """Put a browser's view where it has nearly all points and cameras in it, and all that is shown ``beside``."""
         if self._start is None:
             return
         camera = client.camera
         free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
         points, path = store.sample(OVERVIEW_POINTS), self._timeline.path(OVERVIEW_POINTS)
+        points = np.concatenate([points, beside])
         first = self._timeline.poses[self._start]
         _place(client, *overview(points, path, first[:3, 2], -first[:3, 1], free))
 

@@ -45,7 +45,7 @@ class Timeline:
         self.max_views = max_views
         self.views: dict[int, View] = {}
         self._stride = 1
-        self._poses, self._depth_scales = Rows(4, 4), Rows()
+        self._poses, self._first_poses, self._depth_scales = Rows(4, 4), Rows(4, 4), Rows()
         self._first_cameras, self._cameras = Rows(4), Rows(4)  # fx, fy, cx, cy
         self._indices: list[int] = []
         self._ordinals: dict[int, int] = {}
@@ -57,6 +57,16 @@ class Timeline:
     def poses(self) -> NDArray[np.float64]:
         """T_world_camera [n, 4, 4] of all frames."""
         return self._poses.values
+
+    @property
+    def first_poses(self) -> NDArray[np.float64]:
+        """The same [n, 4, 4] as first given out."""
+        return self._first_poses.values
+
+    @property
+    def revised(self) -> bool:
+        """Whether a frame has been moved since it was given out."""
+        return not np.array_equal(self.poses, self.first_poses)
 
     @property
     def depth_scales(self) -> NDArray[np.float64]:
@@ -71,6 +81,7 @@ class Timeline:
         """Append source frame ``index``; gives its ordinal."""
         ordinal = len(self)
         self._poses.append(T_world_camera)
+        self._first_poses.append(T_world_camera)
         self._depth_scales.append(1.0)
         for cameras in (self._first_cameras, self._cameras):
             cameras.append(_numbers(intrinsics))
@@ -139,9 +150,22 @@ class Timeline:
 
     def path(self, vertices: int) -> NDArray[np.float32]:
         """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's."""
-        n = len(self)
-        picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
-        return self.poses[picks, :3, 3].astype(np.float32)
+        return _thinned(self.poses, vertices)
+
+    def first_path(self, vertices: int) -> NDArray[np.float32]:
+        """The same as first given out."""
+        return _thinned(self.first_poses, vertices)
+
+    def segments(self, edges: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Lines [m, 2, 3] between the cameras of pairs of source frames [E, 2]; without those not shown here."""
+        known = [(self._ordinals[a], self._ordinals[b]) for a, b in edges.tolist() if {a, b} <= self._ordinals.keys()]
+        return self.poses[np.array(known, np.intp).reshape(-1, 2), :3, 3].astype(np.float32)
+
+
+def _thinned(poses: NDArray[np.float64], vertices: int) -> NDArray[np.float32]:
+    n = len(poses)
+    picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
+    return poses[picks, :3, 3].astype(np.float32)
 
 
 def _numbers(camera: Intrinsics) -> tuple[float, float, float, float]:

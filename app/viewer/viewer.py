@@ -11,12 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from stream_recon.app.results import FrameResult, Revision
 from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.inbox import Arrival, Inbox
+from stream_recon.app.viewer.landmarks import Landmarks
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.server import start_server, stop_server
@@ -67,6 +70,7 @@ class Viewer:
         self._inbox = Inbox()
         self._requests: deque[Callable[[], None]] = deque()
         self._cloud: Path | None = None
+        self._landmarks = Landmarks()
         self._status = ""
         self._busy = False
         self._touched = False
@@ -127,6 +131,20 @@ class Viewer:
             if not self._failed:
                 self._inbox.put_revision(revision)
                 self._wake.notify()
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer] | Iterable[tuple[int, int]]) -> None:
+        """Show what a map stands on, in place of what was shown of it before, soon; the page has switches for it.
+
+        Args:
+            points: [N, 3], in the world.
+            edges: [E, 2], pairs of frames that close a loop, by their numbers in the source.
+        """
+        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges), np.int64).reshape(-1, 2)
+        landmarks = Landmarks(np.array(points, np.float32).reshape(-1, 3), pairs)
+        with self._wake:
+            self._landmarks = landmarks
+            self._touched = True
+            self._wake.notify()
 
     def status(self, text: str) -> None:
         """Show ``text`` (markdown) at the top of the panel."""
@@ -248,7 +266,7 @@ class Viewer:
         began = time.monotonic()
         with self._wake:
             self._touched = False
-            status = self._status
+            status, self.page.landmarks = self._status, self._landmarks
         unfinished = self.page.update(status, self.skipped)
         ended = time.monotonic()
         rest_s = (ended - began) * (1 / UPDATE_SHARE - 1)
