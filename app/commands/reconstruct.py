@@ -119,7 +119,7 @@ def reconstruct_source(
             lock.release()  # which the refinement takes for itself
             result = read_result(folder)
             open_again = partial(open_source, spec, **dataclasses.asdict(frames))
-            refinement_stopped = refined(result, open_again, out, err, listeners) is None
+            refinement_stopped = refined(result, open_again, out, err, viewer) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)

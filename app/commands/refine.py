@@ -1,6 +1,6 @@
 """Refinement at the end of a run, and the body of the command ``refine``. Prints for the user."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,8 @@ from stream_recon.app.mapping.outcome import Report
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.run.interrupts import stop_on_signals
-from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.run.refinement import STORED_IMAGES, Page, RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import Source
 
 MappingChoice = Literal["full", "off"]
@@ -35,9 +34,12 @@ def refined(
     open_again: Callable[[], Source] | None,
     out: Console,
     err: Console,
-    listeners: Sequence[ResultListener] = (),
+    page: Page | None = None,
 ) -> Report | None:
     """Refine with a progress bar and say what came out; None where Ctrl-C ended it, which leaves the result as it was.
+
+    Args:
+        page: shows how it goes on.
 
     Raises:
         StreamReconError: likewise.
@@ -62,7 +64,7 @@ def refined(
                     lambda share, what: bar.update(refining, completed=share, description=f"refining: {what}"),
                     show_points,
                     lambda: stop.requested,
-                    listeners,
+                    page=page,
                 )
         except RefinementCancelledError:
             out.print("refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on")

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE
+from stream_recon.app.output.cameras import since_first
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import read_result
-from stream_recon.app.viewer.viewer import Viewer, view_results
+from stream_recon.app.output.tracks import read_tracks
+from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
@@ -42,9 +44,17 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.status(f"{result.run['source']}{state}")
         viewer.offer_cloud(folder / POINTS_NAME)
         damaged: list[OutputError] = []
-        count = view_results(viewer, result.readable(damaged.append))
+        shown = set()
+        for first in result.readable(damaged.append, first=True):
+            show_results(viewer, [first])
+            shown.add(first.index)
+        # Then all at once to where it is by now: so the page knows what was before.
+        viewer.revise(since_first(camera for camera in result.cameras if camera.index in shown))
+        if (tracks := read_tracks(folder)) is not None:
+            viewer.show_map(tracks.points, tracks.loops)
+        viewer.finish()
         if damaged:
             err.print(f"warning: {len(damaged)} frames are left out: {damaged[0]}")
-        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
+        out.print(f"{len(shown)} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
         viewer.wait()
     return DONE

@@ -47,6 +47,7 @@ class Round:
 NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
 FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
+LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,10 @@ def depth_scales(fit: Fit, keyframes: int) -> FloatArray:
     usable = (fit.errors < 2) & (depth > 0) & (fit.depth > 0)
     usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
     scales = np.full(keyframes, np.nan)
-    camera = fit.observations.camera
-    for k in range(keyframes):
-        mine = usable & (camera == k)
-        if mine.sum() >= MIN_SCALE_POINTS:
+    rows = np.flatnonzero(usable)
+    rows = rows[np.argsort(fit.observations.camera[rows], kind="stable")]
+    ends = np.searchsorted(fit.observations.camera[rows], np.arange(1, keyframes + 1))
+    for k, mine in enumerate(np.split(rows, ends)[:keyframes]):
+        if len(mine) >= MIN_SCALE_POINTS:
             scales[k] = np.median(fit.depth[mine] / depth[mine])
     return scales

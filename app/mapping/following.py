@@ -23,12 +23,15 @@ def points_of_keyframes(
     fitted: Fit, features: Sequence[Features], count: int
 ) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """For each keyframe the pixels [P, 2] and world points [P, 3] of what it sees well."""
-    found = []
+    found: list[tuple[NDArray[np.float32], FloatArray]] = []
     seen = fitted.observations
-    for k in range(count):
-        rows = np.flatnonzero((seen.camera == k) & (fitted.errors < 2))
+    well = np.flatnonzero(fitted.errors < 2)
+    well = well[np.argsort(seen.camera[well], kind="stable")]
+    ends = np.searchsorted(seen.camera[well], np.arange(1, count + 1))
+    for rows in np.split(well, ends)[:count]:
         if len(rows) > MOST_POINTS:
             rows = rows[np.linspace(0, len(rows) - 1, MOST_POINTS).astype(int)]
+        k = len(found)
         found.append((features[k].uv[fitted.feature[rows]], fitted.scene.points[seen.point[rows]]))
     return found
 

@@ -6,6 +6,7 @@ can take. Each keyframe's depth map has a unit of its own here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import cv2
 import numpy as np
@@ -198,11 +199,17 @@ def _chained(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> Fl
     nodes[0] = T_network[0]
     reached = np.zeros(count, bool)
     reached[0] = True
-    heap = [(-w, j, 0, S) for w, j, S in links[0]]
-    for _ in range(count - 1):
-        heap = [entry for entry in heap if not reached[entry[1]]]
-        best = min(range(len(heap)), key=lambda n: heap[n][:3])
-        _, node, parent, S = heap.pop(best)
-        nodes[node], reached[node] = nodes[parent] @ S, True
-        heap += [(-w, j, node, S_next) for w, j, S_next in links[node] if not reached[j]]
+    heap: list[tuple[int, int, int, int]] = []
+
+    def leave(node: int) -> None:
+        for number, (inliers, other, _) in enumerate(links[node]):
+            if not reached[other]:
+                heappush(heap, (-inliers, other, node, number))
+
+    leave(0)
+    while heap:
+        _, node, parent, number = heappop(heap)
+        if not reached[node]:
+            nodes[node], reached[node] = nodes[parent] @ links[parent][number][2], True
+            leave(node)
     return nodes

@@ -20,7 +20,8 @@ BLURRED = 0.3
 """Of the median sharpness around: such a frame says little about where it is."""
 LOST = 0.25
 """From here on a blurred frame is better than none."""
-MOST = 500
+MOST = 2500
+"""What the refinement holds grows with them: half a megabyte of descriptors each."""
 
 
 def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = MOST) -> list[int]:

@@ -40,6 +40,19 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Sketch:
+    """How things stand while a refinement goes on: for whoever watches."""
+
+    T_world_camera: FloatArray  # [N, 4, 4], of all frames
+    depth_scale: FloatArray  # [N]
+    lens: Lens
+    """In working pixels."""
+    points: FloatArray  # [M, 3]
+    loops: list[tuple[int, int]]
+    """Pairs of positions in the result."""
+
+
+@dataclass(frozen=True)
 class Refinement:
     """All that changed. Arrays are over all frames of the result."""
 

@@ -19,9 +19,10 @@ from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skel
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
+from stream_recon.app.mapping.handover import Known
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.outcome import Refinement, Report
+from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.pairs import held_out
 from stream_recon.app.mapping.problem import Lens, Priors, RelativePoses
 from stream_recon.app.mapping.retrieval import likeness
@@ -65,14 +66,18 @@ def refine(
     scale: Scale,
     progress: Progress = lambda share, what: None,
     workers: int = 2,
+    known: Known | None = None,
+    on_sketch: Callable[[Sketch], None] | None = None,
 ) -> Refinement:
     """Refine a whole result.
 
     Args:
         views: every frame, in order.
         scale: of the working images.
+        known: where the stream has left off; None: all is done here.
+        on_sketch: told where everything is after each pass.
     """
-    refiner = _Refiner(views, images, scale, progress, workers)
+    refiner = _Refiner(views, images, scale, progress, workers, known, on_sketch)
     try:
         return refiner.run()
     except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
@@ -82,8 +87,18 @@ def refine(
 
 
 class _Refiner:
-    def __init__(self, views: Sequence[View], images: Images, scale: Scale, progress: Progress, workers: int) -> None:
+    def __init__(
+        self,
+        views: Sequence[View],
+        images: Images,
+        scale: Scale,
+        progress: Progress,
+        workers: int,
+        known: Known | None,
+        on_sketch: Callable[[Sketch], None] | None,
+    ) -> None:
         self._views, self._images, self._scale, self._workers = views, images, scale, workers
+        self._known, self._on_sketch = known, on_sketch
         self._progress = progress
         self._report = Report()
         self._keyframes: list[int] = []
@@ -94,9 +109,10 @@ class _Refiner:
 
     def run(self) -> Refinement:
         with self._stage("keyframes"):
-            self._keyframes = choose_keyframes(self._views, self._scale.size)
+            known = self._known
+            self._keyframes = known.keyframes if known else choose_keyframes(self._views, self._scale.size)
         with self._stage("features"):
-            self._features = self._detected()
+            self._features = known.features if known else self._detected()
         self._kept = [self._views[k] for k in self._keyframes]
         self._T_keyframes = self._T_network[self._keyframes]
         report = self._report
@@ -109,12 +125,14 @@ class _Refiner:
             fitted = self._first_pass(first)
         if fitted is None:
             return self.unchanged("too few matches")
+        self._sketch(fitted, first)
         with self._stage("judgement"):
             left = self._judged(fitted, first)
         if left.all():
             return self.unchanged("held-out matches agree better with the network")
         with self._stage("adjustment again"):
             fitted = self._second_pass(fitted, first, left)
+        self._sketch(fitted, first)
         with self._stage("frames between"):
             return self._completed(fitted, first)
 
@@ -146,7 +164,12 @@ class _Refiner:
 
     def _matched(self, views: Sequence[View], features: Sequence[Features], lens: Lens) -> pairs.PairMatches:
         wanted = pairs.candidates(views, lens, likeness(features))
+        known = self._known.matches if self._known else {}
+        wanted = [pair for pair in wanted if (pair.first, pair.second) not in known]
         found = pairs.match_pairs(views, features, lens, wanted, self._workers, self._counter("matches", len(wanted)))
+        found.tried += len(known)
+        found.matches.update({pair: m for pair, m in known.items() if len(m)})
+        found.held_out.update(self._known.held_out if self._known else {})
         far = {pair: found.matches[pair] for pair in found.loops}
         edges = graph.match_edges(features, lens, far)
         wrong = (far.keys() - edges.keys()) | graph.implausible(self._T_keyframes, edges)
@@ -177,7 +200,8 @@ class _Refiner:
         tracks = build_tracks([len(f) for f in self._features], fitted_to)
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
-        start = fit.start(self._T_keyframes, self._lens, self._features, tracks)
+        T = self._known.T_world_camera if self._known else None
+        start = fit.start(self._T_keyframes if T is None else T, self._lens, self._features, tracks)
         self._report.reprojection_px_before = float(np.median(start.errors))
         steps = fit.network_steps(self._T_keyframes)
         rounds = fit.WIDE + fit.FINE if found.loops else fit.NARROWING
@@ -255,16 +279,12 @@ class _Refiner:
         start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
         start = fit.triangulated(start)
         steps = None if self._report.start == "matches" else fit.network_steps(self._T_keyframes)
-        return skeleton.narrow(start, steps, fit.FINE, self._priors, free_focal=self._free_focal)
+        return skeleton.narrow(start, steps, fit.LAST, self._priors, free_focal=self._free_focal)
 
     def _completed(self, fitted: Fit, found: pairs.PairMatches) -> Refinement:
         """Frames between keyframes, and every frame's depth scale."""
-        scales = self._scales(fitted)
-        positions = np.array(self._keyframes)
-        carrier = between.Carrier(positions, self._T_network, fitted.scene.T_world_camera, scales)
+        T, depth_scale = self._carried(fitted)
         count = len(self._views)
-        T = np.array([carrier.pose(frame) for frame in range(count)])
-        depth_scale = between.interpolated(self._keyframes, scales, count)
         if len(self._keyframes) < count:
             self._follow(fitted, T, depth_scale)
         report, lens = self._report, fitted.scene.lens
@@ -273,6 +293,20 @@ class _Refiner:
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         loops = sorted(found.loops)
         return Refinement(T, depth_scale, lens, self._scale, self._keyframes, fitted, loops, report)
+
+    def _carried(self, fitted: Fit) -> tuple[FloatArray, FloatArray]:
+        """Poses [N, 4, 4] and depth scales [N] of all frames, those between keyframes carried along."""
+        scales = self._scales(fitted)
+        positions, count = np.array(self._keyframes), len(self._views)
+        carrier = between.Carrier(positions, self._T_network, fitted.scene.T_world_camera, scales)
+        T = np.array([carrier.pose(frame) for frame in range(count)])
+        return T, between.interpolated(self._keyframes, scales, count)
+
+    def _sketch(self, fitted: Fit, found: pairs.PairMatches) -> None:
+        if self._on_sketch is not None:
+            loops = [(self._keyframes[i], self._keyframes[j]) for i, j in sorted(found.loops)]
+            scene = fitted.scene
+            self._on_sketch(Sketch(*self._carried(fitted), scene.lens, scene.points, loops))
 
     def _follow(self, fitted: Fit, T: FloatArray, depth_scale: FloatArray) -> None:
         """Fit each frame between to the points of the keyframes on either side; changes ``T`` and ``depth_scale``."""

@@ -8,7 +8,7 @@ joined, and ``stretch`` after the first gap or cut.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
-from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
+from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
@@ -218,6 +218,15 @@ def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> No
     replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
     path = [camera.to_tum().encode() for camera in cameras]
     replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
+
+
+def since_first(cameras: Iterable[Camera]) -> Revision:
+    """What takes frames from where they were first given out to where they are."""
+    return Revision(
+        tuple(
+            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first, c.intrinsics) for c in cameras
+        )
+    )
 
 
 def _head(revisions: int) -> bytes:

@@ -41,16 +41,16 @@ class ResultFolder:
         for camera in self.cameras:
             yield result_of(self.folder, camera)
 
-    def readable(self, on_damaged: Callable[[OutputError], None]) -> Iterator[FrameResult]:
+    def readable(self, on_damaged: Callable[[OutputError], None], first: bool = False) -> Iterator[FrameResult]:
         """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
-        not keep all depth files."""
+        not keep all depth files. With ``first`` each as it was first given out."""
         counts = self.run.get("frames")
         thinned = isinstance(counts, dict) and bool(counts.get("without_depth"))
         for camera in self.cameras:
             if thinned and not depth_path(self.folder, camera.index).exists():
                 continue
             try:
-                result = result_of(self.folder, camera)
+                result = result_of(self.folder, camera.as_first if first else camera)
             except OutputError as error:
                 on_damaged(error)
             else:

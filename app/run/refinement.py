@@ -2,29 +2,38 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.fit import Fit
-from stream_recon.app.mapping.outcome import Refinement, Report
+from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.refine import refine
 from stream_recon.app.mapping.views import DepthReader, Scale, View
 from stream_recon.app.output.amend import amend
-from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.cameras import Camera, since_first
 from stream_recon.app.output.folder import ResultFolder, result_of
-from stream_recon.app.output.tracks import SparseTracks
+from stream_recon.app.output.tracks import SparseTracks, read_tracks
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.run.listeners import ResultListener
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
 
+FloatArray = NDArray[np.float64]
+
 STORED_IMAGES = "the source's images are gone: refined with the small ones of the result, which is less exact"
 
 READING_SHARE = 0.05
 """Of the progress: the depth files come first."""
+
+
+class Page(ResultListener, Protocol):
+    """A viewer: beside revisions it takes what a map stands on."""
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        """Sparse points [N, 3], and pairs [E, 2] of source frames that close loops."""
 
 
 class RefinementCancelledError(Exception):
@@ -38,6 +47,7 @@ def refine_result(
     on_points: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     listeners: Sequence[ResultListener] = (),
+    page: Page | None = None,
     workers: int = 2,
 ) -> Report:
     """Refine a result from what the network first gave, whatever was done to it since, and write it.
@@ -48,6 +58,7 @@ def refine_result(
         on_progress: told the share that is done and what is under way.
         on_points: told how many frames' points are in place, of how many.
         listeners: hear the revision once it is known.
+        page: shows how it goes on, and what came of it; where it ends early, the result as it was.
 
     Raises:
         RefinementCancelledError: ``cancelled`` said so; the result is as it was.
@@ -67,14 +78,42 @@ def refine_result(
         if cancelled():
             raise RefinementCancelledError
         on_progress(READING_SHARE * number / len(cameras), "depth")
-    found = refine(views, images, images.scale, show, workers)
-    record = _record(found.report, images.warning)
-    revision = _revision(found, cameras)
-    for listener in listeners:
-        listener.revise(revision)
-    if not amend(result, revision, {"mapping": record}, _tracks(found, cameras), on_points, cancelled):
-        raise RefinementCancelledError
+
+    def show_sketch(sketch: Sketch) -> None:
+        assert page is not None
+        focal = sketch.lens.focal / images.scale.factor
+        page.revise(_moved(cameras, sketch.T_world_camera, sketch.depth_scale, focal))
+        page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
+
+    try:
+        found = refine(views, images, images.scale, show, workers, on_sketch=show_sketch if page else None)
+        record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
+        focal = found.lens.focal / found.scale.factor if found.fit is not None else None
+        revision = _moved(cameras, found.T_world_camera, found.depth_scale, focal)
+        for listener in (*listeners, *((page,) if page else ())):
+            listener.revise(revision)
+        if page:
+            _show(page, tracks)
+        if not amend(result, _of_files(revision, cameras), {"mapping": record}, tracks, on_points, cancelled):
+            raise RefinementCancelledError
+    except BaseException:
+        if page:
+            page.revise(since_first(result.cameras))
+            _show(page, read_tracks(result.folder))
+        raise
     return found.report
+
+
+def _show(page: Page, tracks: SparseTracks | None) -> None:
+    if tracks is None:
+        page.show_map(np.zeros((0, 3)), np.zeros((0, 2), np.int32))
+    else:
+        page.show_map(tracks.points, tracks.loops)
+
+
+def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
+    """Pairs [L, 2] of positions as numbers in the source."""
+    return np.array(index, np.int32)[np.array(pairs, np.intp).reshape(-1, 2)]
 
 
 class _Images:
@@ -139,14 +178,23 @@ def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
     return canvas
 
 
-def _revision(found: Refinement, cameras: Sequence[Camera]) -> Revision:
-    changed = found.fit is not None
-    focal = found.lens.focal / found.scale.factor
+def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
+    """The same against the depth in the files: joined windows had units of their own from the first."""
+    return Revision(
+        tuple(
+            dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_first)
+            for frame, camera in zip(revision.frames, cameras, strict=True)
+        )
+    )
+
+
+def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
+    """Frames as first given out, at new poses [N, 4, 4]; ``focal``: in pixels of the source, None as before."""
     frames = []
-    for camera, T, scale in zip(cameras, found.T_world_camera, found.depth_scale, strict=True):
+    for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
-        lens = Intrinsics(focal, focal, k.cx, k.cy) if changed else k
-        frames.append(FrameRevision(camera.index, T, float(scale) * camera.depth_scale, lens))
+        lens = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
+        frames.append(FrameRevision(camera.index, pose, float(scale), lens))
     return Revision(tuple(frames))
 
 
@@ -167,7 +215,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         pixel=(seen.pixel[order] / factor).astype(np.float32),
         lens=np.array([lens.focal / factor, lens.cx / factor, lens.cy / factor, lens.k1]),
         source_size=np.array(size, np.int32),
-        loops=index[np.array(found.loops, np.intp).reshape(-1, 2)].astype(np.int32),
+        loops=_frames_of(found.loops, index.tolist()),
     )
 
 

@@ -132,14 +132,14 @@ class Viewer:
                 self._inbox.put_revision(revision)
                 self._wake.notify()
 
-    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer] | Iterable[tuple[int, int]]) -> None:
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
         """Show what a map stands on, in place of what was shown of it before, soon; the page has switches for it.
 
         Args:
             points: [N, 3], in the world.
             edges: [E, 2], pairs of frames that close a loop, by their numbers in the source.
         """
-        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges), np.int64).reshape(-1, 2)
+        pairs = np.array(edges, np.int64).reshape(-1, 2)
         landmarks = Landmarks(np.array(points, np.float32).reshape(-1, 3), pairs)
         with self._wake:
             self._landmarks = landmarks

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping import between, features, fit, graph, judgement, matching, pairs, retrieval
@@ -48,6 +49,45 @@ def test_guided_matches_stay_near_where_they_should_be() -> None:
     assert len(m) > 100
     assert (np.abs(predicted[m[:, 0]] - b.uv[m[:, 1]]) <= 10).all()
     assert len(np.unique(m[:, 1])) == len(m)
+
+
+def test_guided_matches_are_those_of_the_whole_table() -> None:
+    random = np.random.default_rng(4)
+
+    def some(count: int) -> Features:
+        looks = random.normal(size=(count, 128)).astype(np.float32)
+        looks /= np.linalg.norm(looks, axis=1, keepdims=True)
+        return Features(random.uniform(0, (320, 240), (count, 2)).astype(np.float32), looks, np.ones(count, np.float32))
+
+    a, b = some(300), some(280)
+    b.descriptors[:250] = 0.9 * a.descriptors[:250] + 0.1 * b.descriptors[:250]
+    predicted = a.uv + random.normal(0, 40, a.uv.shape).astype(np.float32)
+    predicted[::7] = np.nan
+    radius = 25.0
+    cosine = a.descriptors @ b.descriptors.T
+    with np.errstate(invalid="ignore"):
+        cosine[~(np.abs(predicted[:, None] - b.uv[None]) <= radius).all(axis=2)] = -1
+    best = cosine.argmax(axis=1)
+    mutual = (cosine.argmax(axis=0)[best] == np.arange(300)) & (cosine.max(axis=1) > matching.MIN_COSINE)
+    found = matching.match(a, b, predicted, radius)
+    assert len(found) and (mutual[found[:, 0]]).all() and (found[:, 1] == best[found[:, 0]]).all()
+    second = np.sort(cosine, axis=1)[:, -2]
+    clear = mutual & (second < 0.5)
+    assert clear.sum() == np.isin(np.flatnonzero(clear), found[:, 0]).sum()
+
+
+def test_overlap_is_the_share_that_both_see() -> None:
+    truth = walk(12)
+    video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
+    views = video.views()
+    shared = pairs.overlaps(views, LENS)
+    assert (np.triu(shared) == 0).all() and shared[1, 0] > 0.8
+    for i, j in ((5, 2), (9, 8)):
+        uv, z = views[i].grid.pixels()
+        T = np.linalg.inv(truth[j]) @ truth[i]
+        there, depth = carried(LENS, uv[::2], z[::2], T)
+        seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
+        assert shared[i, j] == pytest.approx(np.mean((seen > 0) & (np.abs(depth / np.maximum(seen, 1e-9) - 1) < 0.35)))
 
 
 def test_what_covers_more_of_the_image_wins_over_what_has_more_texture() -> None:

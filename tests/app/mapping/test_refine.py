@@ -1,11 +1,18 @@
 """Refinement of whole videos, on a room whose truth is exact."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
-from stream_recon.app.mapping.refine import refine
+from stream_recon.app.mapping.features import detect
+from stream_recon.app.mapping.handover import Known
+from stream_recon.app.mapping.matching import NONE
+from stream_recon.app.mapping.outcome import Sketch
+from stream_recon.app.mapping.pairs import Candidate, PairMatches, match_pairs
+from stream_recon.app.mapping.refine import _Refiner, refine
 from tests.app.mapping.room import FOCAL, Video, drifting, look_down, walk
 
 FloatArray = NDArray[np.float64]
@@ -112,3 +119,47 @@ def test_a_failing_adjustment_leaves_everything_to_the_network(monkeypatch: pyte
     found = refine(video.views(), video, video.scale)
     assert np.array_equal(found.T_world_camera, truth) and found.fit is None
     assert "singular" in str(found.report.left_to_network[0]["why"])
+
+
+def test_what_a_stream_has_found_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = walk(16)
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    kept: list[_Refiner] = []
+    run = _Refiner.run
+    monkeypatch.setattr(_Refiner, "run", lambda self: kept.append(self) or run(self))
+    alone = refine(video.views(), video, video.scale)
+    (refiner,) = kept
+    features = [detect(grey, reader) for _, grey, reader in video.read(alone.keyframes)]
+    wanted = [Candidate(k, k + 1, "near", guided=True) for k in range(len(features) - 1)]
+    views = [video.views()[k] for k in alone.keyframes]
+    near = match_pairs(views, features, refiner._lens, wanted)
+    found = {pair: near.matches.get(pair, NONE) for pair in near.held_out}
+    known = Known(alone.keyframes, features, found, near.held_out, alone.T_world_camera[alone.keyframes])
+    monkeypatch.setattr("stream_recon.app.mapping.refine.detect", None)
+    tried: list[tuple[int, int]] = []
+
+    def note(*arguments: Any, **named: Any) -> PairMatches:
+        tried.extend((pair.first, pair.second) for pair in arguments[3])
+        return match_pairs(*arguments, **named)
+
+    monkeypatch.setattr("stream_recon.app.mapping.pairs.match_pairs", note)
+    again = refine(video.views(), video, video.scale, known=known)
+    assert tried and not found.keys() & set(tried)
+    assert again.report.pairs_tried == len(tried) + len(found) == alone.report.pairs_tried
+    apart = np.linalg.norm(again.T_world_camera[:, :3, 3] - alone.T_world_camera[:, :3, 3], axis=1)
+    assert apart.max() < 0.02
+
+
+def test_whoever_watches_sees_it_come_nearer() -> None:
+    truth = walk(12)
+    guess = drifting(truth, turn_deg=0.8, move=0.1)
+    video = Video(truth, guess)
+    seen: list[Sketch] = []
+    found = refine(video.views(), video, video.scale, on_sketch=seen.append)
+    assert len(seen) == 2
+    before = errors(guess, truth).ate_m
+    for sketch in seen:
+        after = errors(sketch.T_world_camera, truth).ate_m
+        assert before is not None and after is not None and after < 0.3 * before
+        assert len(sketch.points) and sketch.depth_scale.shape == (12,)
+    assert np.allclose(seen[-1].T_world_camera[found.keyframes], found.T_world_camera[found.keyframes])

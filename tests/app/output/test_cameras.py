@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.output.cameras import Camera, CameraFiles, iterate_cameras
+from stream_recon.app.output.cameras import Camera, CameraFiles, iterate_cameras, since_first
 from stream_recon.app.output.files import GrowingFile
 from stream_recon.app.results import FrameRevision, Intrinsics
 from stream_recon.configs.errors import OutputError
@@ -45,6 +45,17 @@ def test_format_2_comes_back_as_it_went_in(tmp_path: Path) -> None:
     frame = content["frames"][1]
     assert (frame["width"], frame["height"], frame["depth_scale"]) == (64, 48, 1.0) and "intrinsics_first" not in frame
     assert all(same(a, b) for a, b in zip(iterate_cameras(tmp_path / "cameras.json"), cameras(3), strict=True))
+
+
+def test_joined_windows_keep_the_unit_they_had_at_first(tmp_path: Path) -> None:
+    files = CameraFiles(tmp_path)
+    files.append(replace(cameras(1)[0], depth_scale=2.0, depth_scale_first=2.0))
+    files.close()
+    (camera,) = iterate_cameras(tmp_path / "cameras.json")
+    refined = camera.revised(FrameRevision(0, pose_at(5), 2.2))
+    assert refined.as_first.depth_scale == 2.0 and (refined.as_first.T_world_camera == pose_at(0)).all()
+    (since,) = since_first([refined]).frames
+    assert since.depth_scale == pytest.approx(1.1) and (since.T_world_camera == pose_at(5)).all()
 
 
 def test_format_1_still_reads(tmp_path: Path) -> None:

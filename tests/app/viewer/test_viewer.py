@@ -167,6 +167,58 @@ def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
     assert not viewer.page.scene.frusta
 
 
+def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(viewer: Viewer) -> None:
+    view_results(viewer, (room_result(i) for i in range(20)))
+    assert viewer.flush()
+    panel, nodes = viewer.page.panel, viewer.page.scene.landmarks
+    assert not panel._map_folder.visible
+    points = np.random.default_rng(0).normal(size=(500, 3))
+    viewer.show_map(points, np.array([[0, 15], [2, 17], [3, 999]]))
+    assert viewer.flush()
+    assert panel._map_folder.visible and panel._loops.visible and not panel._before.visible
+    assert nodes._points is None and nodes._loops is None, "until asked for"
+    panel._landmarks.value = panel._loops.value = True
+    assert viewer.flush()
+    assert nodes._points.points.shape == (500, 3)
+    np.testing.assert_allclose(nodes._loops.points[1, 1], walk_pose(1.7)[:3, 3], atol=1e-6)
+    assert len(nodes._loops.points) == 2, "a frame that is not on the page has no loop"
+    viewer.revise(Revision((FrameRevision(17, walk_pose(5.0)),)))
+    viewer.show_map(points[:100], np.array([[2, 17]]))
+    assert viewer.flush()
+    np.testing.assert_allclose(nodes._loops.points[0, 1], walk_pose(5.0)[:3, 3], atol=1e-6)
+    assert nodes._points.points.shape == (100, 3)
+    viewer.show_map(np.zeros((0, 3)), np.zeros((0, 2), int))
+    assert viewer.flush()
+    assert nodes._points is None and nodes._loops is None
+
+
+def test_before_stands_beside_after(viewer: Viewer) -> None:
+    view_results(viewer, (room_result(i) for i in range(130)))
+    assert viewer.flush()
+    first = viewer.page.points()
+    change = Similarity(1.0, walk_pose(0.7)[:3, :3], np.array([0.3, 0.1, 0.0]))
+    viewer.revise(Revision(tuple(similar(i, walk_pose(i / 10), change) for i in range(60, 130))))
+    assert viewer.flush()
+    panel, before = viewer.page.panel, viewer.page.scene.before
+    assert panel._before.visible and not before._nodes
+    panel._before.value = True
+    assert viewer.flush()
+    shown = np.concatenate(
+        [
+            node._handle.points @ rotation_matrix(np.roll(node._handle.wxyz, -1)).T + node._handle.position
+            for node in before._nodes.values()
+        ]
+    )
+    assert len(shown) == len(first)
+    np.testing.assert_allclose(np.sort(shown - before._shift, axis=0), np.sort(first.xyz, axis=0), atol=2e-2)
+    right = walk_pose(0)[:3, 0]
+    assert np.quantile(shown @ right, 0.98) < np.quantile(viewer.page.points().xyz @ right, 0.02), "to the left of it"
+    assert np.linalg.norm(before.sample(viewer.page.store, viewer.page.timeline, 1000) @ right) > 0
+    panel._before.value = False
+    assert viewer.flush()
+    assert not before._nodes and before._path is None
+
+
 def test_the_pause_button_toggles_the_flag(viewer: Viewer) -> None:
     assert not viewer.paused
     viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))

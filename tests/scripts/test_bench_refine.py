@@ -1,0 +1,20 @@
+"""The measurement of refinement, on a short walk."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_walk_is_refined_and_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.delitem(sys.modules, "bench_refine", raising=False)
+    from bench_refine import measure
+
+    measure(60, every=4)
+    printed = capsys.readouterr().out
+    found = re.search(r"refining 60 frames, 15 keyframes.* peak \d+ MiB, ATE / path ([\d.]+) before, ([\d.]+)", printed)
+    assert found and float(found[2]) < 0.8 * float(found[1])
