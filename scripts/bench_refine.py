@@ -32,7 +32,7 @@ EVERY = 4
 """Frames from one keyframe to the next."""
 FEATURES, LANDMARKS = 400, 130
 """Of a keyframe at most; of each unit of the way."""
-TURN_DEG, STRETCH = 0.02, 0.01
+TURN_DEG, STRETCH = 0.1, 0.03
 """The network's errors a frame, which add up: of a turn, and of a step as a share."""
 
 

@@ -1,5 +1,6 @@
 """Refinement of result folders: what is written, what stays, and what a cancelled one leaves."""
 
+import dataclasses
 import hashlib
 import json
 from functools import partial
@@ -8,14 +9,17 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.output.cameras import write_cameras
 from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.depth import write_depth
+from stream_recon.app.output.folder import read_result, result_of
 from stream_recon.app.output.run_record import RUN_NAME, Summary
 from stream_recon.app.output.tracks import TRACKS_NAME, read_tracks
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Revision
+from stream_recon.app.results import FrameResult, Revision
 from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import open_source
 from tests.app.fake_engine import run_info
@@ -173,3 +177,86 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
     writer.add(video.results[0])
     writer.finish(Summary(interrupted=False))
     assert not (folder / TRACKS_NAME).exists()
+
+
+class Page(Listener):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps: list[tuple[int, int]] = []
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        assert points.shape[1:] == (3,) and edges.shape[1:] == (2,)
+        self.maps.append((len(points), len(edges)))
+
+
+def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
+    page = Page()
+    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    assert len(page.revisions) == len(page.maps) == 3
+    tracks, cameras = read_tracks(folder), read_result(folder).cameras
+    assert tracks is not None and page.maps[-1] == (len(tracks.points), len(tracks.loops))
+    for frame, camera in zip(page.revisions[-1].frames, cameras, strict=True):
+        assert np.allclose(frame.T_world_camera, camera.T_world_camera)
+        assert frame.depth_scale == pytest.approx(camera.depth_scale)
+
+
+def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
+    page = Page()
+    with pytest.raises(RefinementCancelledError):
+        refine_result(
+            read_result(folder), partial(open_source, str(images)), page=page, cancelled=lambda: bool(page.maps)
+        )
+    assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0)
+    for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
+        assert (frame.T_world_camera == camera.T_world_camera_first).all() and frame.depth_scale == 1
+
+
+def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path, video: Video) -> None:
+    """The second half as if it came from a window whose unit is half of the first one's."""
+    result = read_result(folder)
+    units = [1.0 if number < FRAMES // 2 else 2.0 for number in range(FRAMES)]
+    joined = [
+        dataclasses.replace(camera, depth_scale=unit, depth_scale_first=unit)
+        for camera, unit in zip(result.cameras, units, strict=True)
+    ]
+    for camera, unit in zip(result.cameras, units, strict=True):
+        given = result_of(folder, camera)
+        write_depth(folder, dataclasses.replace(given, depth=given.depth / np.float32(unit)))
+    write_cameras(folder, joined, 0)
+    listener = Listener()
+    before = ate(folder, video)
+    for _ in range(2):
+        refine_result(read_result(folder), partial(open_source, str(images)), listeners=[listener])
+        assert ate(folder, video) < 0.4 * before
+        scales = np.array([camera.depth_scale for camera in read_result(folder).cameras])
+        assert np.abs(np.log(scales / units)).max() < 0.3
+    told = np.array([[frame.depth_scale for frame in revision.frames] for revision in listener.revisions])
+    assert told == pytest.approx(np.array([scales / units] * 2), rel=1e-3), "against what was given out"
+
+
+def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> None:
+    """518 pixels wide, patches of 14: nothing may count on the embedded preset's sizes."""
+    truth = walk(16)[:FRAMES]
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    writer = ResultWriter(tmp_path / "out", run_info())
+    (tmp_path / "images").mkdir()
+    for rgb, result in zip(video.pictures, video.results, strict=True):
+        cv2.imwrite(str(tmp_path / "images" / f"{result.index:06d}.png"), rgb[..., ::-1])
+        writer.add(full_size(result))
+    writer.finish(Summary(interrupted=False))
+    before = ate(tmp_path / "out", video)
+    report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
+    assert ate(tmp_path / "out", video) < 0.4 * before
+    assert report.start == "network" and not report.left_to_network
+
+
+def full_size(result: FrameResult) -> FrameResult:
+    width = 518
+    height = round(width * result.depth.shape[0] / result.depth.shape[1] / 14) * 14
+    depth, confidence, rgb = (
+        np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
+        for image in (result.depth, result.confidence, result.rgb)
+    )
+    transform = dataclasses.replace(result.transform, network_size=(width, height))
+    # Its confidence begins at 1.
+    return dataclasses.replace(result, depth=depth, confidence=1 + confidence, rgb=rgb, transform=transform)

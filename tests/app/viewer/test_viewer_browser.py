@@ -16,6 +16,7 @@ import pytest
 import viser
 from numpy.typing import NDArray
 
+from stream_recon.app.results import FrameRevision, Revision
 from stream_recon.app.viewer.overview import FreeView
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.standpoints import PANEL_PIXELS
@@ -281,3 +282,41 @@ def test_a_page_behind_a_token_works_by_its_address_alone(browser: Any) -> None:
         wait_for(lambda: "behind the token" in page_text(browser))
     finally:
         stop_server(server)
+
+
+def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> None:
+    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.04), port=0, point_budget=60_000) as viewer:
+        frames = [room_result(index, size=(84, 63)) for index in range(24)]
+        for result in frames:
+            viewer.add(result)
+        assert viewer.flush()
+        browser.get(viewer.url)
+        wait_for(lambda: points_on_page(browser))
+        assert "Sparse points" not in page_text(browser), "nothing to be shown"
+        # As a refinement would: all moves, and the page is told on what it stands.
+        moved = []
+        for result in frames:
+            pose = result.T_world_camera.copy()
+            pose[:3, 3] += (0.5, 0.0, 0.2)
+            moved.append(FrameRevision(result.index, pose))
+        viewer.revise(Revision(tuple(moved)))
+        random = np.random.default_rng(0)
+        viewer.show_map(random.uniform(-1, 1, (3000, 3)), np.array([[0, 20], [3, 22]]))
+        for label in ("Sparse points", "Loops", "Before beside after"):
+            box = f"//label[contains(., '{label}')]/following::input[@type='checkbox'][1]"
+            wait_for(lambda box=box: browser.find_elements("xpath", box))[0].click()
+        scene = viewer.page.scene
+        wait_for(lambda: scene.before._nodes and scene.landmarks._loops is not None)
+        assert scene.landmarks._points is not None
+        press(browser, "Show all")
+        (client,) = viewer._server.get_clients().values()
+
+        def in_view() -> float:
+            camera = client.camera
+            free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+            both = [scene.before.sample(viewer.page.store, viewer.page.timeline, 500), viewer.page.store.sample(500)]
+            points = np.concatenate(both).astype(np.float64)
+            return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
+
+        wait_for(lambda: in_view() > 0.9)
+        wait_for(lambda: sum(share_of_hue(scene_pixels(browser), channel) for channel in range(3)) > 0.05)
