@@ -25,6 +25,7 @@ from stream_recon.app.output.run_record import RunInfo, Summary, now_text
 from stream_recon.app.output.unfinished import Unfinished, read_unfinished
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.results import Seam
+from stream_recon.app.run.health import clock, weak_spans
 from stream_recon.app.run.pipeline import Before, Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -156,6 +157,8 @@ def _before(unfinished: Unfinished, seam: Seam) -> Before:
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
         warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
         resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+        health=tuple(camera.health for camera in unfinished.cameras if camera.health is not None),
+        weak=tuple(weak_spans(unfinished.told("health", dict))),
     )
 
 
@@ -183,6 +186,9 @@ def _options(spec: str, frames: FrameChoice, model: ModelChoice) -> dict[str, An
 def _report(summary: Summary, out: Console, err: Console) -> None:
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    for span in weak_spans(summary.health):
+        when = f"from {clock(span.begin)} to {clock(span.end)} ({span.frames} frames)"
+        err.print(f"warning: tracking was weak {when}: {span.why}", markup=False, soft_wrap=True)
     lost = [
         f"{count} {word}"
         for count, word in ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))

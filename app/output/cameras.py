@@ -3,7 +3,8 @@
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
-``intrinsics_first`` where the intrinsics were revised, and ``stretch`` after the first gap or cut.
+``intrinsics_first`` where the intrinsics were revised, ``stretch`` after the first gap or cut, and ``health`` where it
+is known.
 """
 
 import json
@@ -50,6 +51,8 @@ class Camera:
     depth_scale: float = 1.0
     """What the depth in the frame's file has to be multiplied with."""
     stretch: int = 0
+    health: float | None = None
+    """See `FrameResult`; as first given out."""
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
@@ -67,6 +70,7 @@ class Camera:
             flow=flow,
             source_size=result.transform.source_size,
             stretch=result.stretch,
+            health=result.health,
         )
 
     def revised(self, frame: FrameRevision) -> "Camera":
@@ -97,6 +101,8 @@ class Camera:
             record["intrinsics_first"] = _named(self.intrinsics_first)
         if self.stretch:
             record["stretch"] = self.stretch
+        if self.health is not None:
+            record["health"] = self.health
         return json.dumps(record, allow_nan=False)
 
     @classmethod
@@ -120,6 +126,9 @@ class Camera:
         index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
         if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
             raise ValueError("a frame's number, time or flow is none")
+        health = record.get("health")
+        if health is not None and not 0 <= health <= 1:
+            raise ValueError("a health is not between 0 and 1")
         return cls(
             index=index,
             timestamp=timestamp,
@@ -132,6 +141,7 @@ class Camera:
             source_size=(int(record["width"]), int(record["height"])) if sized else None,
             depth_scale=depth_scale,
             stretch=int(record.get("stretch", 0)),
+            health=None if health is None else float(health),
         )
 
     def to_tum(self) -> str:
