@@ -79,6 +79,8 @@ class FrameResult:
     stretch: int = 0
     """See `Frame`. Each has a world of its own: where it lies beside those before is a guess, that the camera did not
     move meanwhile."""
+    health: float | None = None
+    """How well it fits the frame before, 0 to 1; see `stream_recon.app.run.health`. None where nobody looked."""
 
     @property
     def network_intrinsics(self) -> Intrinsics:

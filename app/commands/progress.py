@@ -11,9 +11,9 @@ from stream_recon.app.run.pipeline import Progress
 
 
 def describe(progress: Progress) -> str:
-    """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and why a new stretch began."""
+    """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and what else there is to tell."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
-    notice = f"; new stretch: {progress.notice}" if progress.notice else ""
+    notice = f"; {progress.notice}" if progress.notice else ""
     return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}{notice}"
 
 

@@ -21,12 +21,13 @@ from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.lock import FolderLock
-from stream_recon.app.output.run_record import RunInfo, Summary, now_text
-from stream_recon.app.output.unfinished import Unfinished, read_unfinished
+from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.unfinished import read_unfinished
 from stream_recon.app.output.writer import ResultWriter, check_output
-from stream_recon.app.results import Seam
-from stream_recon.app.run.pipeline import Before, Progress, reconstruct
+from stream_recon.app.run.health import clock, weak_spans
+from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.run.resumption import go_on
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
 from stream_recon.app.viewer.viewer import show_results
@@ -64,6 +65,7 @@ def reconstruct_source(
     unfinished = read_unfinished(folder) if resume else None
     # A run that was cut off before its first result has left nothing to lose.
     overwrite = overwrite or resume
+    open_again = partial(open_source, spec, **dataclasses.asdict(frames))
     if unfinished is None:
         check_output(folder, overwrite)
     with ExitStack() as stack:
@@ -82,14 +84,8 @@ def reconstruct_source(
             out.print(_disk_outlook(folder, limit, preset))
         before = None
         if unfinished:
-            last = unfinished.last
-            if not source.resume(last.index, last.timestamp, len(unfinished.cameras)):
-                source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames)))
-                source.resume_slowly(last.index, len(unfinished.cameras))
-            with memory_errors():
-                seam = engine.resume(unfinished.latest_keyframes(preset.stream.scale_frames))
-            before = _before(unfinished, seam)
-            out.print(f"resumed after frame {last.index}, {len(unfinished.cameras)} frames")
+            source, before = go_on(unfinished, engine, source, open_again, stack)
+            out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
                 show_results(viewer, read_result(folder))
         with progress_bar(err) as show:
@@ -118,7 +114,6 @@ def reconstruct_source(
         if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
             lock.release()  # which the refinement takes for itself
             result = read_result(folder)
-            open_again = partial(open_source, spec, **dataclasses.asdict(frames))
             refinement_stopped = refined(result, open_again, out, err, viewer) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
@@ -147,18 +142,6 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _before(unfinished: Unfinished, seam: Seam) -> Before:
-    timings = unfinished.told("timings", dict)
-    seconds = timings.get("seconds", 0.0)
-    return Before(
-        frames=len(unfinished.cameras),
-        keyframes=unfinished.keyframes,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
-        resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
-    )
-
-
 def default_output(spec: str, overwrite: bool) -> Path:
     """``NAME-recon`` in the current folder; the first of ``NAME-recon-2``, ... that is free unless ``overwrite``."""
     if ADDRESS.match(spec):
@@ -183,6 +166,9 @@ def _options(spec: str, frames: FrameChoice, model: ModelChoice) -> dict[str, An
 def _report(summary: Summary, out: Console, err: Console) -> None:
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    for span in weak_spans(summary.health):
+        when = f"from {clock(span.begin)} to {clock(span.end)} ({span.frames} frames)"
+        err.print(f"warning: tracking was weak {when}: {span.why}", markup=False, soft_wrap=True)
     lost = [
         f"{count} {word}"
         for count, word in ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))

@@ -4,7 +4,7 @@
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
 ``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
-joined, and ``stretch`` after the first gap or cut.
+joined, ``stretch`` after the first gap or cut, and ``health`` where it is known.
 """
 
 import json
@@ -53,6 +53,8 @@ class Camera:
     stretch: int = 0
     depth_scale_first: float = 1.0
     """The same as first given out: 1, but for windows that were joined and had units of their own."""
+    health: float | None = None
+    """See `FrameResult`; as first given out."""
 
     @property
     def as_first(self) -> "Camera":
@@ -80,6 +82,7 @@ class Camera:
             flow=flow,
             source_size=result.transform.source_size,
             stretch=result.stretch,
+            health=result.health,
         )
 
     def revised(self, frame: FrameRevision) -> "Camera":
@@ -112,6 +115,8 @@ class Camera:
             record["depth_scale_first"] = self.depth_scale_first
         if self.stretch:
             record["stretch"] = self.stretch
+        if self.health is not None:
+            record["health"] = self.health
         return json.dumps(record, allow_nan=False)
 
     @classmethod
@@ -136,6 +141,9 @@ class Camera:
         index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
         if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
             raise ValueError("a frame's number, time or flow is none")
+        health = record.get("health")
+        if health is not None and not 0 <= health <= 1:
+            raise ValueError("a health is not between 0 and 1")
         return cls(
             index=index,
             timestamp=timestamp,
@@ -149,6 +157,7 @@ class Camera:
             depth_scale=depth_scale,
             stretch=int(record.get("stretch", 0)),
             depth_scale_first=depth_scale_first,
+            health=None if health is None else float(health),
         )
 
     def to_tum(self) -> str:

@@ -77,6 +77,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
         stretch=camera.stretch,
+        health=camera.health,
     )
 
 

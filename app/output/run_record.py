@@ -70,6 +70,8 @@ class Summary:
     warnings: tuple[str, ...] = ()
     stretches: tuple[dict[str, Any], ...] = ()
     """Where nothing connects frames with those before; see `Stretch`."""
+    health: dict[str, Any] = field(default_factory=dict)
+    """How well tracking went, and where it did not; see `stream_recon.app.run.health`."""
     resumed: tuple[dict[str, Any], ...] = ()
     """Where the run was gone on with after it had been cut off; see `Seam`."""
     source_lost: bool = False
@@ -142,6 +144,7 @@ def run_record(
         "revisions": dataclasses.asdict(revisions or FileRevisions()),
         "resumed": list(summary.resumed),
         "stretches": list(summary.stretches),
+        "health": summary.health,
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }

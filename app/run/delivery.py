@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.channel import Channel
+from stream_recon.app.run.health import HealthWatch
 from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.transforms import is_rigid
@@ -22,16 +23,22 @@ class Delivery:
     Args:
         listeners: told in this order; see `ResultListener`.
         stage: see `Stage`; None: results go straight to the listeners.
+        health: looks at each result before the listeners do.
         between: called by the listeners' thread after each item, and now and then while none comes.
     """
 
     def __init__(
-        self, listeners: Sequence[ResultListener], stage: Stage | None, between: Callable[[], None] = lambda: None
+        self,
+        listeners: Sequence[ResultListener],
+        stage: Stage | None,
+        health: HealthWatch,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         self.failed = False
         """Whether a listener raised an error that a user can do something about."""
         self._listeners = listeners
         self._stage = stage
+        self._health = health
         self._between = between
         self._staged: Channel[tuple[FrameResult, PreparedFrame]] = Channel(RESULTS_BEHIND)
         self._items: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
@@ -105,7 +112,7 @@ class Delivery:
         if isinstance(item, FrameResult):
             self._added.add(item.index)
             # A copy: the engine holds on to some results, and not to what listeners work out of them.
-            item = replace(item)
+            item = replace(item, health=self._health.judge(item))
             for listener in self._listeners:
                 listener.add(item)
             return

@@ -24,6 +24,7 @@ from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
 from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.delivery import Delivery
+from stream_recon.app.run.health import HealthWatch, Weak, clock
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
@@ -60,7 +61,8 @@ class Progress:
     memory_mb: float
     """Peak memory of the device where it is a GPU, else of this process."""
     notice: str | None = None
-    """Why the stretch under way began, unless it is the first; see `Stretch`."""
+    """What a user should know of the frames now: that tracking is weak, that nothing is to be seen, or why the stretch
+    under way began, unless it is the first."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ class Before:
     warnings: tuple[str, ...] = ()
     resumed: tuple[dict[str, Any], ...] = ()
     """See `Summary`."""
+    health: tuple[float, ...] = ()
+    weak: tuple[Weak, ...] = ()
+    """See `HealthWatch`."""
 
 
 def reconstruct(
@@ -153,7 +158,9 @@ class _Run:
         self._source = source
         self._engine = engine
         self._writer = writer
-        self.delivery = Delivery([*([writer] if writer is not None else []), *listeners], stage, self._checkpoint)
+        self._health = HealthWatch(before.health, before.weak)
+        told = [*([writer] if writer is not None else []), *listeners]
+        self.delivery = Delivery(told, stage, self._health, self._checkpoint)
         self._on_progress = on_progress
         self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
@@ -186,6 +193,8 @@ class _Run:
             while not stop.requested and not self._frames.exhausted:
                 frame = self._frames.receive(POLL_SECONDS)
                 if frame is None:
+                    if self._breaks.blind is not None and time.monotonic() >= self._next_report:
+                        self._report()
                     continue
                 self._wait_while_paused(stop)
                 self._read += 1
@@ -246,6 +255,7 @@ class _Run:
             streams=self._engine.streams,
             frames_unseen=self._breaks.unseen,
             warnings=(*self._before.warnings, *self._source.warnings, *(_told(s) for s in self._breaks.stretches)),
+            health=self._health.summary(),
             resumed=self._before.resumed,
             stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
             source_lost=self._source.lost,
@@ -298,5 +308,12 @@ class _Run:
             dropped=self._source.dropped,
             fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
             memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
-            notice=stretches[-1].reason if (stretches := self._stretches()) else None,
+            notice=self._notice(),
         )
+
+    def _notice(self) -> str | None:
+        blind = self._breaks.blind
+        if blind is not None:
+            return f"the picture is {blind[1]} since {clock(blind[0])}: its frames are left out"
+        stretches = self._stretches()
+        return self._health.weak or (f"new stretch: {stretches[-1].reason}" if stretches else None)

@@ -4,106 +4,32 @@ Two frames belong together if the middle of one is found again in the other, by 
 enough ORB features (Rublee et al., ICCV 2011) of both agree on one homography. A frame that does not belong to the one
 before is held back until the next ones tell a cut, after which frames belong together again, from a moment of blur, in
 which none do. Of two hundred pairs from different videos one has as many features in common as asked for here.
+
+Where the camera moves so fast that neighbouring frames have little in common anyway, colours tell: at a cut they change
+by far more than from frame to frame before and after it.
 """
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
-
-import cv2
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from stream_recon.app.results import PreparedFrame
+from stream_recon.app.video.likeness import IN_COMMON, SURE, View
 from stream_recon.app.video.readers import Stretch
 
-THUMBNAIL = (64, 48)
-MIDDLE = (slice(10, 38), slice(14, 50))
-"""Of a thumbnail: rows and columns that are looked for in the other one."""
-FEATURE_PIXELS = 224 * 168
-"""Of the image that features are taken from."""
-FEATURES = 500
-ALIKE = 0.8
-"""Correlation above which thumbnails show one place: of pairs from different videos none has more."""
-IN_COMMON = 18
-"""Features that agree, at the least."""
-SURE = 60
-"""Features that frames have in common where the camera does not move much between them."""
 CALM = 5
 """Frames before a cut that have to be tied surely: where frames are far apart, as with a stride, none can be told."""
 COHERENT = 2
 """Frames after a cut that have to be tied surely to those before them."""
 LONGEST_DOUBT = 5
 """Frames that are held back at most."""
-DARK = 16.0
-"""Mean brightness, of 255, below which a picture without contrast is dark, not covered."""
-PLAIN = 4.0
-"""Standard deviation of brightness below which there is nothing to see."""
-LEAST_KEYPOINTS = 20
-
-
-@dataclass
-class _View:
-    """A frame with what it is compared by."""
-
-    frame: PreparedFrame
-    grey: NDArray[np.uint8] = field(init=False)
-
-    def __post_init__(self) -> None:
-        grey = cv2.cvtColor(self.frame.rgb, cv2.COLOR_RGB2GRAY)
-        height, width = grey.shape
-        scale = (FEATURE_PIXELS / (height * width)) ** 0.5
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        self.grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-
-    @cached_property
-    def thumbnail(self) -> NDArray[np.float32]:
-        small = cv2.resize(self.grey, THUMBNAIL, interpolation=cv2.INTER_AREA)
-        return np.asarray(small, np.float32)
-
-    @cached_property
-    def features(self) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-        """Positions [N, 2] and descriptors [N, 32]."""
-        orb: Any = cv2.ORB_create(  # type: ignore[attr-defined]
-            FEATURES, scaleFactor=1.3, nlevels=4, edgeThreshold=12, patchSize=21, fastThreshold=7
-        )
-        keypoints, descriptors = orb.detectAndCompute(self.grey, None)
-        return np.array([k.pt for k in keypoints], np.float32).reshape(-1, 2), descriptors
-
-    @property
-    def shows_nothing(self) -> str | None:
-        """Why there is nothing to see, if so."""
-        if self.thumbnail.std() >= PLAIN:
-            return None
-        return "dark" if self.thumbnail.mean() < DARK else "covered"
-
-    def correlation(self, other: "_View") -> float:
-        middle = self.thumbnail[MIDDLE]
-        if middle.std() < 1:
-            return 0.0
-        found: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, middle, cv2.TM_CCOEFF_NORMED)
-        return float(found.max())
-
-    def in_common(self, other: "_View") -> int:
-        """Features of both that agree on one homography."""
-        (here, ours), (there, theirs) = self.features, other.features
-        if ours is None or theirs is None or min(len(here), len(there)) < LEAST_KEYPOINTS:
-            return 0
-        pairs = cv2.BFMatcher(cv2.NORM_HAMMING).knnMatch(ours, theirs, k=2)
-        good = [p[0] for p in pairs if len(p) == 2 and p[0].distance < 0.8 * p[1].distance]
-        if len(good) < 8:
-            return 0
-        source = here[[match.queryIdx for match in good]]
-        target = there[[match.trainIdx for match in good]]
-        _, agree = cv2.findHomography(source, target, cv2.RANSAC, 4.0)
-        return 0 if agree is None else int(agree.sum())
-
-    def tie(self, other: "_View") -> int:
-        """How surely both show one place: features in common, and enough where the correlation tells already."""
-        return SURE if self.correlation(other) >= ALIKE else self.in_common(other)
+RECOLOURED = 4.0
+"""Times as much as from frame to frame: so far do colours change at a cut."""
+FADING = 10
+"""Frames in which a picture may fade until nothing is to be seen."""
+STEADY = 2.0
+"""Levels by which colours change from frame to frame in any video."""
 
 
 class BreakWatch:
@@ -114,13 +40,21 @@ class BreakWatch:
         """Where new ones were found to begin."""
         self.unseen = 0
         """Frames left out, since there is nothing on them."""
-        self._before: _View | None = None
+        self._before: View | None = None
         self._begins: list[int] = []
         self._ties: deque[int] = deque(maxlen=CALM)
+        self._steps: deque[float] = deque(maxlen=CALM)
+        """By how much colours changed from frame to frame."""
+        self._clear: deque[View] = deque(maxlen=FADING)
+        """The last ones that were passed on."""
         self._coherent = 0
-        self._held: list[_View] = []
+        self._held: list[View] = []
         self._blind: tuple[float, str] | None = None
-        """Since when nothing is to be seen, in seconds, and why."""
+
+    @property
+    def blind(self) -> tuple[float, str] | None:
+        """Since when nothing is to be seen, in seconds, and why; another thread may ask."""
+        return self._blind
 
     def watch(self, frames: Iterable[PreparedFrame]) -> Iterator[PreparedFrame]:
         """The frames that show something, in order."""
@@ -129,54 +63,78 @@ class BreakWatch:
         yield from self._release()
 
     def _push(self, frame: PreparedFrame) -> list[PreparedFrame]:
-        view = _View(frame)
+        view = View(frame)
         if self._before is not None and frame.stretch != self._before.frame.stretch:
             # The source knows of a gap itself.
             released = self._release()
             self._before, self._blind = None, None
-            self._ties.clear()
+            self._forget()
             return [*released, *self._push(frame)]
         reason = view.shows_nothing
         if self._before is None or (reason is not None and self._before.shows_nothing):
             # A video that shows nothing from its beginning on is a matter of its own.
             return [self._accept(view)]
         if reason is not None:
+            released = self._release() if self._held else []
+            if self._blind is None:
+                # What fades is compared as it was while it was clear.
+                self._before = max(self._clear, key=lambda seen: seen.contrast)
             self.unseen += 1
             self._blind = self._blind or (frame.timestamp, reason)
-            return []
+            return released
         if self._before.shows_nothing:
             self._begin(view, f"the picture was {self._before.shows_nothing} until {frame.timestamp:.2f} s")
             return [self._accept(view)]
         if self._held:
             return self._decide(view)
-        tie = view.tie(self._before)
+        tie = self._tie(view)
         calm = bool(self._ties) and min(self._ties) >= SURE
-        if tie >= IN_COMMON or not (calm or self._blind):
+        if tie >= IN_COMMON or not (calm or self._blind or self._is_recoloured(view, self._steps)):
             self._ties.append(tie)
             self._blind = None
             return [self._accept(view)]
         self._held, self._coherent = [view], 0
         return []
 
-    def _decide(self, view: _View) -> list[PreparedFrame]:
+    def _decide(self, view: View) -> list[PreparedFrame]:
         """Whether what is held back is of another place than what came before, by one more frame."""
-        assert self._before is not None
-        back = view.tie(self._before) >= IN_COMMON
-        self._coherent = self._coherent + 1 if view.tie(self._held[-1]) >= SURE else 0
+        back = self._tie(view) >= IN_COMMON
+        last = self._held[-1]
+        tie = view.in_common(last) if self._blind else view.tie(last)
+        together = tie >= SURE or self._is_recoloured(self._held[0], [view.recoloured(last)])
+        self._coherent = self._coherent + 1 if together else 0
         self._held.append(view)
         if not back and self._coherent < COHERENT and len(self._held) < LONGEST_DOUBT:
             return []
         if not back and (self._coherent >= COHERENT or self._blind):
             first = self._held[-1 - COHERENT] if self._coherent >= COHERENT else self._held[0]
             self._begin(first, self._why(first.frame.timestamp))
-            self._ties.extend([SURE] * COHERENT)
+            self._ties.append(tie)
         else:
             self._ties.append(0)
         return self._release()
 
-    def _begin(self, view: _View, reason: str) -> None:
+    def _tie(self, view: View) -> int:
+        """To the frame before. In the half-dark, before and after a picture without anything, small images are all
+        alike: there only features tell."""
+        assert self._before is not None
+        return view.in_common(self._before) if self._blind else view.tie(self._before)
+
+    def _is_recoloured(self, view: View, steps: Iterable[float]) -> bool:
+        """Whether colours are so far from those of the frame before as ``steps`` from frame to frame do not explain."""
+        assert self._before is not None
+        return view.recoloured(self._before) > RECOLOURED * max(STEADY, *steps, 0.0)
+
+    def _begin(self, view: View, reason: str) -> None:
+        self._forget()
         self.stretches.append(Stretch(view.frame.index, view.frame.timestamp, reason))
         self._begins.append(view.frame.index)
+
+    def _forget(self) -> None:
+        """What was before tells nothing of how the next frames hang together."""
+        self._ties.clear()
+        self._steps.clear()
+        self._clear.clear()
 
     def _why(self, seconds: float) -> str:
         if self._blind is None:
@@ -187,8 +145,11 @@ class BreakWatch:
         held, self._held, self._blind = self._held, [], None
         return [self._accept(view) for view in held]
 
-    def _accept(self, view: _View) -> PreparedFrame:
+    def _accept(self, view: View) -> PreparedFrame:
+        if self._before is not None:
+            self._steps.append(view.recoloured(self._before))
         self._before = view
+        self._clear.append(view)
         frame = view.frame
         begun = bisect_right(self._begins, frame.index)
         return replace(frame, stretch=frame.stretch + begun) if begun else frame

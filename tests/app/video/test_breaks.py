@@ -1,5 +1,6 @@
 """Cuts, black stretches and covered lenses put into a rendered video; blur, turns and plain videos that are none."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -77,6 +78,52 @@ def test_what_shows_nothing_is_left_out_and_what_follows_elsewhere_is_new(
     assert watch.unseen == 3 and watch.stretches == [], "the same place again"
     watch, frames = watched([*blind, *walk[:10]])
     assert len(frames) == 25 and [frame.stretch for frame in frames] == [0] * 15 + [1] * 10
+
+
+def test_cuts_between_fast_walks_are_told_by_colour(walk: list[Image], elsewhere: list[Image]) -> None:
+    rng = np.random.default_rng(3)
+    shaken = [[np.roll(image, rng.integers(-40, 40, 2), (0, 1)) for image in images] for images in (walk, elsewhere)]
+    found = 0
+    for n in range(20):
+        images = [*shaken[0][3 * n : 3 * n + 12], *shaken[1][2 * n : 2 * n + 12]]
+        watch, frames = watched(images)
+        assert [frame.index for frame in frames] == list(range(24))
+        found += [stretch.index for stretch in watch.stretches] == [12]
+        assert watched(shaken[0][3 * n : 3 * n + 24])[0].stretches == []
+    assert found >= 19
+
+
+def test_what_fades_into_the_dark_and_comes_back_elsewhere_is_new(walk: list[Image], elsewhere: list[Image]) -> None:
+    noise, light = np.random.default_rng(0), np.geomspace(0.7, 0.01, 8)
+
+    def dim(image: Image, gain: float) -> Image:
+        return np.clip(gain * image + noise.normal(0, 2, image.shape), 0, 255).astype(np.uint8)
+
+    for n in range(10):
+        fading = [dim(walk[4 * n + 10 + i], gain) for i, gain in enumerate(light)]
+        coming = [dim(elsewhere[3 * n + i], gain) for i, gain in enumerate(light[::-1])]
+        night = [dim(walk[0], 0.0)] * 6
+        images = [*walk[4 * n : 4 * n + 10], *fading, *night, *coming, *elsewhere[3 * n + 8 : 3 * n + 20]]
+        watch, frames = watched(images)
+        (stretch,) = watch.stretches
+        assert 24 <= stretch.index <= 34 and stretch.reason.startswith("the picture was dark from 0.")
+        assert watch.unseen >= 6 and len(frames) == len(images) - watch.unseen
+
+
+def test_who_asks_is_told_while_nothing_is_to_be_seen(walk: list[Image]) -> None:
+    transform = plan_image((64, 48), load_preset("small").image, 14)
+    black = np.zeros_like(walk[0])
+    images = [*walk[:5], *[black] * 5, *walk[10:15]]
+    frames = (PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images))
+    watch, blind = BreakWatch(), []
+
+    def asking() -> Iterator[PreparedFrame]:
+        for frame in frames:
+            blind.append(watch.blind)
+            yield frame
+
+    assert len(list(watch.watch(asking()))) == 10
+    assert blind[:6] == [None] * 6 and blind[6:11] == [(0.25, "dark")] * 5 and blind[-1] is None
 
 
 def test_a_moment_of_blur_is_no_cut(walk: list[Image]) -> None:
