@@ -13,7 +13,6 @@ from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.ordered import OrderedPoints, ordered_points
 from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.upright import upright_axes, world_up
-from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.configs.errors import OutputError
 
 MOST_POINTS = 1_800_000
@@ -28,6 +27,9 @@ HALF_RANGE = 1024
 
 def write_page(job: Job, path: Path) -> Told:
     """Write the file. Raises StreamReconError, or OSError where the system refuses."""
+    # Other exports start sooner without a web server.
+    from stream_recon.app.viewer.server import start_server, stop_server
+
     most = min(job.options.points, MOST_POINTS)
     if not most:
         raise OutputError("a page without points shows nothing: --points N")
@@ -77,11 +79,15 @@ def _recorded(server: object, job: Job, found: OrderedPoints) -> str:
         cameras = [found.cameras[k] for k in range(first, last) if k in shown]
         if cameras:
             lines = frusta_ends(cameras, job.view, FRUSTUM_SHARE * extent).reshape(-1, 2, 3)
-            scene.add_line_segments(f"/cameras/{number}", lines, _levels(FRUSTUM_COLOUR), line_width=1.5)
+            scene.add_line_segments(
+                f"/cameras/{number}", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen"
+            )
         path = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras[max(first - 1, 0) : last]])
         if len(path) > 1:
             segments = np.stack([path[:-1], path[1:]], axis=1).astype(np.float32)
-            scene.add_line_segments(f"/path/{number}", segments, _levels(PATH_COLOUR), line_width=3.0)
+            scene.add_line_segments(
+                f"/path/{number}", segments, _levels(PATH_COLOUR), thickness=3.0, thickness_units="screen"
+            )
         recording.insert_sleep(SECONDS / (len(steps) - 1))
     return str(recording.as_html(dark_mode=True))
 
