@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NoReturn, ParamSpec
 import typer
 
 from stream_recon.app.commands.exit_codes import BAD_INPUT, INTERRUPTED
-from stream_recon.configs.errors import InputError, StreamReconError
+from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
 
 P = ParamSpec("P")
@@ -25,6 +25,7 @@ EPILOG = (
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
     "'stream-recon export OUT --format F' writes a result for other programs, "
+    "'stream-recon render OUT flight.mp4' films a flight through it, "
     "'stream-recon convert IN.pt OUT.safetensors' makes weights of a published checkpoint; 'stream-recon view --help' "
     "says more. A word is a command only as the first argument; for a video or folder that "
     "is called like one write ./view. Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C "
@@ -383,11 +384,12 @@ def convert_command(
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html"],
         typer.Option(
             help="trajectory: TUM, KITTI, EuRoC; depth: 16-bit PNG; transforms: nerfstudio's transforms.json with "
             "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model; "
-            "mesh: the surface as triangles, as -o NAME.ply, NAME.obj or NAME.glb."
+            "mesh: the surface as triangles, as -o NAME.ply, NAME.obj or NAME.glb; html: a page for "
+            "any browser, without a server."
         ),
     ],
     output: Annotated[
@@ -406,7 +408,7 @@ def export_command(
     max_side: Annotated[
         int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
     ] = None,
-    points: Annotated[int, typer.Option(help="At most so many points in glb and transforms.", min=0)] = 1_000_000,
+    points: Annotated[int, typer.Option(help="At most so many points in glb, html and transforms.", min=0)] = 1_000_000,
     faces: Annotated[int, typer.Option(help="At most about so many triangles in mesh.", min=100)] = 500_000,
     dense: Annotated[
         int | None,
@@ -430,6 +432,41 @@ def export_command(
     return export_folder(folder, format, output, options, overwrite=overwrite)
 
 
+@reported
+def render_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
+    video: Annotated[Path, typer.Argument(metavar="VIDEO.mp4", help="The video to write")],
+    flight: Annotated[
+        Literal["path", "around", "above"],
+        typer.Option(
+            help="path: along the camera's path, smoothed; around: once around the scene; above: from above, while "
+            "it grows."
+        ),
+    ] = "path",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file there.")] = False,
+    seconds: Annotated[float, typer.Option(help="Length of the video.", min=0.1, max=3600)] = 12.0,
+    fps: Annotated[float, typer.Option(help="Its frames a second.", min=1, max=120)] = 30.0,
+    size: Annotated[str, typer.Option(help="Its width and height in pixels.", metavar="WxH")] = "1920x1080",
+    points: Annotated[int, typer.Option(help="At most about so many points.", min=1)] = 1_500_000,
+) -> int:
+    """Film a flight through a result's points, in H.264 where ffmpeg or OpenCV can write it.
+
+    It may be used while the run goes on, for what is there.
+    """
+    from stream_recon.app.commands.render import render
+    from stream_recon.app.flight.film import FilmOptions
+
+    return render(folder, video, FilmOptions(flight, _size(size), seconds, fps, points), overwrite=overwrite)
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not all(part.isascii() and part.isdecimal() and 16 <= int(part) <= 7680 for part in (width, height)):
+        raise ConfigError(f"--size {text}: use WxH, such as 1920x1080")
+    # Encoders want even numbers.
+    return int(width) // 2 * 2, int(height) // 2 * 2
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
     "refine": refine_command,
@@ -438,6 +475,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "datasets": datasets_command,
     "plan": plan_command,
     "export": export_command,
+    "render": render_command,
     "convert": convert_command,
 }
 

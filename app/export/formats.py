@@ -9,6 +9,7 @@ from stream_recon.app.export.depth import write_depth_images
 from stream_recon.app.export.glb import write_scene
 from stream_recon.app.export.job import ExportOptions, Job, Told
 from stream_recon.app.export.mesh import write_mesh
+from stream_recon.app.export.page import write_page
 from stream_recon.app.export.readme import readme
 from stream_recon.app.export.target import README_NAME, check_target, staged_file, staged_folder
 from stream_recon.app.export.trajectory import write_trajectory
@@ -37,6 +38,7 @@ FORMATS = {
         Format("transforms", write_transforms),
         Format("colmap", write_colmap),
         Format("glb", write_scene, (".glb",)),
+        Format("html", write_page, (".html",)),
         Format("mesh", write_mesh, (".ply", ".obj", ".glb")),
     )
 }

@@ -48,6 +48,11 @@ def write_scene(job: Job, path: Path) -> Told:
 
 
 def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
+    """`frusta_ends` in glTF's axes."""
+    return np.asarray(frusta_ends(cameras, view, depth) * GLTF_WORLD, np.float32)
+
+
+def frusta_ends(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
     """Ends [N, 3] of lines, in pairs: from each camera to the corners of its image at ``depth``, and around them."""
     (width, height), k = view.size, view.intrinsics
     pixels = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
@@ -57,7 +62,7 @@ def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np
     pairs = np.array([[0, 1], [0, 2], [0, 3], [0, 4], [1, 2], [2, 3], [3, 4], [4, 1]]).ravel()
     T = np.array([camera.T_world_camera for camera in cameras])
     world = np.einsum("nij,pj->npi", T[:, :3, :3], ends[pairs]) + T[:, None, :3, 3]
-    return np.asarray((world * GLTF_WORLD).reshape(-1, 3), np.float32)
+    return np.asarray(world.reshape(-1, 3), np.float32)
 
 
 def _extent(xyz: NDArray[np.floating]) -> float:

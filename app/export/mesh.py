@@ -1,6 +1,7 @@
 """The surface as triangles: depth maps of all keyframes fused, as PLY, OBJ or GLB with colours at the corners."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ TRUNCATION = 4.0
 """In voxels: about what depth maps of neighbouring frames differ by."""
 FARTHEST = 3.0
 """In usual depths: farther off a pixel is several voxels wide, and depth says little."""
+LEAST_SURE = 0.1
+"""Share of a frame's pixels that is left out: of a cloud more is, but here frames outvote what one got wrong."""
 LEAST_SEEN = 3
 """Frames that have to have looked at a place, where there are several times as many."""
 MOST_BLOCKS = 50_000
@@ -92,9 +95,14 @@ def fuse(job: Job, cameras: Sequence[Camera]) -> tuple[Volume, int]:
 
 
 def _view(job: Job, result: FrameResult, farthest: float) -> View:
-    sure = sure_pixels(result, job.result.points) & (result.depth < farthest)
+    sure = _sure(job, result) & (result.depth < farthest)
     depth = np.where(sure, result.depth, np.float32(0))
     return View(depth, result.rgb, result.network_intrinsics, result.T_world_camera)
+
+
+def _sure(job: Job, result: FrameResult) -> NDArray[np.bool_]:
+    points = job.result.points
+    return sure_pixels(result, replace(points, confidence_quantile=min(LEAST_SURE, points.confidence_quantile)))
 
 
 def _usual_depth(job: Job, cameras: Sequence[Camera]) -> tuple[float, float]:
@@ -105,7 +113,7 @@ def _usual_depth(job: Job, cameras: Sequence[Camera]) -> tuple[float, float]:
             result = result_of(job.result.folder, cameras[number])
         except OutputError:
             continue
-        sure = result.depth[sure_pixels(result, job.result.points)]
+        sure = result.depth[_sure(job, result)]
         if len(sure):
             depths.append(float(np.median(sure)))
             widths.append(depths[-1] / result.network_intrinsics.fx)

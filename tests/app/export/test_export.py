@@ -15,7 +15,7 @@ from stream_recon.app.export.job import ExportOptions
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.export.rooms import SIZE, off_the_walls, pixel_grid, room_frames, write_room
 
-FOLDERS = [name for name, form in FORMATS.items() if form.suffix is None]
+FOLDERS = [name for name, form in FORMATS.items() if not form.suffixes]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def target_for(tmp_path: Path, name: str) -> Path:
-    return tmp_path / f"there{FORMATS[name].suffix or ''}"
+    return tmp_path / f"there{(*FORMATS[name].suffixes, '')[0]}"
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -1,0 +1,79 @@
+"""A result's points in the order in which its frames brought them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.export.job import Job
+from stream_recon.app.geometry import frame_points
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.output.folder import result_of
+from stream_recon.app.transforms import transform_points
+from stream_recon.app.voxels import VoxelTable
+from stream_recon.configs.errors import OutputError
+
+
+@dataclass(frozen=True)
+class OrderedPoints:
+    """Points [N], those of each camera after those of the ones before it."""
+
+    xyz: NDArray[np.float32]  # [N, 3]
+    rgb: NDArray[np.uint8]  # [N, 3]
+    cameras: Sequence[Camera]
+    upto: NDArray[np.int64]
+    """[n] how many points are there once each camera has brought its own."""
+    spacing: float
+    """About how far they are from one another, where there are many."""
+
+    @property
+    def extent(self) -> float:
+        """Diagonal of what lies within the middle nine tenths of them."""
+        low, high = np.quantile(self.xyz, [0.05, 0.95], axis=0)
+        return float(np.linalg.norm(high - low)) or 1.0
+
+    @property
+    def centre(self) -> NDArray[np.float64]:
+        """Their median [3]."""
+        return np.asarray(np.median(self.xyz, axis=0), np.float64)
+
+
+def ordered_points(job: Job, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:
+    """The sure points of keyframes, one a voxel; frames that cannot be read bring none.
+
+    Args:
+        most: points at most; of a scene with more every second is left out, as often as need be.
+        on_frame: told how many frames are read, of how many.
+
+    Raises:
+        StreamReconError: no frames, or no points in them.
+    """
+    cameras, config = job.cameras("keyframes"), job.result.points
+    table = VoxelTable(config.voxel)
+    xyz: list[NDArray[np.float32]] = []  # of each camera
+    rgb: list[NDArray[np.uint8]] = []
+    every, total = 1, 0
+    for done, camera in enumerate(cameras, start=1):
+        try:
+            result = result_of(job.result.folder, camera)
+        except OutputError:
+            xyz.append(np.empty((0, 3), np.float32))
+            rgb.append(np.empty((0, 3), np.uint8))
+        else:
+            found = frame_points(result, config)
+            world = transform_points(result.T_world_camera, found.xyz)
+            new = table.take_new(world)[::every]
+            xyz.append(world[new])
+            rgb.append(found.rgb[new])
+            total += len(new)
+        while total > max(most, done):
+            # All so far, and what comes from here on: memory keeps its bound.
+            every, xyz, rgb = 2 * every, [part[::2] for part in xyz], [part[::2] for part in rgb]
+            total = sum(len(part) for part in xyz)
+        on_frame(done, len(cameras))
+    if not total:
+        raise OutputError(f"{job.result.folder} has no points yet: there is nothing to show")
+    upto = np.cumsum([len(part) for part in xyz])
+    spacing = config.voxel * every**0.5
+    return OrderedPoints(np.concatenate(xyz), np.concatenate(rgb), cameras, upto, spacing)

@@ -1,0 +1,1 @@
+"""Videos of a result: a camera that flies through its points."""
