@@ -8,9 +8,10 @@ from pathlib import Path
 
 from stream_recon.app.batch.orphans import live_with_parent
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import EngineLoader, Model
+from stream_recon.app.batch.units import Model, ModelLoader
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
 from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
@@ -26,14 +27,20 @@ ANSWER_SECONDS = 600.0
 class RemoteLoader:
     """Loads an engine in each worker that has its steps done by the `StreamServer` of its GPU."""
 
-    local: EngineLoader
+    local: ModelLoader
     folder: Path
     """Where the servers' sockets are."""
     has_gpu: bool = False
     """A worker is told of the one whose server it goes to; else there is a single server."""
 
     @property
+    def choice(self) -> None:
+        """See `ModelLoader`."""
+        return None
+
+    @property
     def uses_gpu(self) -> bool:
+        """See `ModelLoader`."""
         return self.local.uses_gpu
 
     def check(self) -> None:
@@ -65,7 +72,7 @@ class RemoteLoader:
 class StreamPool(ProcessPool):
     """A `ProcessPool` whose workers share one network on each GPU, as many as there are to be streams at once."""
 
-    def __init__(self, loader: EngineLoader, store: Store, streams: int) -> None:
+    def __init__(self, loader: ModelLoader, store: Store, streams: int) -> None:
         """``streams``: at once, on each GPU."""
         self._local = loader
         self._streams = streams
@@ -99,7 +106,7 @@ class StreamPool(ProcessPool):
     def _start_server(self, gpu: str | None) -> SpawnProcess:
         socket = socket_of(Path(self._folder.name), gpu)
         socket.unlink(missing_ok=True)
-        arguments = (self._local, gpu, socket, self._streams)
+        arguments = (self._local.choice, gpu, socket, self._streams)
         process = self._context.Process(target=_serve, args=arguments, name=f"network-{gpu or 'cpu'}", daemon=True)
         process.start()
         return process
@@ -115,7 +122,7 @@ def streams_by_itself(scenes: int) -> int:
     return min(MOST_BY_ITSELF, CORES_SHARED * (os.cpu_count() or 1), scenes)
 
 
-def can_share(loader: EngineLoader) -> bool:
+def can_share(loader: ModelLoader) -> bool:
     """Whether `check_streams` finds nothing."""
     try:
         check_streams(loader)
@@ -124,10 +131,10 @@ def can_share(loader: EngineLoader) -> bool:
     return True
 
 
-def check_streams(loader: EngineLoader) -> None:
-    """Raises ResourceError where streams cannot share a network."""
+def check_streams(loader: ModelLoader) -> None:
+    """Raises ResourceError where scenes cannot share a network."""
     choice = loader.choice
-    if not hasattr(os, "memfd_create"):
+    if choice is None or not hasattr(os, "memfd_create"):
         raise ResourceError("--streams needs Linux; use --workers")
     if choice.cache != "full":
         raise ResourceError(f"--streams needs --cache full, not {choice.cache}; use --workers")
@@ -135,7 +142,7 @@ def check_streams(loader: EngineLoader) -> None:
         raise ResourceError(f"--streams has its own attention kernel: use --attention auto, not {choice.attention}")
 
 
-def _serve(loader: EngineLoader, gpu: str | None, socket: Path, streams: int) -> None:
+def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> None:
     """Body of a process with a network."""
     live_with_parent()
     if gpu is not None:
@@ -146,7 +153,7 @@ def _serve(loader: EngineLoader, gpu: str | None, socket: Path, streams: int) ->
     try:
         with memory_errors():
             # Each unit says the result.
-            model = loader.choice.load_model(HASHED_ELSEWHERE)
+            model = choice.load_model(HASHED_ELSEWHERE)
     except StreamReconError as error:
         refuse(listener, error)
         return

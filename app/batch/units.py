@@ -42,6 +42,10 @@ class ModelLoader(Protocol):
     """Loads the model in each worker; has to survive pickling."""
 
     @property
+    def choice(self) -> ModelChoice | None:
+        """What it loads, where that is a network which several scenes can share."""
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether it takes a GPU where there is one."""
 

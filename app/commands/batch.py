@@ -20,7 +20,7 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.streams import StreamPool, can_share, check_streams, streams_by_itself
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import EngineLoader, MappingChoice, ModelLoader
+from stream_recon.app.batch.units import MappingChoice, ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
@@ -85,7 +85,6 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store, units: int) 
     """``units``: how many there are to be done at most."""
     streams = _streams(options, loader, store, units)
     if streams is not None:
-        assert isinstance(loader, EngineLoader)
         return StreamPool(loader, store, streams)
     if options.ray is None and (options.workers is None or options.workers == 1):
         return SerialPool(loader, store)
@@ -101,7 +100,7 @@ def _streams(options: BatchOptions, loader: ModelLoader, store: Store, units: in
     """How many streams are to share a network; None where none do."""
     if options.streams is None:
         is_free = options.workers is None and options.ray is None and units > 1 and not store.of_one_process
-        if not (is_free and loader.gpus() and isinstance(loader, EngineLoader) and can_share(loader)):
+        if not (is_free and can_share(loader) and loader.gpus()):
             return None
         return streams_by_itself(units)
     if options.streams < 1:
@@ -110,8 +109,6 @@ def _streams(options: BatchOptions, loader: ModelLoader, store: Store, units: in
         raise ConfigError("--streams brings its own workers: leave out --workers and --ray")
     if store.of_one_process:
         raise ConfigError(f"{options.out} is seen by one process alone: streams need a folder or a shared address")
-    if not isinstance(loader, EngineLoader):
-        return None
     check_streams(loader)
     return options.streams
 

@@ -65,7 +65,8 @@ class View:
         small = cv2.resize(self.frame.rgb, THUMBNAIL, interpolation=cv2.INTER_AREA)
         levels = small.reshape(-1, 3) // (256 // LEVELS)
         counts = [np.bincount(levels[:, channel], minlength=LEVELS) for channel in range(3)]
-        return np.cumsum(np.stack(counts), axis=1, dtype=np.float32) / len(levels)
+        shares: NDArray[np.float32] = (np.cumsum(np.stack(counts), axis=1) / len(levels)).astype(np.float32)
+        return shares
 
     @cached_property
     def contrast(self) -> float:

@@ -121,7 +121,6 @@ def bench_folder() -> None:
             "one after the other": (few, ["--workers", "1"]),
             "8 processes": (root, ["--workers", "8"]),
             "--streams 16": (root, ["--streams", "16"]),
-            "--streams 32": (root, ["--streams", "32"]),
             "by itself": (root, []),
         }
         for name, (clips, options) in ways.items():

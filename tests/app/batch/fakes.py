@@ -159,6 +159,7 @@ class RoomLoader:
     """Each process that loads the model leaves a file here with its GPU and its threads."""
 
     uses_gpu: bool = False
+    choice: None = None
 
     def check(self) -> None:
         pass

@@ -1,11 +1,11 @@
 """Streams stepped together on the GPU, in captured steps of several sizes, against each of them alone."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pytest
 import torch
 
-from stream_recon.app.engine.precision import Precision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.engine.stream_batch import StreamBatch
 from stream_recon.configs.schema import Preset
@@ -13,17 +13,47 @@ from tests.app.engine.test_stream_gpu import GRID, network_of, outputs, preset_o
 
 pytestmark = pytest.mark.gpu
 
+Outputs = tuple[torch.Tensor, torch.Tensor]
+"""Poses [N, 9] and dense maps [N, 2, h, w]."""
 STARTS = (0, 40, 10, 25, 60)
 """Where in one walk each stream begins; they are of different lengths, too."""
 
 
-def streams(preset: Preset) -> list[torch.Tensor]:
+def narrow_preset(keyframes: str) -> Preset:
+    """Slots are used again, and the log is thinned."""
+    return preset_of(keyframes=keyframes, keyframe_interval=2, window=4, special_budget=24, camera_window=16)
+
+
+@lru_cache(maxsize=2)
+def alone(keyframes: str) -> list[Outputs]:
+    """Of each stream by itself, on the fast path."""
+    preset = narrow_preset(keyframes)
+    stream, results = Stream(network_of(preset, fast=True), preset, GRID, "triton"), []
+    for images in streams():
+        stream.reset()
+        results.append(outputs(stream, preset, images)[:2])
+    return results
+
+
+@lru_cache(maxsize=2)
+def exact(keyframes: str) -> list[Outputs]:
+    """The same on the plain path in fp32."""
+    preset = narrow_preset(keyframes)
+    stream, results = Stream(network_of(preset, fast=False), preset, GRID, "sdpa", "fp32", capture=False), []
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        for images in streams():
+            stream.reset()
+            results.append(outputs(stream, preset, images)[:2])
+    return results
+
+
+def streams() -> list[torch.Tensor]:
     images = walk(140)
     return [images[start : start + 30 + 5 * number] for number, start in enumerate(STARTS)]
 
 
-def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Poses [N, 9] and dense maps [N, 2, h, w] of each; streams that are over get their seats to others."""
+def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[Outputs]:
+    """Of each stream; those that are over leave their seats to others."""
     waiting, under_way = list(range(len(clips))), {}
     poses: list[list[torch.Tensor]] = [[] for _ in clips]
     maps: list[list[torch.Tensor]] = [[] for _ in clips]
@@ -57,15 +87,11 @@ def distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
 @pytest.mark.parametrize("keyframes", ["interval", "every"])
 @pytest.mark.parametrize("seats", [1, 3, 8])
 def test_each_stream_is_as_near_to_fp32_as_it_is_alone(seats: int, keyframes: str) -> None:
-    preset = preset_of(keyframes=keyframes, keyframe_interval=2, window=4, special_budget=24, camera_window=16)
-    clips, fast = streams(preset), network_of(preset, fast=True)
-    got = together(StreamBatch(fast, preset, GRID, seats), clips, preset.stream.scale_frames)
-    exact: Precision = "fp32"
-    for ours, images in zip(got, clips, strict=True):
-        with torch.backends.cudnn.flags(allow_tf32=False):
-            truth = outputs(Stream(network_of(preset, fast=False), preset, GRID, "sdpa", exact), preset, images)
-        alone = outputs(Stream(fast, preset, GRID, "triton"), preset, images)
-        for what, rows, single, true in zip(("poses", "maps"), ours, alone[:2], truth[:2], strict=True):
+    preset = narrow_preset(keyframes)
+    batch = StreamBatch(network_of(preset, fast=True), preset, GRID, seats)
+    got = together(batch, streams(), preset.stream.scale_frames)
+    for ours, single_outputs, truth in zip(got, alone(keyframes), exact(keyframes), strict=True):
+        for what, rows, single, true in zip(("poses", "maps"), ours, single_outputs, truth, strict=True):
             error, noise = distance(rows, true), distance(single, true)
             print(f"{seats} seats, {what}: error {error:.2e}, alone {noise:.2e}")
             assert error < 1.3 * noise
