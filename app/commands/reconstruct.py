@@ -15,7 +15,7 @@ from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.commands.refine import MappingChoice, refined
-from stream_recon.app.commands.view import ViewerChoice
+from stream_recon.app.commands.view import ViewerChoice, show_result
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
@@ -30,7 +30,6 @@ from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.resumption import go_on
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
-from stream_recon.app.viewer.viewer import show_results
 from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import Preset
 from stream_recon.configs.sizes import parse_size
@@ -87,7 +86,7 @@ def reconstruct_source(
             source, before = go_on(unfinished, engine, source, open_again, stack)
             out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
-                show_results(viewer, read_result(folder))
+                show_result(viewer, read_result(folder), lambda _: None)
         with progress_bar(err) as show:
 
             def on_progress(progress: Progress) -> None:

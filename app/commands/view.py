@@ -1,5 +1,6 @@
 """The body of the command ``view``, and how a viewer is served."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE
 from stream_recon.app.output.cameras import since_first
 from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.tracks import read_tracks
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.errors import OutputError
@@ -44,17 +45,23 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.status(f"{result.run['source']}{state}")
         viewer.offer_cloud(folder / POINTS_NAME)
         damaged: list[OutputError] = []
-        shown = set()
-        for first in result.readable(damaged.append, first=True):
-            show_results(viewer, [first])
-            shown.add(first.index)
-        # Then all at once to where it is by now: so the page knows what was before.
-        viewer.revise(since_first(camera for camera in result.cameras if camera.index in shown))
-        if (tracks := read_tracks(folder)) is not None:
-            viewer.show_map(tracks.points, tracks.loops)
+        count = show_result(viewer, result, damaged.append)
         viewer.finish()
         if damaged:
             err.print(f"warning: {len(damaged)} frames are left out: {damaged[0]}")
-        out.print(f"{len(shown)} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
+        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
         viewer.wait()
     return DONE
+
+
+def show_result(viewer: Viewer, result: ResultFolder, on_damaged: Callable[[OutputError], None]) -> int:
+    """Show all frames of a result as they were first given out, then all at once as they are by now: so the page knows
+    what was before. Gives their number."""
+    shown = set()
+    for first in result.readable(on_damaged, first=True):
+        show_results(viewer, [first])
+        shown.add(first.index)
+    viewer.revise(since_first(camera for camera in result.cameras if camera.index in shown))
+    if (tracks := read_tracks(result.folder)) is not None:
+        viewer.show_map(tracks.points, tracks.loops)
+    return len(shown)

@@ -34,6 +34,8 @@ def amend(
 ) -> bool:
     """Apply a revision to a folder that nobody writes to any more.
 
+    The cloud is made of the depth files there are: a run that did not keep all of them loses the points of the others.
+
     Args:
         record: what ``run.json`` is to say besides, by its names.
         tracks: what was triangulated; None removes what an earlier refinement left.
@@ -51,7 +53,7 @@ def amend(
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
     part = folder / (POINTS_NAME + PART_SUFFIX)
     try:
-        if not _rebuild(result, cameras, part, on_progress, cancelled):
+        if not _rebuild(result, result.with_depth(cameras), part, on_progress, cancelled):
             return False
         # From here on nothing large is written, and nothing is asked any more.
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1

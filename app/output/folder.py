@@ -1,6 +1,6 @@
 """A finished (or interrupted) result folder, read back as the results it was written from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,20 @@ class ResultFolder:
     def readable(self, on_damaged: Callable[[OutputError], None], first: bool = False) -> Iterator[FrameResult]:
         """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
         not keep all depth files. With ``first`` each as it was first given out."""
-        counts = self.run.get("frames")
-        thinned = isinstance(counts, dict) and bool(counts.get("without_depth"))
-        for camera in self.cameras:
-            if thinned and not depth_path(self.folder, camera.index).exists():
-                continue
+        for camera in self.with_depth(self.cameras):
             try:
                 result = result_of(self.folder, camera.as_first if first else camera)
             except OutputError as error:
                 on_damaged(error)
             else:
                 yield result
+
+    def with_depth(self, cameras: Sequence[Camera]) -> list[Camera]:
+        """Those of the cameras whose depth files the run was to keep: all, but where it says otherwise."""
+        counts = self.run.get("frames")
+        if not (isinstance(counts, dict) and counts.get("without_depth")):
+            return list(cameras)
+        return [camera for camera in cameras if depth_path(self.folder, camera.index).exists()]
 
 
 def read_result(folder: Path) -> ResultFolder:

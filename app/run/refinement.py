@@ -1,6 +1,7 @@
 """A finished result refined by geometry: from its folder, with the source's images, into its folder."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.mapping.between import Carrier, interpolated
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.refine import refine
@@ -24,6 +26,9 @@ from stream_recon.configs.errors import InputError
 FloatArray = NDArray[np.float64]
 
 STORED_IMAGES = "the source's images are gone: refined with the small ones of the result, which is less exact"
+
+MOST_WORKERS = 8
+"""Each holds an image and what is found in it; what they find is put together by one thread."""
 
 READING_SHARE = 0.05
 """Of the progress: the depth files come first."""
@@ -48,7 +53,7 @@ def refine_result(
     cancelled: Callable[[], bool] = lambda: False,
     listeners: Sequence[ResultListener] = (),
     page: Page | None = None,
-    workers: int = 2,
+    workers: int | None = None,
 ) -> Report:
     """Refine a result from what the network first gave, whatever was done to it since, and write it.
 
@@ -59,6 +64,7 @@ def refine_result(
         on_points: told how many frames' points are in place, of how many.
         listeners: hear the revision once it is known.
         page: shows how it goes on, and what came of it; where it ends early, the result as it was.
+        workers: threads for features and matches; None: one for each core, within reason.
 
     Raises:
         RefinementCancelledError: ``cancelled`` said so; the result is as it was.
@@ -70,7 +76,8 @@ def refine_result(
             raise RefinementCancelledError
         on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
 
-    cameras = [camera.as_first for camera in result.cameras]
+    every = [camera.as_first for camera in result.cameras]
+    cameras = result.with_depth(every)
     images = _images(result, cameras, open_again)
     views = []
     for number, camera in enumerate(cameras):
@@ -82,19 +89,21 @@ def refine_result(
     def show_sketch(sketch: Sketch) -> None:
         assert page is not None
         focal = sketch.lens.focal / images.scale.factor
-        page.revise(_moved(cameras, sketch.T_world_camera, sketch.depth_scale, focal))
+        page.revise(_moved(every, *_for_all(every, cameras, sketch.T_world_camera, sketch.depth_scale), focal))
         page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
 
     try:
-        found = refine(views, images, images.scale, show, workers, on_sketch=show_sketch if page else None)
+        found = refine(
+            views, images, images.scale, show, workers or _workers(), on_sketch=show_sketch if page else None
+        )
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
-        revision = _moved(cameras, found.T_world_camera, found.depth_scale, focal)
+        revision = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
         for listener in (*listeners, *((page,) if page else ())):
             listener.revise(revision)
         if page:
             _show(page, tracks)
-        if not amend(result, _of_files(revision, cameras), {"mapping": record}, tracks, on_points, cancelled):
+        if not amend(result, _of_files(revision, every), {"mapping": record}, tracks, on_points, cancelled):
             raise RefinementCancelledError
     except BaseException:
         if page:
@@ -102,6 +111,11 @@ def refine_result(
             _show(page, read_tracks(result.folder))
         raise
     return found.report
+
+
+def _workers() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_WORKERS)
 
 
 def _show(page: Page, tracks: SparseTracks | None) -> None:
@@ -176,6 +190,20 @@ def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
     part = canvas[top : top + height, left : left + width]
     part[:] = grey[: part.shape[0], : part.shape[1]]
     return canvas
+
+
+def _for_all(
+    every: Sequence[Camera], kept: Sequence[Camera], T: FloatArray, depth_scale: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Poses and depth scales of all frames from those [N] of the kept ones; the others are carried along."""
+    if len(every) == len(kept):
+        return T, depth_scale
+    row = {camera.index: number for number, camera in enumerate(every)}
+    positions = np.array([row[camera.index] for camera in kept])
+    before = np.array([camera.T_world_camera for camera in every])
+    carrier = Carrier(positions, before, T, depth_scale)
+    poses = np.array([carrier.pose(number) for number in range(len(every))])
+    return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
 
 def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:

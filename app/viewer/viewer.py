@@ -275,15 +275,8 @@ class Viewer:
             self._next_update = ended + min(max(rest_s, SHORTEST_UPDATE_S), LONGEST_UPDATE_S)
 
 
-def view_results(viewer: Viewer, results: Iterable[FrameResult]) -> int:
-    """Show a finished reconstruction without skipping; waits for the viewer instead. Gives the count of frames."""
-    count = show_results(viewer, results)
-    viewer.finish()
-    return count
-
-
 def show_results(viewer: Viewer, results: Iterable[FrameResult]) -> int:
-    """As `view_results`, of a reconstruction that goes on."""
+    """Show results without skipping; waits for the viewer instead. Gives the count of frames."""
     count = 0
     for result in results:
         while not viewer.has_room():

@@ -260,3 +260,16 @@ def full_size(result: FrameResult) -> FrameResult:
     transform = dataclasses.replace(result.transform, network_size=(width, height))
     # Its confidence begins at 1.
     return dataclasses.replace(result, depth=depth, confidence=1 + confidence, rgb=rgb, transform=transform)
+
+
+def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, video: Video) -> None:
+    for index in (2, 5):
+        (folder / "depth" / f"{index:06d}.npz").unlink()
+    run = json.loads((folder / RUN_NAME).read_text())
+    run["frames"]["without_depth"] = 2
+    (folder / RUN_NAME).write_text(json.dumps(run))
+    before, page = ate(folder, video), Page()
+    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    assert len(read_result(folder).cameras) == FRAMES == len(page.revisions[-1].frames)
+    assert ate(folder, video) < 0.9 * before, "two of eight are only carried along"
+    assert (folder / POINTS_NAME).stat().st_size > 1000

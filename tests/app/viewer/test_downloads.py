@@ -10,7 +10,7 @@ import pytest
 
 from stream_recon.app.viewer.downloads import ply_bytes
 from stream_recon.app.viewer.points import no_points
-from stream_recon.app.viewer.viewer import Viewer, view_results
+from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.viewer.browsers import FakeBrowser
@@ -31,7 +31,7 @@ def read_ply(content: bytes) -> tuple[np.ndarray, set[str]]:
 
 
 def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i, walk_pose(3 + i / 10)) for i in range(70)))
+    show_results(viewer, (room_result(i, walk_pose(3 + i / 10)) for i in range(70)))
     assert viewer.flush()
     browser = FakeBrowser()
     viewer._download(browser)
@@ -48,7 +48,7 @@ def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Vi
 def test_once_the_run_is_over_it_gives_the_results_own_file_and_says_how_large_it_is(
     viewer: Viewer, tmp_path: Path
 ) -> None:
-    view_results(viewer, [room_result(0)])
+    show_results(viewer, [room_result(0)])
     path, browser = tmp_path / "cloud.ply", FakeBrowser()
     viewer.offer_cloud(path)
     assert "points on this page" in viewer.page.panel._download.hint, "there is no such file"

@@ -12,7 +12,7 @@ import pytest
 from stream_recon.app.results import FrameRevision, Intrinsics, Revision
 from stream_recon.app.transforms import Similarity, rotation_matrix
 from stream_recon.app.viewer.inbox import WAITING_RESULTS
-from stream_recon.app.viewer.viewer import STANDS_STILL, Viewer, view_results
+from stream_recon.app.viewer.viewer import STANDS_STILL, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result, walk_pose
@@ -55,7 +55,7 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) -> None:
-    count = view_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(2000)))
+    count = show_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(2000)))
     assert viewer.flush()
     assert count == len(viewer.page.timeline) == 2000
     assert viewer.skipped == 0
@@ -73,7 +73,7 @@ def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_ca
     viewer.page.standpoints.start(0, unit=4 * float(HALF.max()))
     camera = viewer.page.scene._server.initial_camera
     assert (np.abs(camera.position) > HALF).any()
-    view_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
+    show_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
     assert viewer.flush()
     viewer.page.standpoints.start(0, unit=4 * float(HALF.max()))
     viewer.page.standpoints.clear_start(viewer.page.store)
@@ -81,7 +81,7 @@ def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_ca
 
 
 def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(130)))
+    show_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()
     scene = viewer.page.scene
     handles = {first: node.handle for first, node in scene.nodes.items()}
@@ -108,7 +108,7 @@ def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer
 
 
 def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_is_where_it_was(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(130)))
+    show_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()
     before, sent = viewer.page.points(), [n.sent for n in viewer.page.scene.nodes.values()]
     viewer.revise(Revision((FrameRevision(70, walk_pose(20.0)),)))
@@ -121,7 +121,7 @@ def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_is_where_
 
 
 def test_sizes_and_the_first_view_follow_a_change_of_unit(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(10)))
+    show_results(viewer, (room_result(i) for i in range(10)))
     assert viewer.flush()
     unit, start = viewer.page.standpoints.unit, viewer.page.scene._server.initial_camera
     size, eye = viewer.page.scene._current.handle.scale, np.array(start.position)
@@ -134,17 +134,17 @@ def test_sizes_and_the_first_view_follow_a_change_of_unit(viewer: Viewer) -> Non
 
 
 def test_a_finished_chunk_is_not_sent_again_while_the_video_goes_on(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i, size=(28, 21)) for i in range(70)))
+    show_results(viewer, (room_result(i, size=(28, 21)) for i in range(70)))
     assert viewer.flush()
     first = viewer.page.scene.nodes[0].sent
-    view_results(viewer, (room_result(i, size=(28, 21)) for i in range(70, 100)))
+    show_results(viewer, (room_result(i, size=(28, 21)) for i in range(70, 100)))
     assert viewer.flush()
     assert viewer.page.scene.nodes[0].sent == first
     assert viewer.page.scene.nodes[64].sent >= 2
 
 
 def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(20)))
+    show_results(viewer, (room_result(i) for i in range(20)))
     assert viewer.flush()
     initially = viewer.points_shown
     viewer.page.panel._min_rank.value = 80
@@ -168,7 +168,7 @@ def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
 
 
 def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(20)))
+    show_results(viewer, (room_result(i) for i in range(20)))
     assert viewer.flush()
     panel, nodes = viewer.page.panel, viewer.page.scene.landmarks
     assert not panel._map_folder.visible
@@ -193,7 +193,7 @@ def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(view
 
 
 def test_before_stands_beside_after(viewer: Viewer) -> None:
-    view_results(viewer, (room_result(i) for i in range(130)))
+    show_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()
     first = viewer.page.points()
     change = Similarity(1.0, walk_pose(0.7)[:3, :3], np.array([0.3, 0.1, 0.0]))
@@ -260,7 +260,7 @@ def test_adding_is_cheap(viewer: Viewer) -> None:
 
 def test_the_status_reaches_the_panel(viewer: Viewer) -> None:
     viewer.status("**12** frames at 5 a second")
-    view_results(viewer, [room_result(0)])
+    show_results(viewer, [room_result(0)])
     assert viewer.flush()
     content = viewer.page.panel._status.content
     assert content.startswith("**12** frames at 5 a second")
@@ -277,7 +277,7 @@ def test_wait_returns_once_closed() -> None:
 def test_a_viewer_that_fails_says_so_once_and_the_run_goes_on(
     viewer: Viewer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view_results(viewer, (room_result(i) for i in range(4)))
+    show_results(viewer, (room_result(i) for i in range(4)))
     assert viewer.flush()
     viewer.page.panel._toggle_pause(SimpleNamespace(client_id=1))
 
