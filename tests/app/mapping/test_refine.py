@@ -1,8 +1,7 @@
 """Refinement of whole videos, on a room whose truth is exact."""
 
-from typing import Any
-
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
