@@ -155,6 +155,14 @@ def reconstruct_command(
     start: Annotated[float | None, typer.Option(help="Begin at this second of the source.")] = None,
     end: Annotated[float | None, typer.Option(help="Stop before this second of the source.")] = None,
     max_frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
+    intrinsics: Annotated[
+        str | None,
+        typer.Option(
+            help="The camera, where it is known: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, "
+            "nerfstudio, ROS, Kalibr or OpenCV. Frames are undistorted as they are read, and its focal length is kept.",
+            metavar="CAMERA",
+        ),
+    ] = None,
     reconnect: Reconnect = 120.0,
     keep_depth: Annotated[
         Literal["all", "keyframes", "none"],
@@ -188,14 +196,17 @@ def reconstruct_command(
     from stream_recon.app.commands.reconstruct import reconstruct_source
     from stream_recon.app.commands.view import ViewerChoice
     from stream_recon.app.model_choice import ModelChoice
+    from stream_recon.app.video.calibration import parse_camera
     from stream_recon.app.video.frame_choice import FrameChoice
 
+    # As numbers: the file may not be there any more when the source is read again.
+    camera = None if intrinsics is None else parse_camera(intrinsics).text()
     return reconstruct_source(
         source,
         output=output,
         overwrite=overwrite,
         resume=resume,
-        frames=FrameChoice(stride=stride, fps=fps, start=start, end=end, max_frames=max_frames),
+        frames=FrameChoice(stride, fps, start, end, max_frames, camera),
         reconnect=reconnect,
         keep_depth=keep_depth,
         max_disk=max_disk,
@@ -410,6 +421,10 @@ def export_command(
     ] = None,
     points: Annotated[int, typer.Option(help="At most so many points in glb, html and transforms.", min=0)] = 1_000_000,
     faces: Annotated[int, typer.Option(help="At most about so many triangles in mesh.", min=100)] = 500_000,
+    up: Annotated[
+        Literal["auto", "keep"],
+        typer.Option(help="Of GLB files, whose y is up: auto finds it, keep takes the first camera's."),
+    ] = "auto",
     dense: Annotated[
         int | None,
         typer.Option(
@@ -428,7 +443,7 @@ def export_command(
     from stream_recon.app.commands.export import export_folder
     from stream_recon.app.export.job import ExportOptions
 
-    options = ExportOptions(frames, max_side, points, faces, dense)
+    options = ExportOptions(frames, max_side, points, faces, up, dense)
     return export_folder(folder, format, output, options, overwrite=overwrite)
 
 

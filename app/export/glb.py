@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from stream_recon.app.export.gltf import LINES, POINTS, Primitive, write_glb
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.points import some_points, spread_indices
+from stream_recon.app.export.upright import gltf_axes, gltf_note
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.run_record import PROGRAM
 from stream_recon.app.ply import positions
 
-GLTF_WORLD = np.array([1.0, -1.0, -1.0])
-"""glTF's y is up and its z backward, as seen by the first camera."""
 MOST_FRUSTA = 500
 FRUSTUM_SHARE = 0.02
 """A frustum's depth, as a share of the diagonal of what lies within the middle nine tenths of the points."""
@@ -25,34 +24,30 @@ def write_scene(job: Job, path: Path) -> Told:
     """Write the file. Raises StreamReconError, or OSError where the system refuses."""
     cameras = job.cameras("keyframes")
     vertices = some_points(job.result.folder, job.options.points)
-    xyz = positions(vertices) * GLTF_WORLD.astype(np.float32)
+    axes = gltf_axes(job.result.cameras, job.options.up)
+    xyz = _turned(positions(vertices), axes)
     rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
     poses = np.array([camera.T_world_camera for camera in job.result.cameras])
     shown = [cameras[k] for k in spread_indices(len(cameras), MOST_FRUSTA)]
     size = FRUSTUM_SHARE * _extent(xyz if len(xyz) else poses[:, :3, 3])
     parts = [
         Primitive("points", POINTS, xyz, rgb),
-        Primitive("cameras", LINES, frusta(shown, job.view, size), colour=FRUSTUM_COLOUR),
+        Primitive("cameras", LINES, _turned(frusta(shown, job.view, size), axes), colour=FRUSTUM_COLOUR),
     ]
     if len(poses) > 1:
-        line = (poses[:, :3, 3] * GLTF_WORLD).astype(np.float32)
+        line = _turned(poses[:, :3, 3], axes)
         parts.append(Primitive("path", LINES, np.repeat(line, 2, axis=0)[1:-1], colour=PATH_COLOUR))
     write_glb(path, parts, PROGRAM)
     return Told(
         f"{len(vertices)} points, {len(shown)} camera frusta, the path of {len(poses)} frames.",
         [
-            "In the file y is up and z backward, as glTF has it: what README calls (x, y, z) is (x, -y, -z) there.",
+            gltf_note(axes),
             "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames).",
         ],
     )
 
 
 def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
-    """`frusta_ends` in glTF's axes."""
-    return np.asarray(frusta_ends(cameras, view, depth) * GLTF_WORLD, np.float32)
-
-
-def frusta_ends(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
     """Ends [N, 3] of lines, in pairs: from each camera to the corners of its image at ``depth``, and around them."""
     (width, height), k = view.size, view.intrinsics
     pixels = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
@@ -63,6 +58,10 @@ def frusta_ends(cameras: list[Camera], view: PinholeView, depth: float) -> NDArr
     T = np.array([camera.T_world_camera for camera in cameras])
     world = np.einsum("nij,pj->npi", T[:, :3, :3], ends[pairs]) + T[:, None, :3, 3]
     return np.asarray(world.reshape(-1, 3), np.float32)
+
+
+def _turned(xyz: NDArray[np.floating], axes: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.asarray(xyz @ axes.T, np.float32)
 
 
 def _extent(xyz: NDArray[np.floating]) -> float:

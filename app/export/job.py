@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from stream_recon.app.export.selection import select
+from stream_recon.app.export.upright import Up
 from stream_recon.app.export.view import PinholeView, shared_view
 from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.depth import depth_path, read_depth
@@ -24,6 +25,8 @@ class ExportOptions:
     """Of images; None: the source's size."""
     points: int = 1_000_000
     faces: int = 500_000
+    up: Up = "auto"
+    """Of files whose format says which way is up: found, or the first camera's."""
     dense: int | None = None
     """Points from depth maps; None: none where points with tracks are there, else `DENSE_POINTS` of colmap."""
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.export.depth import lost_frames
-from stream_recon.app.export.glb import GLTF_WORLD
 from stream_recon.app.export.gltf import TRIANGLES, Primitive, write_glb
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
 from stream_recon.app.export.tsdf import View, Volume
+from stream_recon.app.export.upright import gltf_axes, gltf_note
 from stream_recon.app.geometry import sure_pixels
 from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.folder import result_of
@@ -51,7 +51,8 @@ def write_mesh(job: Job, path: Path) -> Told:
         raise OutputError(f"{job.result.folder}: no surface was seen by {least} frames: there is nothing to export")
     mesh = decimated(found, job.options.faces)
     if path.suffix == ".glb":
-        xyz = mesh.xyz * GLTF_WORLD.astype(np.float32)
+        axes = gltf_axes(job.result.cameras, job.options.up)
+        xyz = np.asarray(mesh.xyz @ axes.T, np.float32)
         write_glb(path, [Primitive("mesh", TRIANGLES, xyz, mesh.rgb, indices=mesh.faces.ravel())], PROGRAM)
     elif path.suffix == ".obj":
         write_obj(path, mesh)
@@ -64,7 +65,7 @@ def write_mesh(job: Job, path: Path) -> Told:
         f"what is farther than {FARTHEST:g} times the usual depth are left out.",
     ]
     if path.suffix == ".glb":
-        notes.append("In the file y is up and z backward, as glTF has it: (x, y, z) above is (x, -y, -z) there.")
+        notes.append(gltf_note(gltf_axes(job.result.cameras, job.options.up)))
     thinned = f", thinned from {len(found.faces)}" if len(mesh.faces) < len(found.faces) else ""
     return Told(f"{len(mesh.faces)} triangles{thinned}, {len(mesh.xyz)} corners.", notes, lost_frames(lost))
 

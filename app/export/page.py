@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta_ends
+from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.ordered import OrderedPoints, ordered_points
 from stream_recon.app.export.points import spread_indices
@@ -78,7 +78,7 @@ def _recorded(server: object, job: Job, found: OrderedPoints) -> str:
             )
         cameras = [found.cameras[k] for k in range(first, last) if k in shown]
         if cameras:
-            lines = frusta_ends(cameras, job.view, FRUSTUM_SHARE * extent).reshape(-1, 2, 3)
+            lines = frusta(cameras, job.view, FRUSTUM_SHARE * extent).reshape(-1, 2, 3)
             scene.add_line_segments(
                 f"/cameras/{number}", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen"
             )

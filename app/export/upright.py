@@ -1,12 +1,14 @@
 """Which way is up in a result: cameras are held level more often than not."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.cameras import Camera
 
+Up = Literal["auto", "keep"]
 TURNED = 0.02
 """How much the second direction of the cameras' sideways axes has to weigh before they are taken for a plane."""
 
@@ -25,6 +27,25 @@ def world_up(cameras: Sequence[Camera]) -> NDArray[np.float64]:
     normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
     level = weights[1] > TURNED and weights[1] > 4 * weights[0] and normal @ mean > 0.5
     return np.asarray(normal if level else mean)
+
+
+def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
+    """Rotation [3, 3] from the world to glTF's axes: x right, y up, z backward.
+
+    Seen by the first camera if it is held upright (``auto``), or as it was held (``keep``).
+    """
+    if up == "keep":
+        return np.diag([1.0, -1.0, -1.0])
+    return np.diag([1.0, -1.0, -1.0]) @ upright_axes(world_up(cameras), cameras[0].T_world_camera[:3, 2])
+
+
+def gltf_note(axes: NDArray[np.float64]) -> str:
+    """A line for README.txt on what `gltf_axes` gave."""
+    rows = "; ".join(" ".join(f"{value:.6f}" for value in row + 0.0) for row in axes)
+    return (
+        "In the file y is up and z backward, as glTF has it: a point of the world above is multiplied by the rotation "
+        f"with the rows ({rows})."
+    )
 
 
 def upright_axes(up: NDArray[np.float64], forward: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -159,7 +159,8 @@ def narrow(
             fit = dropped(fit, each.drop_px)
         if not len(fit.observations):
             break
-        problem = Problem(fit.scene, fit.observations, steps, fixed, free_focal, each.free_k1, priors=priors)
+        focal, k1 = free_focal and not priors.known_lens, each.free_k1 and not priors.known_lens
+        problem = Problem(fit.scene, fit.observations, steps, fixed, focal, k1, priors=priors)
         result = adjust(problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance)
         fit = measured(result.scene, fit.observations, fit.feature)
     return fit

@@ -68,6 +68,7 @@ def refine(
     workers: int = 2,
     known: Known | None = None,
     on_sketch: Callable[[Sketch], None] | None = None,
+    known_lens: bool = False,
 ) -> Refinement:
     """Refine a whole result.
 
@@ -76,8 +77,9 @@ def refine(
         scale: of the working images.
         known: where the stream has left off; None: all is done here.
         on_sketch: told where everything is after each pass.
+        known_lens: the views' focal length is right, and nothing is bent.
     """
-    refiner = _Refiner(views, images, scale, progress, workers, known, on_sketch)
+    refiner = _Refiner(views, images, scale, progress, workers, known, on_sketch, known_lens)
     try:
         return refiner.run()
     except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
@@ -96,9 +98,10 @@ class _Refiner:
         workers: int,
         known: Known | None,
         on_sketch: Callable[[Sketch], None] | None,
+        known_lens: bool,
     ) -> None:
         self._views, self._images, self._scale, self._workers = views, images, scale, workers
-        self._known, self._on_sketch = known, on_sketch
+        self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
         self._progress = progress
         self._report = Report()
         self._keyframes: list[int] = []
@@ -206,7 +209,12 @@ class _Refiner:
         steps = fit.network_steps(self._T_keyframes)
         rounds = fit.WIDE + fit.FINE if found.loops else fit.NARROWING
         self._free_focal = True
-        self._priors = Priors(focal=self._lens.focal, log_depth_scale_sigma=DEPTH_SCALE_SIGMA, **fit.PRIORS)
+        self._priors = Priors(
+            focal=self._lens.focal,
+            log_depth_scale_sigma=DEPTH_SCALE_SIGMA,
+            known_lens=self._known_lens,
+            **fit.PRIORS,
+        )
         fitted = skeleton.narrow(start, steps, rounds, self._priors)
         if abs(np.log(fitted.scene.lens.focal / self._lens.focal)) > MOST_FOCAL:
             # What moves by itself, or a motion that says nothing of the lens.
@@ -214,7 +222,7 @@ class _Refiner:
             fitted = skeleton.narrow(start, steps, rounds, self._priors, free_focal=False)
         share = len(fitted.observations) / len(tracks.track)
         self.shares = {"network": share}
-        if share < BENT and self._bends(start, fitted, steps):
+        if share < BENT and not self._known_lens and self._bends(start, fitted, steps):
             # Perhaps the lens is bent more than its prior allows for.
             loose = replace(self._priors, k1_sigma=LOOSE_K1_SIGMA)
             bent = skeleton.narrow(start, steps, fit.NARROWING, loose, free_focal=self._free_focal)

@@ -65,6 +65,8 @@ class Summary:
     peak_device_memory_mb: float | None = None
     """None on a CPU."""
     attention: str = "auto"
+    network_focal: float | None = None
+    """Median of the focal lengths in pixels that the network would have had, where the camera was known."""
     streams: int = 0
     """More than one where the first frames went out of view; see `Anchor`."""
     warnings: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ def run_record(
         "precision": info.precision,
         "cache": info.cache,
         "attention": summary.attention,
+        "network_focal": summary.network_focal,
         "streams": summary.streams,
         "options": info.options,
         "frames": {

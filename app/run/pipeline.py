@@ -171,6 +171,8 @@ class _Run:
         self._keyframes = before.keyframes
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
+        self._network_focals = array("f")
+        """Where the camera is known: what the network took it for."""
         self._recent: deque[float] = deque(maxlen=20)
         self._next_report = 0.0
 
@@ -252,6 +254,7 @@ class _Run:
             peak_host_memory_mb=peak_host_memory_mb(),
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
+            network_focal=float(np.median(self._network_focals)) if self._network_focals else None,
             streams=self._engine.streams,
             frames_unseen=self._breaks.unseen,
             warnings=(*self._before.warnings, *self._source.warnings, *(_told(s) for s in self._breaks.stretches)),
@@ -267,7 +270,7 @@ class _Run:
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:
         """To the listeners; False if one has failed."""
         now = time.monotonic()
-        for result in results:
+        for result in map(self._through_known_camera, results):
             if isinstance(result, FrameResult):
                 self._reconstructed += 1
                 self._keyframes += result.is_keyframe
@@ -278,6 +281,14 @@ class _Run:
         if now >= self._next_report:
             self._report()
         return True
+
+    def _through_known_camera(self, result: FrameResult) -> FrameResult:
+        """A result with the camera that the source is known to have, whatever the network takes it for."""
+        known = self._source.intrinsics
+        if known is None:
+            return result
+        self._network_focals.append(result.intrinsics.fx)
+        return replace(result, intrinsics=known)
 
     def _report(self) -> None:
         if self._on_progress is not None and self._recent:

@@ -93,9 +93,10 @@ def refine_result(
         page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
 
     try:
-        found = refine(
-            views, images, images.scale, show, workers or _workers(), on_sketch=show_sketch if page else None
-        )
+        known_lens = bool(result.run.get("options", {}).get("camera"))
+        on_sketch = show_sketch if page else None
+        threads = workers or _workers()
+        found = refine(views, images, images.scale, show, threads, on_sketch=on_sketch, known_lens=known_lens)
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         revision = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)

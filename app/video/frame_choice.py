@@ -15,6 +15,8 @@ class FrameChoice:
     start: float | None = None
     end: float | None = None
     max_frames: int | None = None
+    camera: str | None = None
+    """A known camera, as `Calibration.text` has it: frames come without its lens."""
 
     def __post_init__(self) -> None:
         if self.stride < 1:

@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from stream_recon.app.results import Frame
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.results import Frame, Intrinsics
+from stream_recon.app.video.calibration import parse_camera
 from stream_recon.app.video.captures import capture_frame_count, open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
@@ -24,6 +28,7 @@ from stream_recon.app.video.readers import (
     VideoReader,
     list_images,
 )
+from stream_recon.app.video.rectify import Rectifier
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
@@ -45,7 +50,14 @@ class Source:
         self._to_skip = 0
         self._taken_up_to: int | None = None
         self._taken = 0
+        self._calibration = parse_camera(choice.camera) if choice.camera else None
+        self._rectify: Rectifier | None = None
         self._frames = self._choose()
+
+    @property
+    def intrinsics(self) -> Intrinsics | None:
+        """The camera of the frames as they are given, where it is known, from the first frame on."""
+        return self._rectify.intrinsics if self._rectify else None
 
     @property
     def name(self) -> str:
@@ -162,6 +174,15 @@ class Source:
             if step[1] >= self._start:
                 yield step
 
+    def _retrieve(self) -> NDArray[np.uint8] | None:
+        rgb = self._reader.retrieve()
+        if rgb is None or self._calibration is None:
+            return rgb
+        size = rgb.shape[1], rgb.shape[0]
+        if self._rectify is None or self._rectify.size != size:
+            self._rectify = Rectifier(self._calibration.for_size(size), size)
+        return self._rectify(rgb)
+
     def _every_stride(self) -> Iterator[Frame]:
         taken = self._taken_up_to
         due = -1 if taken is None else taken + self._choice.stride
@@ -171,7 +192,7 @@ class Source:
                 self._to_skip -= 1
                 continue
             # Not a remainder: a live source may have dropped the very frame that was due.
-            if index >= due and (rgb := self._reader.retrieve()) is not None:
+            if index >= due and (rgb := self._retrieve()) is not None:
                 due = index + self._choice.stride
                 yield Frame(index, timestamp, rgb, self._reader.stretch)
 
@@ -193,7 +214,7 @@ class Source:
                     yield best
                 cell, best, error = here, None, math.inf
             if abs(position - here) < error and not (self.live and error < math.inf):
-                rgb = self._reader.retrieve()
+                rgb = self._retrieve()
                 if rgb is not None:
                     best, error = Frame(index, timestamp, rgb, self._reader.stretch), abs(position - here)
                     if self.live:
@@ -218,6 +239,7 @@ def open_source(
     start: float | None = None,
     end: float | None = None,
     max_frames: int | None = None,
+    camera: str | None = None,
     reconnect: float = RECONNECT_SECONDS,
 ) -> Source:
     """Open a video file, an image file, a folder of images, a camera number or a stream address.
@@ -229,13 +251,14 @@ def open_source(
         fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
         start, end: seconds in the source's own time; ``end`` is left out.
         max_frames: stop after so many frames taken.
+        camera: a known camera (see `parse_camera`), without whose lens the frames come.
         reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
-    choice = FrameChoice(stride, fps, start, end, max_frames)
+    choice = FrameChoice(stride, fps, start, end, max_frames, camera)
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
     reader = _open_reader(spec, fps, reconnect)

@@ -105,7 +105,8 @@ def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[
     assert loaded == [ModelChoice("small", Path("w.safetensors"), "cpu", "auto", "5", "fp8")]
     options = read_result(tmp_path / "out").run["options"]
     assert options == {
-        "source": "a.mp4", "stride": 3, "fps": None, "start": 0.5, "end": 2.5, "max_frames": 4, "keyframes": "5",
+        "source": "a.mp4", "stride": 3, "fps": None, "start": 0.5, "end": 2.5, "max_frames": 4, "camera": None,
+        "keyframes": "5",
     }  # fmt: skip
 
 
@@ -284,6 +285,25 @@ def test_run_json_is_plain_json(run: Run, tmp_path: Path) -> None:
     assert run("a.mp4", "-o", "out", "--no-viewer") == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert record["interrupted"] is False and record["attention"] == "sdpa" and record["cache"] == "full"
+
+
+def test_a_known_camera_is_kept_throughout(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "walk", [f"{n}.png" for n in range(4)])
+    (tmp_path / "camera.txt").write_text("1 SIMPLE_RADIAL 640 480 500 320 240 -0.1\n")
+    assert run("walk", "--no-viewer", "-o", "out", "--intrinsics", "camera.txt") == 0
+    (tmp_path / "camera.txt").unlink()
+    result = read_result(tmp_path / "out")
+    focals = {camera.intrinsics.fx for camera in result.cameras} | {c.intrinsics_first.fx for c in result.cameras}
+    assert len(focals) == 1
+    assert result.run["network_focal"] not in (None, *focals)
+    assert run("refine", "out") == 0
+    assert {camera.intrinsics.fx for camera in read_result(tmp_path / "out").cameras} == focals
+    assert run("export", "out", "--format", "transforms", "-o", "there") == 0
+    content = json.loads((tmp_path / "there" / "transforms.json").read_text())
+    assert content["fl_x"] == content["fl_y"] == pytest.approx(focals.pop())
+    assert "small ones" not in capfd.readouterr().err  # the source was read again, through the same lens
+    assert run("walk", "--no-viewer", "-o", "two", "--intrinsics", "1,2,3") == 2
+    assert "use fx,fy,cx,cy" in error_line(capfd)
 
 
 def test_refine_and_mapping(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

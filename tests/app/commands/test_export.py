@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.export.formats import FORMATS
 from tests.app.export.rooms import write_room
 from tests.app.program import exit_code
 
@@ -65,22 +66,34 @@ def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     assert not list(there.iterdir())
 
 
-@pytest.mark.parametrize("name", ["trajectory", "depth", "transforms", "colmap", "glb"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_file_system_that_takes_no_more_is_told_in_a_line(room: Path, tmp_path: Path, name: str) -> None:
     """By the limit on a file's size: what the system says then is as when the disk is full."""
-    target = tmp_path / f"x{'.glb' if name == 'glb' else ''}"
+    target = tmp_path / f"x{(*FORMATS[name].suffixes, '')[0]}"
+    done = with_small_files("export", str(room), "--format", name, "-o", str(target))
+    assert done.returncode == 2, done.stderr
+    assert f"cannot write {target}" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_film_that_finds_no_room_is_told_in_a_line(room: Path, tmp_path: Path) -> None:
+    done = with_small_files("render", str(room), str(tmp_path / "x.mp4"), "--seconds", "0.2", "--size", "160x90")
+    told = " ".join(done.stderr.split())
+    assert done.returncode == 2 and ("is the disk full?" in told or "the encoder gave up" in told), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def with_small_files(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program where a file may have 300 bytes."""
     script = (
         "import resource, signal, sys\n"
         "from stream_recon.app import cli\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
-        f"sys.argv = ['stream-recon', 'export', {str(room)!r}, '--format', {name!r}, '-o', {str(target)!r}]\n"
+        f"sys.argv = ['stream-recon', *{arguments!r}]\n"
         "cli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ})
-    assert done.returncode == 2, done.stderr
-    assert f"cannot write {target}" in " ".join(done.stderr.split())
-    assert not list(tmp_path.iterdir())
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ})
 
 
 def test_it_needs_no_torch(room: Path, tmp_path: Path) -> None:

@@ -30,14 +30,18 @@ def write_source(folder: Path, count: int) -> Path:
     return folder
 
 
-def write_room(folder: Path, count: int = 8, *, source: bool = True, finish: bool = True) -> list[FrameResult]:
-    """A result with its source beside it."""
+def write_room(
+    folder: Path, count: int = 8, *, source: bool = True, finish: bool = True, tilt: float = 0.0
+) -> list[FrameResult]:
+    """A result with its source beside it. ``tilt``: of the world about z, in radians."""
     images = folder.with_name(folder.name + "-source")
     if source:
         write_source(images, count)
     info = replace(run_info(), options={"source": str(images), "stride": 1})
     writer = ResultWriter(folder, info)
-    results = room_frames(count)
+    slant = np.eye(4)
+    slant[:2, :2] = [[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]]
+    results = [replace(result, T_world_camera=slant @ result.T_world_camera) for result in room_frames(count)]
     for result in results:
         writer.add(result)
     if finish:

@@ -14,7 +14,7 @@ trimesh = pytest.importorskip("trimesh")
 
 def test_trimesh_reads_points_cameras_and_path(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 6)
-    target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=2000))
+    target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=2000, up="keep"))
     scene = trimesh.load(target)
     assert set(scene.geometry) == {"points", "cameras", "path"}
     points = scene.geometry["points"]
@@ -42,3 +42,15 @@ def test_some_points_are_spread_over_all() -> None:
     assert len(chosen) == 1000 and (np.diff(chosen) > 0).all()
     assert np.histogram(chosen, 10, (0, 10_000))[0].tolist() == [100] * 10
     assert spread_indices(5, 1000).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_stands_upright_where_the_camera_was_held_at_a_slant(tmp_path: Path) -> None:
+    write_room(tmp_path / "out", 8, tilt=0.4)
+    target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=4000))
+    xyz = trimesh.load(target).geometry["points"].vertices
+    # The room's floor and ceiling are level again: whole sheets of points lie at one height.
+    share = np.histogram(xyz[:, 1], bins=np.arange(-2, 2, 0.02))[0].max() / len(xyz)
+    kept, _ = export(tmp_path / "out", "glb", tmp_path / "kept.glb", ExportOptions(points=4000, up="keep"))
+    slanted = trimesh.load(kept).geometry["points"].vertices
+    assert share > 3 * np.histogram(slanted[:, 1], bins=np.arange(-2, 2, 0.02))[0].max() / len(xyz)
+    assert "multiplied by the rotation" in " ".join((tmp_path / "scene.glb.README.txt").read_text().split())

@@ -42,7 +42,7 @@ def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
 
 @pytest.mark.parametrize("suffix", [".ply", ".obj", ".glb"])
 def test_the_walls_are_where_they_are(room: Path, tmp_path: Path, suffix: str) -> None:
-    target, told = export(room, "mesh", tmp_path / f"room{suffix}", ExportOptions(frames="all"))
+    target, told = export(room, "mesh", tmp_path / f"room{suffix}", ExportOptions(frames="all", up="keep"))
     mesh = trimesh.load(target, force="mesh", process=False)
     flip = np.array([1.0, -1, -1] if suffix == ".glb" else [1.0, 1, 1])
     assert len(mesh.faces) > 500 and f"{len(mesh.faces)} triangles" in told.summary

@@ -1,5 +1,6 @@
 """Refinement of whole videos, on a room whose truth is exact."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,16 @@ def test_a_drifting_walk_is_put_right() -> None:
     assert report.reprojection_px is not None and report.reprojection_px < 0.5
     assert report.disagreement is not None and report.disagreement_before is not None
     assert report.disagreement < report.disagreement_before
+
+
+def test_a_known_lens_is_kept() -> None:
+    truth = walk(12)
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    views = [replace(view, focal=1.05 * view.focal) for view in video.views()]
+    free = refine(views, video, video.scale)
+    kept = refine(views, video, video.scale, known_lens=True)
+    assert free.lens.focal != views[0].focal
+    assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
 
 
 def test_depth_maps_get_one_unit() -> None:
