@@ -21,12 +21,13 @@ from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_file
 from stream_recon.app.output.lock import LOCK_NAME
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
+from stream_recon.app.output.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError
 
 MANIFEST_NAME = "manifest.json"
 SIGNS = (MANIFEST_NAME, RUN_NAME)
 """Either of them tells whose folder it is."""
-OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME)
+OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME)
 OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
 HASH_THREADS = 8
 
@@ -191,8 +192,10 @@ def is_own_name(name: str) -> bool:
     return file.removesuffix(PART_SUFFIX) in (*OWN_NAMES, RUN_NAME)
 
 
-def remove_result(folder: Path) -> None:
+def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
     """Remove what a run writes from a folder known to be ours, the manifest first, and the folder if it is then empty.
+
+    ``keep_folder``: of a folder that somebody holds, its lock's file and itself stay.
 
     Raises:
         OutputError: a file cannot be removed.
@@ -201,8 +204,9 @@ def remove_result(folder: Path) -> None:
         if not is_real_folder(folder):
             return
         for path in _own_files(folder):
-            path.unlink(missing_ok=True)
-        for place in (folder / DEPTH_FOLDER, folder):
+            if not keep_folder or path.name != LOCK_NAME:
+                path.unlink(missing_ok=True)
+        for place in (folder / DEPTH_FOLDER, *(() if keep_folder else (folder,))):
             if is_real_folder(place) and not any(place.iterdir()):
                 place.rmdir()
 

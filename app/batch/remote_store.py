@@ -4,7 +4,7 @@ As in a folder, the manifest is written last: what a killed worker has uploaded 
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +26,7 @@ from stream_recon.app.batch.remote_files import RemoteFiles
 from stream_recon.app.batch.remote_lock import remote_lock
 from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.files import output_errors
+from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.output.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
@@ -84,6 +85,12 @@ class RemoteStore:
         with folder as path:
             yield Path(path)
 
+    @contextmanager
+    def own_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
+        # Of what a killed worker did nothing is left that another machine could reach.
+        with self.workspace() as work, FolderLock(work) as lock:
+            yield lock
+
     def publish(
         self,
         work: Path,
@@ -115,7 +122,7 @@ class RemoteStore:
         # Below it: a folder for each result, and what a run writes.
         self._remove_own(name, [file for file in self._files.sizes(name) if is_own_name(file.partition("/")[2])])
 
-    def clear_work(self) -> None:
+    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
         """Temporary folders are gone with their workers' machines at the latest; nothing of them is here."""
 
     def write(self, name: str, data: bytes) -> None:

@@ -59,8 +59,8 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         # Workers load the model while its file is hashed here, and finished results are checked.
         pool.begin(len(batch.scenes) * batch.split)
         model = loader.describe()
-        batch.store.clear_work()
         run = _Run(batch, model, listener)
+        batch.store.clear_work(run.under_way())
         try:
             run.work(pool, stop)
         except BaseException:
@@ -71,7 +71,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         finally:
             run.close()
             with suppress(OutputError):
-                batch.store.clear_work()
+                batch.store.clear_work(run.under_way())
         return run.write(interrupted=stop.requested)
 
 
@@ -98,6 +98,14 @@ class _Run:
         if check.result is None:
             return replace(row, reason=check.reason)
         return replace(row, status="done", resumed=True, result=check.result, reason="")
+
+    def under_way(self) -> list[tuple[str, dict[str, Any]]]:
+        """Names and keys of units that are neither finished nor given up: what is done of them is worth keeping."""
+        units = [unit for name, unit in self._units.items() if self._rows[name].status not in ("done", "failed")]
+        for unit in units if self._batch.split > 1 else ():
+            with suppress(InputError):
+                units = [*units, *window_units(unit, self._batch.split)]
+        return [(unit.name, unit.key) for unit in units]
 
     def work(self, pool: Pool, stop: StopRequest) -> None:
         """Everything that is not done, until ``stop`` is requested.

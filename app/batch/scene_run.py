@@ -5,31 +5,32 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.left_behind import LeftBehind, left_behind
 from stream_recon.app.batch.seams import MisplacedError
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import Outcome, Unit
+from stream_recon.app.batch.units import Outcome, Unit, UnitInterruptedError
 from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
+from stream_recon.app.run.resumption import go_on
+from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class UnitInterruptedError(Exception):
-    """Ctrl-C came while a unit was under way."""
 
 
 def run_unit(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> Outcome:
@@ -73,26 +74,41 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
     """
     store.check_target(unit.name)
     # The windows of a split scene are measured once they are joined.
-    gatherer = Gatherer(unit.scene.truth() if unit.window is None else None, on_frames)
+    truth = unit.scene.truth() if unit.window is None else None
     begun = time.monotonic()
-    with open_unit(unit) as source, store.workspace() as work:
+    with store.own_workspace(unit.name, unit.key) as lock:
         engine.reset()
-        options = {"source": str(unit.scene.path), **unit.key["options"]}
-        info = RunInfo.of(engine, source.name, options)
-        try:
-            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer])
-        except InputError:
-            if unit.window is None or has_frames(unit):
-                raise
-            # The video ends, or breaks off, before this window: what comes before it is a result all the same.
-            return {"frames": 0}
+        with open_unit(unit) as source:
+            info = RunInfo.of(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
+            left = left_behind(lock.folder, info, lambda: Gatherer(truth, on_frames))
+            try:
+                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left)
+            except InputError:
+                if unit.window is None or has_frames(unit):
+                    raise
+                # The video ends, or breaks off, before this window: what comes before it is a result all the same.
+                return {"frames": 0}
         if summary.interrupted:
             raise UnitInterruptedError
-        if unit.mapping == "full" and unit.window is None:
-            refine_scene(unit, work, gatherer)
-        result = record_of(summary, gatherer, time.monotonic() - begun, engine.device)
-        store.publish(work, unit.name, unit.key, result)
+        if unit.mapping == "full" and unit.window is None and not left.is_refined:
+            refine_scene(unit, lock.folder, left.gatherer)
+        lock.release()
+        result = record_of(summary, left.gatherer, time.monotonic() - begun, engine.device)
+        store.publish(lock.folder, unit.name, unit.key, result)
     return result
+
+
+def _run_through(
+    engine: FrameEngine, unit: Unit, source: Source, info: RunInfo, lock: FolderLock, left: LeftBehind
+) -> Summary:
+    """All frames of the unit, or those that are left to do."""
+    with ExitStack() as stack:
+        before = None
+        if left.unfinished is not None:
+            open_again = partial(open_unit, unit, resumed=True)
+            source, before = go_on(left.unfinished, engine, stack.enter_context(open_again()), open_again, stack)
+        writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
+        return reconstruct(source, engine, writer, [left.gatherer], before=before)
 
 
 def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:

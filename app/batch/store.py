@@ -1,8 +1,10 @@
 """Where the results of a batch go."""
 
+import hashlib
+import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,11 @@ from stream_recon.app.batch.manifest import (
     publish,
     remove_result,
 )
+from stream_recon.app.batch.units import UnitInterruptedError
 from stream_recon.app.output.depth import DEPTH_FOLDER
 from stream_recon.app.output.files import output_errors, replace_file
+from stream_recon.app.output.lock import FolderLock
+from stream_recon.configs.errors import OutputError
 
 WORK_FOLDER = ".work"
 
@@ -46,6 +51,16 @@ class Store(Protocol):
 
     def workspace(self) -> AbstractContextManager[Path]:
         """A new folder of this machine to make a result in, gone at the end of the block with what was written there.
+
+        Raises:
+            OutputError: it cannot be made.
+        """
+
+    def own_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
+        """A `workspace` of one unit, which is held: what was done of it, and then cut off, may be there.
+
+        It stays when the block ends by a `UnitInterruptedError` or Ctrl-C, and when the process is killed. Where that
+        cannot be, or another worker still holds it, it is an ordinary one.
 
         Raises:
             OutputError: it cannot be made.
@@ -77,8 +92,12 @@ class Store(Protocol):
     def remove(self, name: str) -> None:
         """Remove the results, finished or not, in the folders within the one of that name. Raises OutputError."""
 
-    def clear_work(self) -> None:
-        """Remove what killed workers left. Only while locked. Raises OutputError."""
+    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        """Remove what killed workers left, but for what is of these units, by name and key. Only while locked.
+
+        Raises:
+            OutputError: a file cannot be removed.
+        """
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file of the batch's own. Raises OutputError."""
@@ -121,6 +140,36 @@ class LocalStore:
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
+    @contextmanager
+    def own_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
+        lock = self._take(self.folder / WORK_FOLDER / _work_name(name, key))
+        if lock is None:
+            with self.workspace() as work, FolderLock(work) as other:
+                yield other
+            return
+        try:
+            yield lock
+        except (UnitInterruptedError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            shutil.rmtree(lock.folder, ignore_errors=True)
+            raise
+        else:
+            shutil.rmtree(lock.folder, ignore_errors=True)
+        finally:
+            lock.release()
+
+    def _take(self, folder: Path) -> FolderLock | None:
+        """None where a worker that was given up holds it all the same: such as one on a machine that was cut off."""
+        with output_errors(folder):
+            folder.parent.mkdir(exist_ok=True)
+        if folder.is_symlink():
+            return None
+        try:
+            return FolderLock(folder)
+        except OutputError:
+            return None
+
     def publish(
         self,
         work: Path,
@@ -137,16 +186,20 @@ class LocalStore:
         yield folder if (folder / MANIFEST_NAME).is_file() else None
 
     def remove(self, name: str) -> None:
+        self._remove(name)
+
+    def _remove(self, name: str, keep: Container[str] = ()) -> None:
         parent = self.folder / name
         with output_errors(parent):
             for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
-                remove_result(folder)
+                if folder.name not in keep:
+                    remove_result(folder)
             for place in (parent, parent.parent):
                 if place != self.folder and is_real_folder(place) and not any(place.iterdir()):
                     place.rmdir()
 
-    def clear_work(self) -> None:
-        self.remove(WORK_FOLDER)
+    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        self._remove(WORK_FOLDER, keep={_work_name(name, key) for name, key in units})
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(self.folder / name, lambda file: file.write(data))
@@ -157,3 +210,8 @@ class LocalStore:
             return frames[len(frames) // 2].read_bytes() if frames else None
         except OSError:
             return None
+
+
+def _work_name(name: str, key: Mapping[str, Any]) -> str:
+    """Tells a unit from all others, and from itself with other options or weights."""
+    return hashlib.sha256(json.dumps([name, key], sort_keys=True).encode()).hexdigest()[:24]

@@ -23,6 +23,10 @@ RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
 WINDOWS_FOLDER = ".windows"
 
 
+class UnitInterruptedError(Exception):
+    """Ctrl-C came while a unit was under way."""
+
+
 @dataclass(frozen=True)
 class Model:
     """What tells one model from another."""

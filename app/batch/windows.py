@@ -14,14 +14,15 @@ MIN_WINDOW = 2 * MIN_OVERLAP
 """A video too short for windows with so many frames of their own gets fewer windows."""
 
 
-def open_unit(unit: Unit) -> Source:
-    """The frames of a unit. Raises InputError."""
+def open_unit(unit: Unit, *, resumed: bool = False) -> Source:
+    """The frames of a unit. Raises InputError. ``resumed``: `Source.resume` follows and passes over those before."""
     window, limit = unit.window, unit.choice.max_frames
     if window is None:
         return unit.scene.open(unit.choice.stride, limit)
     last = window.last if window.last is not None else limit
     source = unit.scene.open(unit.choice.stride, None if last is None else last - window.first)
-    source.skip(window.first, read_through=unit.read_through)
+    if not resumed:
+        source.skip(window.first, read_through=unit.read_through)
     return source
 
 

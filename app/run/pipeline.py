@@ -236,11 +236,9 @@ class _Run:
 
     def summary(self, *, interrupted: bool) -> Summary:
         """The run so far."""
-        p50, p95 = (
-            (round(float(v), 2) for v in np.percentile(np.array(self._latencies_ms), (50, 95)))
-            if self._latencies_ms
-            else (None, None)
-        )
+        # A copy, made in one step: this is asked in the listeners' thread, too, while another one appends.
+        latencies = self._latencies_ms[:]
+        p50, p95 = (round(float(v), 2) for v in np.percentile(latencies, (50, 95))) if latencies else (None, None)
         return Summary(
             interrupted=interrupted,
             frames_read=self._read,

@@ -12,12 +12,28 @@ from typing import BinaryIO
 
 import pytest
 
+from stream_recon.app.batch.left_behind import left_behind
 from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.batch.store import LocalStore
+from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output import depth as depth_files
 from stream_recon.app.output import files as output_files
 from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.lock import LOCK_NAME
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult
 from stream_recon.configs.errors import OutputError
-from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
+from tests.app.batch.fakes import (
+    RoomEngine,
+    RoomLoader,
+    assert_same_result,
+    batch_of,
+    result_files,
+    room_scene,
+    run,
+    states,
+)
+from tests.app.fake_engine import fake_result, frames, prepared, run_info
 
 
 @pytest.fixture
@@ -161,14 +177,15 @@ def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
     assert states(summary) == {"a": ("done", True), "b": ("done", False), "c": ("done", False)}
 
 
-def test_ctrl_c_stops_between_frames_and_leaves_nothing_half_done(root: Path, out: Path) -> None:
-    scenes = [room_scene(root / "a", 6), room_scene(root / "b", 5)]
-    loader = RoomLoader(seconds=0.1)
+def test_ctrl_c_stops_between_frames_and_what_is_done_of_the_scene_is_gone_on_with(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / "a", 31), room_scene(root / "b", 30)]
+    loader = RoomLoader(seconds=0.04)
 
     def interrupt() -> None:
         while not (out / "a" / "manifest.json").exists():
             time.sleep(0.02)
-        time.sleep(0.2)
+        while not list(out.glob(".work/*/trajectory.txt")):
+            time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -176,5 +193,82 @@ def test_ctrl_c_stops_between_frames_and_leaves_nothing_half_done(root: Path, ou
     summary = run(batch_of(root, out, scenes), loader)
     thread.join()
     assert summary["interrupted"] and states(summary) == {"a": ("done", False), "b": ("not run", False)}
-    assert not (out / "b").exists() and not (out / ".work").exists()
+    assert not (out / "b").exists()
+    (work,) = (out / ".work").iterdir()
+    done = len(read_result(work))
+    assert 4 <= done < 30
     assert states(run(batch_of(root, out, scenes))) == {"a": ("done", True), "b": ("done", False)}
+    (seam,) = read_result(out / "b").run["resumed"]
+    assert seam["index"] == done - 1 and not (out / ".work").exists()
+    run(batch_of(root, root / "plain", scenes))
+    assert_same_result(out / "b", root / "plain" / "b")
+
+
+def test_what_is_left_of_a_scene_with_other_options_is_cleared(root: Path, out: Path) -> None:
+    scenes = [room_scene(root / "a", 30)]
+    store = LocalStore(out)
+    out.mkdir()
+    unit = batch_of(root, out, scenes).units(RoomLoader().describe())[0]
+    with pytest.raises(KeyboardInterrupt), store.own_workspace(unit.name, unit.key) as lock:
+        writer = ResultWriter(lock.folder, run_info(), lock=lock)
+        for frame in frames(6):
+            writer.add(fake_result(prepared(frame)))
+        writer.close()
+        raise KeyboardInterrupt
+    (work,) = (out / ".work").iterdir()
+    with store.own_workspace(unit.name, unit.key) as lock, store.own_workspace(unit.name, unit.key) as other:
+        assert lock.folder == work != other.folder, "one at a time"
+        assert (work / "cameras.json").exists() and list(other.folder.iterdir()) == [other.folder / LOCK_NAME]
+        # It is of another source: the run begins anew in it.
+        info = replace(run_info(), source="another.mp4")
+        left = left_behind(work, info, lambda: Gatherer(None))
+        assert left.unfinished is None and list(work.iterdir()) == [work / LOCK_NAME]
+    assert not work.exists()
+    with pytest.raises(KeyboardInterrupt), store.own_workspace(unit.name, unit.key):
+        raise KeyboardInterrupt
+    store.clear_work([(unit.name, {**unit.key, "options": {}})])
+    assert not (out / ".work").exists()
+
+
+@pytest.mark.parametrize("damage", ["depth", "cameras", "record"])
+def test_a_damaged_remainder_of_a_scene_costs_only_its_frames(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    scenes = [room_scene(root / "a", 20)]
+    real = ResultWriter.add
+
+    def interrupted(writer: ResultWriter, result: FrameResult) -> None:
+        real(writer, result)
+        if result.index == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ResultWriter, "add", interrupted)
+    assert run(batch_of(root, out, scenes), RoomLoader(seconds=0.02))["interrupted"]
+    monkeypatch.undo()
+    (work,) = (out / ".work").iterdir()
+    file = {"depth": "depth/000003.npz", "cameras": "cameras.json", "record": "run.json"}[damage]
+    (work / file).write_bytes(b"[" * 5000)
+    assert states(run(batch_of(root, out, scenes))) == {"a": ("done", False)}
+    assert read_result(out / "a").run["resumed"] == [] and len(read_result(out / "a")) == 20
+
+
+def test_a_scene_killed_before_it_was_published_is_not_run_again(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = [room_scene(root / "a", 9)]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalStore, "publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(batch_of(root, out, scenes))
+    monkeypatch.undo()
+    monkeypatch.setattr(RoomEngine, "push", killed)
+    summary = run(batch_of(root, out, scenes))
+    assert states(summary) == {"a": ("done", False)}
+    monkeypatch.undo()
+    run(batch_of(root, root / "plain", scenes))
+    assert_same_result(out / "a", root / "plain" / "a")
+    (scene,) = summary["scenes"]
+    assert scene["figures"]["ate_over_path"] < 1e-3 and scene["frames"] == 9

@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 import subprocess
@@ -17,8 +18,8 @@ from tests.app.batch.fakes import (
     Listening,
     RoomLoader,
     RoomScene,
+    assert_same_result,
     batch_of,
-    result_files,
     room_scene,
     run,
     states,
@@ -34,7 +35,7 @@ def test_a_worker_killed_in_mid_scene_changes_nothing_in_the_end(tmp_path: Path)
     assert marker.exists(), "a worker was killed at frame 6 of a scene"
     assert [scene["status"] for scene in summary["scenes"]] == ["done"] * 3
     for name in ("a", "b", "c"):
-        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
+        assert_same_result(tmp_path / "out" / name, tmp_path / "plain" / name)
     assert not (tmp_path / "out" / ".work").exists(), "what the killed one left is gone"
 
 
@@ -49,10 +50,12 @@ def test_a_batch_killed_in_mid_scene_takes_its_workers_along_and_is_resumed(tmp_
     )
     arguments = [sys.executable, "-c", program, str(root), str(out)]
     with subprocess.Popen(arguments, cwd=Path(__file__).parents[3]) as process:
-        while not (out / "a" / "manifest.json").exists() and process.poll() is None:
+        work = out / ".work"
+        while (
+            not ((out / "a" / "manifest.json").exists() and any(work.glob("*/depth/*.npz"))) and process.poll() is None
+        ):
             time.sleep(0.05)
         process.kill()
-    work = out / ".work"
     time.sleep(1.0)  # a worker may be in the middle of a frame, and the machine may be busy
     before = sum(1 for _ in work.rglob("*"))
     time.sleep(0.5)
@@ -60,7 +63,8 @@ def test_a_batch_killed_in_mid_scene_takes_its_workers_along_and_is_resumed(tmp_
     run(batch_of(root, tmp_path / "plain", scenes))
     assert states(run(batch_of(root, out, scenes)))["a"] == ("done", True)
     for name in ("a", "b", "c"):
-        assert result_files(out / name) == result_files(tmp_path / "plain" / name)
+        assert_same_result(out / name, tmp_path / "plain" / name)
+    assert len(json.loads((out / "b" / "run.json").read_text())["resumed"]) == 1, "what was done of it was kept"
     assert not work.exists()
 
 

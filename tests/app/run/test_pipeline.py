@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -19,7 +20,8 @@ from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.run import delivery, pipeline
-from stream_recon.app.run.pipeline import Progress, reconstruct
+from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.run.pipeline import Before, Progress, reconstruct
 from stream_recon.app.video.live import LiveReader
 from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
@@ -353,3 +355,31 @@ def test_a_killed_process_leaves_readable_results(tmp_path: Path) -> None:
         assert lines.shape[1] == 8 and len(results) - 1 <= len(lines) <= len(results)
         assert len(plyfile.PlyData.read(str(out / "points.ply"))["vertex"].data) > 1000
         assert run_json(out)["interrupted"] is True
+
+
+def test_the_listeners_thread_may_ask_how_it_goes_while_results_come(tmp_path: Path) -> None:
+    """It does at each checkpoint; after a million frames, and with threads switched all the time, the two meet."""
+
+    class Asking(FakeViewer):
+        def add(self, result: FrameResult) -> None:
+            super().add(result)
+            for _ in range(3):
+                assert run.summary(interrupted=True).frames_reconstructed > result.index
+
+    viewer, interval = Asking(), sys.getswitchinterval()
+    source = open_source(str(write_video(tmp_path / "a.mp4", 60, size=(64, 48))))
+    run = pipeline._Run(source, FakeEngine(seconds=0.002), None, [viewer], None, None, None, Before())
+    run._latencies_ms.extend([1.0] * 1_000_000)
+    sys.setswitchinterval(1e-6)
+    try:
+        with source, ThreadPoolExecutor(2) as pool:
+            threads = [*run.delivery.start(pool), pool.submit(run.decode)]
+            try:
+                run.step_through(StopRequest())
+            finally:
+                run.stop_threads()
+            for thread in threads:
+                thread.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(viewer.added) == 60

@@ -1,0 +1,59 @@
+"""Ctrl-C and kill -9 while a result is refined, by the real command: the complete result is there, and it goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plyfile import PlyData
+
+from stream_recon.app.output.folder import read_result
+
+SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
+
+
+def start(folder: Path, *arguments: str) -> Any:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "stream_recon.app.cli", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def record(folder: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads((folder / "run.json").read_bytes())
+    except OSError:
+        content = {"interrupted": True}
+    return content
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, number: int, code: int) -> None:
+    out = tmp_path / "out"
+    choice = ["--max-frames", "12", "--stride", "10", "--device", "cpu", "--no-viewer"]
+    process = start(tmp_path, str(SAMPLE), "-o", str(out), *choice)
+    deadline = time.monotonic() + 120
+    while record(out)["interrupted"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == code, said
+    if code == 130:
+        assert b"refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on" in said
+    run, frames = record(out), list(read_result(out))
+    assert not run["interrupted"] and "mapping" not in run and len(frames) == 12
+    assert len(set(run["revisions"].values())) == 1, "cameras, trajectory and cloud tell one story"
+    assert len(PlyData.read(str(out / "points.ply"))["vertex"]) > 1000
+    assert len(np.loadtxt(out / "trajectory.txt")) == 12
+    if code == 130:
+        assert not list(out.rglob("*.part"))
+    process = start(tmp_path, "refine", str(out))
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0 and b"refined: " in said
+    assert record(out)["mapping"]["keyframes"] > 2 and not list(out.rglob("*.part"))
