@@ -1,0 +1,18 @@
+"""A quick, seeded part of the kill trial; scripts/kill_trial --kills 50 is the real one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_run_that_is_killed_loses_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "kill_trial"), "--kills", "3", "--frames", "10", "--stride", "10",
+         "--seed", "3", "--kinds", "run"],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert re.search(r"a run: .*\b3 kills, \d+ rounds finished; wrong: 0$", done.stdout.strip())
