@@ -10,6 +10,8 @@ SPECIAL_DTYPE = torch.bfloat16
 """What the special tokens beside the pages are in: they are few, and all that is left once a frame's patches went."""
 LARGEST = 448.0
 """The largest number of e4m3."""
+ROUNDED = 1.07
+"""By which a norm may grow when a vector is rounded to e4m3: a little over 1 + 2^-4."""
 LEAST = 1e-12
 """Taken for the largest number of a page that holds zeros alone, so that its scale stays one."""
 
@@ -26,6 +28,12 @@ class Fp8Pages:
     """float32 [S, H]."""
     value_scales: Tensor
     """float32 [S, H]."""
+
+    def restored(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all pages, float32 [S * P, H, D] each."""
+        keys = self.keys.float() * self.key_scales[:, None, :, None]
+        values = self.values.float() * self.value_scales[:, None, :, None]
+        return keys.flatten(0, 1), values.flatten(0, 1)
 
     def write(self, slot: int, k: Tensor, v: Tensor) -> None:
         """Keep one frame's k, v [P, H, D]."""

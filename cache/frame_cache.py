@@ -48,6 +48,10 @@ class FrameCacheSchema:
         )
 
     @property
+    def frame_tokens(self) -> int:
+        return self.special + self.patches
+
+    @property
     def base(self) -> int:
         return self.special_slots * self.special
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.fp8_frame_cache import Fp8FrameCache, PagedAttention
+from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.kernels.choose import check_fp8, choose_attention, fp8_attention, supports_fp8
@@ -21,8 +21,8 @@ class CacheKind(ABC):
     """One way: what it needs, what it takes, what it is made of, what reads it."""
 
     name: CacheChoice
-    paged: bool
-    """Each frame's patches are a page of their own, at which a kernel begins a new block; else all are one run."""
+    widened: bool
+    """What a layer sees is widened to bf16 before attention, which is ours, reads it; else it is read in place."""
 
     @abstractmethod
     def check(self, attention: AttentionChoice, device: torch.device) -> None:
@@ -61,7 +61,7 @@ class CacheKind(ABC):
 
 class _Full(CacheKind):
     name = "full"
-    paged = False
+    widened = False
 
     def check(self, attention: AttentionChoice, device: torch.device) -> None:
         pass
@@ -94,7 +94,7 @@ class _Full(CacheKind):
 
 class _Fp8(CacheKind):
     name = "fp8"
-    paged = True
+    widened = True
 
     def check(self, attention: AttentionChoice, device: torch.device) -> None:
         check_fp8(attention, device)
@@ -122,7 +122,6 @@ class _Fp8(CacheKind):
         dtype: torch.dtype,
         inputs: StepInputs | None,
     ) -> FrameCache:
-        assert isinstance(backend, PagedAttention), f"{backend.name} cannot read pages"
         return Fp8FrameCache(schema, stream, backend, device, inputs)
 
 

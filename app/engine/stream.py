@@ -17,6 +17,10 @@ from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
 
+SHORT_TOKENS = 4096
+"""A first step of so many tokens waits for kernels to start, and is captured; a longer one gains little by it, and its
+memory would be held for good."""
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -66,6 +70,11 @@ class Stream:
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
         captured = inputs is not None and backend.capturable and capture
         self._graph: StepGraph[StepOutput] | None = StepGraph() if captured else None
+        is_short = self._config.scale_frames * schema.frames.frame_tokens <= SHORT_TOKENS
+        # FlashInfer plans for the buffers of one frame alone.
+        fits = captured and is_short and backend.name == "triton"
+        self._first_graph: StepGraph[StepOutput] | None = StepGraph() if fits else None
+        self._first_images = torch.zeros(0)
 
     def reset(self) -> None:
         """Forget all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
@@ -83,7 +92,7 @@ class Stream:
         first = self.memory.frames == 0
         self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
         if first:
-            output = self._forward(images.to(self._device))
+            output = self._first(images)
             decision = Decision(True, None)
         else:
             output = self._run(images)
@@ -94,6 +103,19 @@ class Stream:
         else:
             self.memory.rollback()
         return output.prediction, decision
+
+    def _first(self, images: Tensor) -> StepOutput:
+        """The step of the scale frames. A stream that begins finds all places as the one before did, so it may be
+        captured, too, where all scale frames are there."""
+        if self._first_graph is None or len(images) < self._config.scale_frames:
+            return self._forward(images.to(self._device))
+        if not len(self._first_images):
+            self._first_images = torch.zeros_like(images, device=self._device)
+        self._first_images.copy_(images, non_blocking=True)
+        return self._first_graph.run(self._first_step)
+
+    def _first_step(self) -> StepOutput:
+        return self._forward(self._first_images)
 
     def _run(self, image: Tensor) -> StepOutput:
         if self._image is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
-from stream_recon.app.engine.stream import StepOutput, attention_sizes, available_memory, stream_schema
+from stream_recon.app.engine.stream import SHORT_TOKENS, StepOutput, attention_sizes, available_memory, stream_schema
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.kernels.choose import build_kernel
 from stream_recon.cache.kernels.triton_support import runs_triton
@@ -75,11 +75,18 @@ class StreamBatch:
         self._reference_poses = torch.zeros(count, 9, device=device)
         side = preset.network.patch_size
         self._images: Tensor | None = None
+        self._first_images = torch.zeros(0)
         self._graphs: dict[int, StepGraph[StepOutput]] = {}
+        self._first_graphs: list[StepGraph[Prediction]] = []
+        """Of each seat, whose places are its own."""
         if by_kernels:
             self._images = torch.zeros(count, 3, grid[0] * side, grid[1] * side, device=device)
+            scale = preset.stream.scale_frames
+            self._first_images = torch.zeros(scale, *self._images.shape[1:], device=device)
             pool = torch.cuda.graph_pool_handle() if capture else None
             self._graphs = {size: StepGraph(pool) for size in step_sizes(count)} if capture else {}
+            if capture and scale * schema.frames.frame_tokens <= SHORT_TOKENS:
+                self._first_graphs = [StepGraph(pool) for _ in range(count)]
 
     @property
     def seats(self) -> int:
@@ -112,8 +119,11 @@ class StreamBatch:
         memory = self._seats.memories[seat]
         assert memory.frames == 0
         memory.begin(len(images))
-        with self._autocast():
-            prediction = self._network(images.to(self._device)[None], memory)
+        if self._first_graphs and len(images) == len(self._first_images):
+            self._first_images.copy_(images, non_blocking=True)
+            prediction = self._first_graphs[seat].run(partial(self._forward_first, memory, self._first_images))
+        else:
+            prediction = self._forward_first(memory, images.to(self._device))
         self._seats.settle([seat], [])
         self._reference_poses[seat] = prediction.pose[-1, 0, -1]
         return prediction, Decision(True, None)
@@ -138,6 +148,10 @@ class StreamBatch:
         if kept and policies[0].needs_flow:
             self._reference_poses[kept_seats] = output.prediction.pose[-1, kept, -1]
         return output.prediction, decisions
+
+    def _forward_first(self, memory: Memory, images: Tensor) -> Prediction:
+        with self._autocast():
+            return self._network(images[None], memory)  # type: ignore[no-any-return]
 
     def _in_turn(self, seats: Sequence[int], images: Tensor) -> StepOutput:
         references = self._reference_poses[list(seats)]

@@ -40,9 +40,8 @@ one counts: a prediction must not be too low), and 2.5 where nothing had to be g
 ATTENTION_EFFICIENCY = 0.65
 """Share of the device's matrix rate that a full wave of attention reaches: in the step at 504x378, 14.34 ms for 24
 layers, 71,000 keys and 256 of 264 places."""
-PAGE_BLOCKS = 4
-"""Blocks of keys whose time each page of a cache in e4m3 takes on top of its own: the pipeline of reads begins anew in
-each, and values have to become bf16. By the steps at 504x378, 518x294 and 448x252."""
+WIDENING_EFFICIENCY = 0.93
+"""Share of the rate of a copy that the step gives to widening a cache in e4m3: 2.8 ms at 504x378."""
 MATRIX_EFFICIENCY = 0.42
 """Share that encoder and aggregator reach, less attention, with the cheap operations between: 5.3 ms at 504x378."""
 CONVOLUTION_EFFICIENCY = 0.18
@@ -94,7 +93,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full
         weights=network_size(network).bytes,
         caches=schema.bytes,
         activations=int((first + later) * ALLOCATOR_SLACK),
-        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and not cache_kind(cache).paged else 0),
+        workspace=KERNEL_BYTES + (WORKSPACE_BYTES if find_spec("flashinfer") and not cache_kind(cache).widened else 0),
         context=CONTEXT_BYTES,
     )
 
@@ -162,14 +161,14 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
     dense = 2 * size.token_products * tokens / (rates.matrix_flops * MATRIX_EFFICIENCY)
     within = (network.encoder_depth + network.depth) * _attention_seconds(network, tokens, tokens, rates)
     frames = stream.scale_frames + stream.window + 1
-    frame_keys = tokens
     kind = cache_kind(cache)
-    if kind.paged:
-        frame_keys = network.special_tokens + (ceil(patches / KEY_BLOCK) + PAGE_BLOCKS) * KEY_BLOCK
+    numbers = 2 * frames * tokens * network.dim
     across = max(
-        _attention_seconds(network, tokens, frames * frame_keys, rates),
-        2 * frames * tokens * network.dim * kind.patch_dtype(COMPUTE).itemsize / rates.bandwidth,
+        _attention_seconds(network, tokens, frames * tokens, rates), numbers * COMPUTE.itemsize / rates.bandwidth
     )
+    if kind.widened:
+        bytes_moved = numbers * (kind.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
+        across += bytes_moved / (rates.bandwidth * WIDENING_EFFICIENCY)
     # Of the trace that `run_memory` begins with, too: it makes the position tables that the later step's finds.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames
     heads = max(

@@ -7,7 +7,6 @@ from math import gcd
 import torch
 
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.fp8_frame_cache import PagedAttention
 from stream_recon.cache.kernels.flashinfer_attention import KERNELS, FlashInferAttention
 from stream_recon.cache.kernels.timing import (
     AttentionSizes,
@@ -88,14 +87,14 @@ def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
         raise ResourceError(f"--cache fp8 needs {needed}; this GPU has {major}.{minor}: use --cache full")
 
 
-def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepInputs | None) -> PagedAttention:
+def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepInputs | None) -> AttentionBackend:
     """The kernel for a cache in e4m3. Raises ResourceError as `check_fp8` does, and without ``inputs``."""
     check_fp8(choice, device)
     if inputs is None:
         raise ResourceError("--cache fp8 works in half precision alone; use --cache full")
-    from stream_recon.cache.kernels.fp8_attention import Fp8Attention
+    from stream_recon.cache.kernels.span_attention import SpanAttention
 
-    return Fp8Attention(inputs)
+    return SpanAttention(inputs)
 
 
 def installed_kernels(choice: AttentionChoice) -> list[str]:

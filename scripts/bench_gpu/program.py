@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bench_gpu.measure import begin_table, release_memory, row
+from bench_gpu.pictures import frame_at, sample_frames
 from stream_recon.app.commands.progress import progress_bar
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
@@ -191,17 +191,15 @@ def bench_embedded(frames: int = 400) -> None:
     release_memory()
     preset = load_preset(EMBEDDED_PRESET)
     engine = Engine(embedded_network(preset), preset, NO_WEIGHTS)
-    rng = np.random.default_rng(0)
-    images: list[Any] = [rng.integers(0, 255, (480, 640, 3), np.uint8) for _ in range(8)]
-    times = []
+    pictures, times = sample_frames(), []
     for index in range(frames):
         begin = time.perf_counter()
-        engine.push(Frame(index, index / 30, images[index % 8]))
+        engine.push(Frame(index, index / 30, frame_at(pictures, index)))
         times.append(time.perf_counter() - begin)
     steady = sorted(times[WARM_FRAMES:])
     p95 = 1e3 * steady[int(0.95 * len(steady))]
     speed = f"{1e3 * median(steady):.2f} ms (p95 {p95:.2f}) = {1 / mean(steady):.0f} frames/s"
-    row(f"640x480 frames to results in host memory, attention {engine.attention}", speed)
+    row(f"640x480 frames to results in host memory, attention {engine.attention}, {engine.streams} streams", speed)
     row("peak", f"{torch.cuda.max_memory_allocated() / 1e6:.0f} MB allocated")
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bench_gpu.measure import begin_table, release_memory, row
+from bench_gpu.pictures import SIZE, Picture, frame_at, sample_frames
 from bench_gpu.program import describe_weights, embedded_network
 from stream_recon.app.engine.host_views import host_views, to_images
 from stream_recon.app.engine.stream_batch import StreamBatch
@@ -28,30 +28,11 @@ from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork
 
-SAMPLE = Path(__file__).resolve().parents[2] / "app" / "sample" / "walkthrough.mp4"
 COUNTS = (1, 4, 8, 16, 32, 64)
 STEPS, WARM_STEPS = 120, 30
-SIZE = (640, 480)
 CLIPS, CLIP_FRAMES = 64, 200
 FEW_CLIPS = 8
 """Of a way that takes long."""
-Picture = NDArray[np.uint8]
-
-
-def sample_frames() -> list[Picture]:
-    """The sample's frames at 640x480, RGB."""
-    capture, frames = cv2.VideoCapture(str(SAMPLE)), []
-    while True:
-        ok, image = capture.read()
-        if not ok:
-            return frames
-        frames.append(cv2.cvtColor(cv2.resize(image, SIZE), cv2.COLOR_BGR2RGB))
-
-
-def frame_at(frames: Sequence[Picture], index: int) -> Picture:
-    """The sample forth and back, without end."""
-    turn = index % (2 * len(frames) - 2)
-    return frames[min(turn, 2 * len(frames) - 2 - turn)]
 
 
 def bench_streams() -> None:

@@ -1,34 +1,23 @@
-"""The cache in e4m3 on a CPU, with plain torch in the kernel's place."""
+"""The cache in e4m3 on a CPU, with plain torch in the kernels' place."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.cache.attention import Span, TorchAttention, merge_spans
+from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
-from stream_recon.cache.fp8_pages import Fp8Pages, quantise
+from stream_recon.cache.fp8_pages import quantise
 from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
-from tests.cache.fp8_reference import attend_pages
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 CPU = torch.device("cpu")
 
 
-class TorchPages(TorchAttention):
-    def plan(self, queries: int, spans: list[Span]) -> None:
-        super().plan(queries, spans)
-        self.spans = merge_spans(spans)
-
-    def attend_pages(self, q: Tensor, keys: Tensor, values: Tensor, pages: Fp8Pages, key_norms: Tensor) -> Tensor:
-        assert (key_norms >= 0).all()
-        return attend_pages(q, keys, values, pages, self.spans, round_queries=False)
-
-
 def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
     patches = GRID[0] * GRID[1]
     schema = StreamSchema.of(preset.network, preset.stream, patches, torch.float32, cache="fp8" if in_fp8 else "full")
-    return StreamMemory(schema, preset.stream, TorchPages() if in_fp8 else TorchAttention(), CPU)
+    return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
 def walk(memory: StreamMemory, preset: Preset, frames: int, *, intruders: bool = False) -> Tensor:
@@ -67,7 +56,7 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     memory = memory_of(preset, in_fp8=True)
     cache = memory._frame_cache
     assert isinstance(cache, Fp8FrameCache)
-    tensors = [cache._keys, cache._values]
+    tensors = [cache._keys, cache._values, *cache._widened]
     for pages in cache._pages:
         tensors += [pages.keys, pages.values, pages.key_scales, pages.value_scales]
     assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)

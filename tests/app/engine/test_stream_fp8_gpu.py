@@ -35,7 +35,7 @@ def test_the_error_is_small() -> None:
     for name, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
         error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
         print(f"{name}: error {error:.2e} with the cache in fp8, {noise:.2e} in bf16")
-        assert error < 5e-2
+        assert error < 2e-2
 
 
 @pytest.mark.parametrize("keyframes", ["flow", "every", "interval"])

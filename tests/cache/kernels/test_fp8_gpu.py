@@ -9,7 +9,6 @@ from stream_recon.cache.attention import Span
 from stream_recon.cache.fp8_pages import FP8, Fp8Pages
 from stream_recon.cache.kernels.choose import supports_fp8
 from stream_recon.cache.step_inputs import StepInputs
-from tests.cache.fp8_reference import attend_pages
 
 pytestmark = pytest.mark.gpu
 
@@ -58,31 +57,34 @@ def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> l
 
 @pytest.mark.parametrize("slots", [[(0, 1)], [(0, 7)], [(0, 2), (3, 7)], [(0, 5), (6, 7)]])
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-@pytest.mark.parametrize("queries", [5, 198, 792])
-def test_attention_reads_exactly_its_special_tokens_and_pages(
-    slots: list[tuple[int, int]], patches: int, queries: int
-) -> None:
-    from stream_recon.cache.kernels.fp8_attention import Fp8Attention
+def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patches: int) -> None:
+    """In one go, or the step's own frame after all else."""
+    from stream_recon.cache.kernels.widen import ALL_BUT_OWN, EVERYTHING, OWN, widen
 
-    pages, norms = random_pages(patches)
-    q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (queries, BASE, BASE + 1))
-    values = values[:BASE]
-    norms = torch.maximum(norms, keys.float().norm(dim=-1).amax(0))
+    pages, _ = random_pages(patches)
+    log = random(BASE, HEADS, CHANNELS), random(BASE, HEADS, CHANNELS, seed=1)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
-    expected = attend_pages(q, keys, values, pages, spans)
-    keys[: BASE - 5 * SPECIAL], values[: BASE - 5 * SPECIAL] = 1e4, 1e4
-    for slot in range(SLOTS):
-        if not any(first <= slot < stop for first, stop in slots):
-            pages.value_scales[slot] = 1e4
-            pages.key_scales[slot] = 1e4
     inputs = StepInputs(4, torch.device("cuda"))
-    attention = Fp8Attention(inputs)
     inputs.open()
-    attention.plan(queries, spans)
+    own = slots[-1][1] - 1
+    inputs.set_frame(0, BASE - 5 * SPECIAL, BASE + own * patches)
+    inputs.set_spans(spans)
     inputs.upload()
-    assert relative(attention.attend_pages(q, keys, values, pages, norms), expected) < 5e-3
-    # A bound that is too high by far costs nothing.
-    assert relative(attention.attend_pages(q, keys, values, pages, 4 * norms), expected) < 5e-3
+    seen = torch.zeros(BASE + SLOTS * patches, dtype=torch.bool, device="cuda")
+    for start, stop in spans:
+        seen[start:stop] = True
+    is_own = torch.zeros_like(seen)
+    is_own[BASE - 5 * SPECIAL : BASE - 4 * SPECIAL] = is_own[BASE + own * patches : BASE + (own + 1) * patches] = True
+    for steps in ([EVERYTHING], [ALL_BUT_OWN, OWN]):
+        pools = random(len(seen), HEADS, CHANNELS, seed=2), random(len(seen), HEADS, CHANNELS, seed=3)
+        before = pools[0].clone(), pools[1].clone()
+        for step in steps:
+            widen(log, pages, pools, SPECIAL, inputs, step)
+            if step == ALL_BUT_OWN:
+                assert all(torch.equal(pool[is_own], old[is_own]) for pool, old in zip(pools, before, strict=True))
+        for pool, old, kept, restored in zip(pools, before, log, pages.restored(), strict=True):
+            expected = torch.cat([kept, restored.to(torch.bfloat16)])
+            assert torch.equal(pool, torch.where(seen[:, None, None], expected, old))
 
 
 @pytest.mark.parametrize("patches", PAGE_SIZES)
@@ -116,21 +118,3 @@ def test_a_frame_is_quantised_into_its_page_and_its_special_tokens_are_kept(patc
             assert not pool.any()
         qkv[:, SPECIAL:] /= 8
         norms.zero_()
-
-
-def test_a_frame_of_zeros_is_read_as_zeros() -> None:
-    from stream_recon.cache.kernels.fp8_attention import Fp8Attention
-    from stream_recon.cache.kernels.fp8_store import store_frame
-
-    patches = 192
-    inputs = StepInputs(4, torch.device("cuda"))
-    attention = Fp8Attention(inputs)
-    inputs.open()
-    inputs.set_frame(0, BASE - SPECIAL, BASE)
-    attention.plan(SPECIAL + patches, [(BASE - SPECIAL, BASE + patches)])
-    inputs.upload()
-    zeros = torch.zeros(SPECIAL + patches, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
-    pools = [torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
-    norms, pages = torch.zeros(HEADS, device="cuda"), empty_pages(patches)
-    store_frame(zeros, zeros, *pools, pages, norms, inputs)
-    assert torch.equal(attention.attend_pages(zeros, *pools, pages, norms), zeros)
