@@ -8,6 +8,7 @@ costs far more time than it saves space.
 
 import io
 import struct
+import threading
 import tokenize
 import zipfile
 import zlib
@@ -26,6 +27,7 @@ from stream_recon.configs.errors import OutputError
 
 DEPTH_FOLDER = "depth"
 JPEG_QUALITY = 92
+ARRAYS = ("rgb_jpeg", "crop", "source_size", "network_size", "depth", "confidence")
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 SERIAL_ELEMENTS = 2**14
 DAMAGE = (
@@ -33,6 +35,9 @@ DAMAGE = (
     RecursionError, MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, cv2.error,
 )  # fmt: skip
 """What readers of zip files, of numpy's headers and of images raise for bytes that nobody wrote."""
+_headers = threading.Lock()
+"""numpy reads headers by Python's parser, which fails now and then before 3.11.8 when several threads are in it
+(SystemError: AST constructor recursion depth mismatch, gh-106905)."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,9 @@ def read_depth(path: Path) -> DepthFile:
         with zipfile.ZipFile(path) as content:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in content.infolist()):
                 raise ValueError("it is compressed, as no run writes it")
-        with np.load(path, allow_pickle=False) as arrays:
-            return _depth_file(arrays)
+        with np.load(path, allow_pickle=False) as file, _headers:
+            arrays = {name: file[name] for name in ARRAYS}
+        return _depth_file(arrays)
     except DAMAGE as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
