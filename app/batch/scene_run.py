@@ -15,6 +15,7 @@ from stream_recon.app.batch.units import Outcome, Unit
 from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.mapping.choice import stream_stage
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
@@ -80,7 +81,8 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
         options = {"source": str(unit.scene.path), **unit.key["options"]}
         info = RunInfo.of(engine, source.name, options)
         try:
-            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer])
+            stage = stream_stage(unit.mapping if unit.window is None else "off", engine.preset.stream.scale_frames)
+            summary = reconstruct(source, engine, ResultWriter(work, info), [gatherer], stage=stage)
         except InputError:
             if unit.window is None or has_frames(unit):
                 raise
