@@ -121,8 +121,11 @@ Keyframes = Annotated[
     typer.Option(help="flow (by apparent motion), every, or a number N for every N-th frame.", metavar="flow|every|N"),
 ]
 Mapping = Annotated[
-    Literal["full", "off"],
-    typer.Option(help="full: at the end refine everything by what the images' own points say; off: the network alone."),
+    Literal["full", "stream", "off"],
+    typer.Option(
+        help="stream: correct poses by what the images' own points say while frames come in; full: that, and refine "
+        "everything at the end of a file; off: the network alone."
+    ),
 ]
 Host = Annotated[
     str, typer.Option(help="Address that the viewer listens on; 0.0.0.0 lets other machines in, by an address to keep.")

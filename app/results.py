@@ -60,6 +60,16 @@ class Intrinsics:
 
 
 @dataclass(frozen=True)
+class NetworkEstimate:
+    """What the network said of a frame that geometry has placed otherwise."""
+
+    T_world_camera: NDArray[np.float64]  # [4, 4]
+    intrinsics: Intrinsics
+    depth_scale: float = 1.0
+    """What the depth that was given out has to be multiplied with to be the network's."""
+
+
+@dataclass(frozen=True)
 class FrameResult:
     """What is known of one frame. Lengths are in the unit of the reconstruction (metric only if the weights are)."""
 
@@ -81,6 +91,8 @@ class FrameResult:
     move meanwhile."""
     health: float | None = None
     """How well it fits the frame before, 0 to 1; see `stream_recon.app.run.health`. None where nobody looked."""
+    network: NetworkEstimate | None = None
+    """Where a stage has placed the frame; None where all is as the network gave it."""
 
     @property
     def network_intrinsics(self) -> Intrinsics:

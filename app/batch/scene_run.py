@@ -17,6 +17,7 @@ from stream_recon.app.batch.units import Outcome, Unit, UnitInterruptedError
 from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.mapping.choice import stream_stage
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.output.run_record import RunInfo, Summary
@@ -108,7 +109,10 @@ def _run_through(
             open_again = partial(open_unit, unit, resumed=True)
             source, before = go_on(left.unfinished, engine, stack.enter_context(open_again()), open_again, stack)
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
-        return reconstruct(source, engine, writer, [left.gatherer], before=before)
+        # The windows of a split scene are refined once they are joined.
+        together = 1 if left.unfinished else engine.preset.stream.scale_frames
+        stage = stream_stage(unit.mapping if unit.window is None else "off", together)
+        return reconstruct(source, engine, writer, [left.gatherer], before=before, stage=stage)
 
 
 def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:

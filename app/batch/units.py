@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.mapping.choice import MappingChoice
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.truth import Truth
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -117,9 +118,6 @@ class Window:
     last: int | None
 
 
-MappingChoice = Literal["full", "off"]
-
-
 class BatchScene(Protocol):
     """What is needed of `stream_recon.app.datasets.scene.Scene`."""
 
@@ -152,7 +150,7 @@ class Unit:
     """What its manifest has to say for a finished result to count; see `unit_key`."""
     window: Window | None = None
     mapping: MappingChoice = "off"
-    """Whether the whole scene is refined once it is reconstructed."""
+    """What geometry does with a whole scene; windows stay as the network has them until they are joined."""
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
 

@@ -20,11 +20,12 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.streams import StreamPool, can_share, check_streams, streams_by_itself
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import MappingChoice, ModelLoader
+from stream_recon.app.batch.units import ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.exit_codes import DONE, FAILED, INTERRUPTED
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.mapping.choice import MappingChoice
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
 

@@ -12,11 +12,11 @@ from rich.progress import Progress, TaskID
 
 from stream_recon.app.commands.console import PlainConsole, wide_console
 from stream_recon.app.commands.error_table import error_table, summary_lines
-from stream_recon.app.commands.refine import MappingChoice
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
+from stream_recon.app.mapping.choice import MappingChoice, stream_stage
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo
@@ -50,7 +50,7 @@ def run(
 
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
-        mapping: whether results are refined before they are measured.
+        mapping: what geometry does with the results before they are measured.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
@@ -109,7 +109,7 @@ def evaluate_scene(
 ) -> Evaluation:
     """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
 
-    ``stage``: as `reconstruct` has it.
+    ``stage``: as `reconstruct` has it, in place of the one that ``mapping`` asks for.
 
     Raises:
         ConfigError: stride or limit below 1.
@@ -118,6 +118,7 @@ def evaluate_scene(
     """
     truth = scene.truth()
     gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
+    stage = stage or stream_stage(mapping, engine.preset.stream.scale_frames)
     overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
@@ -164,6 +165,10 @@ class OverheardStage:
     @property
     def wants_grey(self) -> bool:
         return self._stage.wants_grey
+
+    @property
+    def told(self) -> str:
+        return self._stage.told
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         self.gatherer.add(result)

@@ -13,8 +13,10 @@ from stream_recon.app.run.pipeline import Progress
 def describe(progress: Progress) -> str:
     """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and what else there is to tell."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
+    stage = f"; {progress.stage}" if progress.stage else ""
     notice = f"; {progress.notice}" if progress.notice else ""
-    return f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}{notice}"
+    figures = f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}"
+    return f"{figures}{stage}{notice}"
 
 
 class RunBar:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
-from stream_recon.app.commands.refine import MappingChoice, refined
+from stream_recon.app.commands.refine import refined
 from stream_recon.app.commands.view import ViewerChoice, show_result
+from stream_recon.app.mapping.choice import MappingChoice, stream_stage
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
@@ -87,12 +90,19 @@ def reconstruct_source(
             out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
                 show_result(viewer, read_result(folder), lambda _: None)
+        # After a break the network gives one frame at a time, in the world of those before.
+        together = 1 if unfinished else preset.stream.scale_frames
+        stage = stream_stage(mapping, together, live=source.live)
+        shown: list[NDArray[np.float32] | None] = [None]
         with progress_bar(err) as show:
 
             def on_progress(progress: Progress) -> None:
                 show(progress)
                 if viewer:
                     viewer.status(describe(progress))
+                    if stage is not None and stage.points is not shown[-1]:
+                        shown[:] = [stage.points]
+                        viewer.show_map(stage.points, np.zeros((0, 2), np.int64))
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
@@ -102,6 +112,7 @@ def reconstruct_source(
                 writer,
                 listeners,
                 on_progress,
+                stage=stage,
                 paused=paused,
                 on_rebuild=show.show_rebuild,
                 before=before,

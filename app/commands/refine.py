@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -17,8 +16,6 @@ from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.refinement import STORED_IMAGES, Page, RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import Source
-
-MappingChoice = Literal["full", "off"]
 
 
 def refine_folder(folder: Path) -> int:

@@ -4,7 +4,8 @@
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
 ``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
-joined, ``stretch`` after the first gap or cut, and ``health`` where it is known.
+joined, ``stretch`` after the first gap or cut, ``health`` where it is known, and ``network`` where the frame was given
+out otherwise than the network said.
 """
 
 import json
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
-from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
 from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
@@ -55,6 +56,8 @@ class Camera:
     """The same as first given out: 1, but for windows that were joined and had units of their own."""
     health: float | None = None
     """See `FrameResult`; as first given out."""
+    network: NetworkEstimate | None = None
+    """What the network said; None where that is what was first given out."""
 
     @property
     def as_first(self) -> "Camera":
@@ -65,6 +68,15 @@ class Camera:
             intrinsics=self.intrinsics_first,
             depth_scale=self.depth_scale_first,
         )
+
+    @property
+    def as_network(self) -> "Camera":
+        """The camera as the network gave it; its depth scale is of the depth file."""
+        said = self.network
+        if said is None:
+            return self.as_first
+        scale = said.depth_scale * self.depth_scale_first
+        return replace(self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale)
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
@@ -83,6 +95,7 @@ class Camera:
             source_size=result.transform.source_size,
             stretch=result.stretch,
             health=result.health,
+            network=result.network,
         )
 
     def revised(self, frame: FrameRevision) -> "Camera":
@@ -117,6 +130,12 @@ class Camera:
             record["stretch"] = self.stretch
         if self.health is not None:
             record["health"] = self.health
+        if self.network is not None:
+            record["network"] = {
+                "T_world_camera": self.network.T_world_camera.tolist(),
+                **_named(self.network.intrinsics),
+                "depth_scale": self.network.depth_scale,
+            }
         return json.dumps(record, allow_nan=False)
 
     @classmethod
@@ -158,6 +177,7 @@ class Camera:
             stretch=int(record.get("stretch", 0)),
             depth_scale_first=depth_scale_first,
             health=None if health is None else float(health),
+            network=_network(record["network"]) if "network" in record else None,
         )
 
     def to_tum(self) -> str:
@@ -165,6 +185,15 @@ class Camera:
         x, y, z = self.T_world_camera[:3, 3]
         qx, qy, qz, qw = quaternion_xyzw(self.T_world_camera[:3, :3])
         return f"{self.timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
+
+
+def _network(record: Mapping[str, Any]) -> NetworkEstimate:
+    T, scale = np.array(record["T_world_camera"], np.float64), float(record["depth_scale"])
+    if T.shape != (4, 4) or not is_rigid(T) or np.abs(T[:3, 3]).max() > LARGEST_LENGTH:
+        raise ValueError("a pose of the network is not a rigid 4x4 matrix")
+    if not 0 < scale <= LARGEST_LENGTH:
+        raise ValueError("a depth scale is not above 0")
+    return NetworkEstimate(T, _intrinsics(record), scale)
 
 
 def _named(k: Intrinsics) -> dict[str, float]:

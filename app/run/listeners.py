@@ -27,6 +27,10 @@ class Stage(Protocol):
     def wants_grey(self) -> bool:
         """Whether frames shall carry `PreparedFrame.grey`."""
 
+    @property
+    def told(self) -> str:
+        """A line of figures for the user; may be asked for in another thread."""
+
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         """Take a result with the frame that it is of; gives what is ready for the listeners, in order."""
 

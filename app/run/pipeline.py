@@ -63,6 +63,8 @@ class Progress:
     notice: str | None = None
     """What a user should know of the frames now: that tracking is weak, that nothing is to be seen, or why the stretch
     under way began, unless it is the first."""
+    stage: str = ""
+    """What the stage tells of itself."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class _Run:
         self._health = HealthWatch(before.health, before.weak)
         told = [*([writer] if writer is not None else []), *listeners]
         self.delivery = Delivery(told, stage, self._health, self._checkpoint)
+        self._stage = stage
         self._on_progress = on_progress
         self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
@@ -318,6 +321,7 @@ class _Run:
             fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
             memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
             notice=self._notice(),
+            stage=self._stage.told if self._stage is not None else "",
         )
 
     def _notice(self) -> str | None:

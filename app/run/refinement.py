@@ -55,7 +55,7 @@ def refine_result(
     page: Page | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Refine a result from what the network first gave, whatever was done to it since, and write it.
+    """Refine a result from what the network gave, whatever was done to it since, and write it.
 
     Args:
         open_again: the source once more, with the same choice of frames; None, or an InputError: it is gone, and the
@@ -76,7 +76,7 @@ def refine_result(
             raise RefinementCancelledError
         on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
 
-    every = [camera.as_first for camera in result.cameras]
+    every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
     images = _images(result, cameras, open_again)
     views = []
@@ -218,12 +218,14 @@ def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
 
 
 def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
-    """Frames as first given out, at new poses [N, 4, 4]; ``focal``: in pixels of the source, None as before."""
+    """Frames as first given out, at new poses [N, 4, 4]; ``depth_scale``: of the depths of ``cameras``; ``focal``: in
+    pixels of the source, None as before."""
     frames = []
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
         lens = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
-        frames.append(FrameRevision(camera.index, pose, float(scale), lens))
+        unit = float(scale) * camera.depth_scale / camera.depth_scale_first
+        frames.append(FrameRevision(camera.index, pose, unit, lens))
     return Revision(tuple(frames))
 
 

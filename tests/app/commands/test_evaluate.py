@@ -156,6 +156,7 @@ class TruthStage:
     """Puts each result into another world and unit, and at the end every frame where it belongs."""
 
     wants_grey = False
+    told = ""
 
     def __init__(self, scene: Scene) -> None:
         self.sequence = read_sequence(scene.path)

@@ -10,7 +10,7 @@ import pytest
 
 from stream_recon.app.output.cameras import Camera, CameraFiles, iterate_cameras, since_first
 from stream_recon.app.output.files import GrowingFile
-from stream_recon.app.results import FrameRevision, Intrinsics
+from stream_recon.app.results import FrameRevision, Intrinsics, NetworkEstimate
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
 
@@ -56,6 +56,20 @@ def test_joined_windows_keep_the_unit_they_had_at_first(tmp_path: Path) -> None:
     assert refined.as_first.depth_scale == 2.0 and (refined.as_first.T_world_camera == pose_at(0)).all()
     (since,) = since_first([refined]).frames
     assert since.depth_scale == pytest.approx(1.1) and (since.T_world_camera == pose_at(5)).all()
+
+
+def test_what_the_network_said_is_kept_beside_what_was_given_out(tmp_path: Path) -> None:
+    said = NetworkEstimate(pose_at(5), Intrinsics(30, 31, 32, 24), 0.8)
+    files = CameraFiles(tmp_path)
+    files.append(replace(cameras(1)[0], network=said, depth_scale=1.5))
+    files.close()
+    (read,) = iterate_cameras(tmp_path / "cameras.json")
+    assert read.network is not None and (read.network.T_world_camera == said.T_world_camera).all()
+    network = read.as_network
+    assert (network.T_world_camera == pose_at(5)).all() and (read.T_world_camera == pose_at(0)).all()
+    assert (network.intrinsics, network.depth_scale) == (said.intrinsics, 0.8)
+    plain = cameras(3)[2].revised(FrameRevision(6, pose_at(9), 2.0)).as_network
+    assert (plain.T_world_camera == pose_at(2)).all() and plain.depth_scale == 1.0
 
 
 def test_format_1_still_reads(tmp_path: Path) -> None:

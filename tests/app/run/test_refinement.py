@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from stream_recon.app.output.folder import read_result, result_of
 from stream_recon.app.output.run_record import RUN_NAME, Summary
 from stream_recon.app.output.tracks import TRACKS_NAME, read_tracks
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.results import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import open_source
 from tests.app.fake_engine import run_info
@@ -98,6 +99,22 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     (revision,) = listener.revisions
     assert [frame.index for frame in revision.frames] == list(range(FRAMES))
     assert not list(folder.glob("*.part"))
+
+
+def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video: Video, tmp_path: Path) -> None:
+    streamed = tmp_path / "streamed"
+    writer = ResultWriter(streamed, run_info())
+    for result in video.results:
+        said = NetworkEstimate(result.T_world_camera, result.intrinsics, 0.5)
+        moved = replace(result, T_world_camera=video.truth[0], depth=2 * result.depth, network=said)
+        writer.add(moved)
+    writer.finish(Summary(interrupted=False))
+    for each in (folder, streamed):
+        refine_result(read_result(each), partial(open_source, str(images)))
+    plain, other = read_result(folder).cameras, read_result(streamed).cameras
+    for a, b in zip(plain, other, strict=True):
+        assert np.allclose(a.T_world_camera, b.T_world_camera) and a.intrinsics == b.intrinsics
+        assert b.depth_scale == pytest.approx(a.depth_scale / 2)
 
 
 def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:

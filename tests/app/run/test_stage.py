@@ -46,6 +46,8 @@ def lifted(index: int, height: float) -> FrameRevision:
 class LiftingStage:
     """Holds each result back until the next one is in, lifts the one before by 1, and all of them by 2 at the end."""
 
+    told = "lifted"
+
     def __init__(self, seconds: float = 0.0, *, wants_grey: bool = False) -> None:
         self.wants_grey = wants_grey
         self.seen: list[tuple[FrameResult, PreparedFrame]] = []

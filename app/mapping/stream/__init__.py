@@ -1,0 +1,1 @@
+"""Geometry while the stream runs: causal poses against a map of keyframes, and a map that corrects itself."""

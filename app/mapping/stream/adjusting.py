@@ -1,0 +1,187 @@
+"""Keyframes adjusted together: the last ones at each keyframe, or all of them now and then.
+
+Both begin from points as the map has them, so few iterations are enough.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping import fit
+from stream_recon.app.mapping.adjustment import lens_information
+from stream_recon.app.mapping.fit import Fit, Round
+from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
+from stream_recon.app.mapping.stream.keyframe import Keyframe
+
+FloatArray = NDArray[np.float64]
+
+MIN_OBSERVATIONS = 60
+GOOD_PX = 3.0
+"""Points that miss by more are not kept in the map."""
+UNTRUSTED = 10.0
+"""Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
+FIRMER = 0.4
+"""Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
+LOG_DEPTH_SCALE_SIGMA = 0.1
+FOCAL_SIGMA = 0.1
+"""Of the log of the network's focal length."""
+FOCAL_SHARE = 0.1
+"""Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
+STILL, MOST_UNIT = 0.02, 1.3
+"""Of the depth: less than that is no motion; and by how much a unit may change at once."""
+MOST_FOCAL = 0.45
+"""By so much its log may leave the network's."""
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """What an adjustment gave; lists go by the keyframes that it was given."""
+
+    T_world_camera: FloatArray  # [K, 4, 4]
+    log_scale: FloatArray  # [K]
+    z: list[FloatArray]
+    """Depths of each one's tracks; NaN where no point was kept."""
+    lens: Lens
+    tracks: int
+    error_px: float
+    """Median reprojection error in working pixels."""
+
+    def aligned(self, keyframes: Sequence[Keyframe]) -> "Adjusted":
+        """In a unit that leaves the keyframes where they are, on the whole.
+
+        Nothing but the first keyframe holds an adjustment's unit: without this all later ones, and what is given out
+        next, would move by what is newly known of the first. The world stays the first camera's.
+        """
+        centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in keyframes])
+        usual = float(np.median([keyframe.usual_depth for keyframe in keyframes]))
+        T = self.T_world_camera.copy()
+        ours, theirs = T[:, :3, 3] - T[0, :3, 3], centres - centres[0]
+        # Where the camera hardly moved the unit stays.
+        still = len(T) * (STILL * usual) ** 2
+        unit = float(((ours * theirs).sum() + still) / ((ours * ours).sum() + still))
+        unit = float(np.clip(unit, 1 / MOST_UNIT, MOST_UNIT))
+        T[:, :3, 3] = T[0, :3, 3] + unit * ours
+        z = [unit * each for each in self.z]
+        return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z)
+
+    def place(self, keyframes: Sequence[Keyframe]) -> None:
+        """Move the keyframes there, with their points."""
+        for k, keyframe in enumerate(keyframes):
+            keyframe.move(self.T_world_camera[k], float(self.log_scale[k]))
+            # It may have come to see more tracks since, or have forgotten them all.
+            known, size = np.full(len(keyframe.z), np.nan), min(len(keyframe.z), len(self.z[k]))
+            known[:size] = self.z[k][:size]
+            keyframe.z = np.where(np.isnan(known), keyframe.z, known)
+
+
+def adjusted(
+    keyframes: Sequence[Keyframe], lens: Lens, rounds: Sequence[Round], *, fixed: int = 1, free_focal: bool = False
+) -> Adjusted | None:
+    """Keyframes, points and, if ``free_focal``, the lens that agree best with the tracks; None where these are few.
+
+    ``fixed``: so many of the first keyframes stay.
+    """
+    # Depth scales are held about their mean, not about the network's unit.
+    unit = float(np.mean([keyframe.log_scale for keyframe in keyframes]))
+    start = _start(keyframes, lens, unit)
+    if start is None:
+        return None
+    stays = np.arange(len(keyframes)) < fixed
+    steps = _steps(keyframes, unit)
+    focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
+    priors = Priors(focal=focal_network, log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, **fit.PRIORS)
+    fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays)
+    if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
+        focal = believed_focal(fitted, focal_network, stays)
+        scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
+        fitted = fit.measured(scene, fitted.observations, fitted.feature)
+        fitted = fit.narrow(fitted, steps, rounds[-1:], priors, free_focal=False, fixed=stays)
+    if len(fitted.observations) < MIN_OBSERVATIONS or not np.isfinite(fitted.scene.T_world_camera).all():
+        return None
+    return _outcome(keyframes, fitted, unit)
+
+
+def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) -> float:
+    """The network's focal length and the adjustment's, each by what it knows."""
+    free = Priors(log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, **fit.PRIORS)
+    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
+    information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
+    prior = FOCAL_SIGMA**-2
+    off = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -MOST_FOCAL, MOST_FOCAL))
+    return focal_network * float(np.exp(off * information / (information + prior)))
+
+
+def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: float) -> Fit | None:
+    """Points are means of where the keyframes have them; those that the map knows outweigh the network's.
+
+    ``unit``: log of what the network's lengths are multiplied with before the depth scales.
+    """
+    rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
+    camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
+
+    def gathered(arrays: Sequence[NDArray[np.floating]]) -> FloatArray:
+        return np.concatenate([array[row] for array, row in zip(arrays, rows, strict=True)]).astype(np.float64)
+
+    depths = gathered([keyframe.depths for keyframe in keyframes])
+    mapped = np.isfinite(gathered([keyframe.z for keyframe in keyframes]))
+    xyz = gathered([keyframe.points(lens) for keyframe in keyframes])
+    known = np.isfinite(depths)
+    weight = np.where(known, np.where(mapped, 100.0, 1.0) / np.where(known, depths, 1.0), 0.0)
+    tracks, track, views = np.unique(
+        np.concatenate([keyframe.track[row] for keyframe, row in zip(keyframes, rows, strict=True)]),
+        return_inverse=True,
+        return_counts=True,
+    )
+    total = np.bincount(track, weight, len(tracks))
+    # A point that no depth is known of cannot be begun anywhere.
+    usable = (views[track] >= 2) & (total[track] > 0)
+    if usable.sum() < MIN_OBSERVATIONS:
+        return None
+    used, point = np.unique(track[usable], return_inverse=True)
+    sums = [np.bincount(track, weight * np.where(known, xyz[:, k], 0.0), len(tracks)) for k in range(3)]
+    points = np.stack([each[used] / total[used] for each in sums], axis=1)
+    trusted = np.array([keyframe.trusted for keyframe in keyframes])[camera]
+    observations = Observations(
+        camera[usable],
+        point,
+        gathered([keyframe.uv for keyframe in keyframes])[usable],
+        np.where(trusted, 1.0, UNTRUSTED)[usable],
+        gathered([keyframe.z_network for keyframe in keyframes])[usable] * np.exp(unit),
+    )
+    T = np.array([keyframe.T_world_camera for keyframe in keyframes])
+    scene = Scene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
+    return fit.measured(scene, observations, np.concatenate(rows)[usable])
+
+
+def _steps(keyframes: Sequence[Keyframe], unit: float) -> RelativePoses:
+    """The network's motion from each keyframe to the next; firm where it is preferred."""
+    steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]))
+    trusted = np.array([keyframe.trusted for keyframe in keyframes])[steps.second]
+    share = FIRMER * np.where(trusted, 1.0, 1 / UNTRUSTED)
+    relative = steps.T_first_second.copy()
+    relative[:, :3, 3] *= np.exp(unit)
+    return replace(
+        steps,
+        T_first_second=relative,
+        rotation_sigma=steps.rotation_sigma * share,
+        translation_sigma=steps.translation_sigma * share,
+    )
+
+
+def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: float) -> Adjusted:
+    good = fitted.errors < GOOD_PX
+    assert fitted.scene.log_depth_scale is not None
+    log_scale = fitted.scene.log_depth_scale + unit
+    z = []
+    for k, keyframe in enumerate(keyframes):
+        mine = np.flatnonzero(good & (fitted.observations.camera == k) & (fitted.depth > 0))
+        depths = np.full(len(keyframe.track), np.nan)
+        depths[fitted.feature[mine]] = fitted.depth[mine]
+        z.append(depths)
+        known = np.isfinite(depths) & (keyframe.z_network > 0)
+        if known.sum() >= fit.MIN_SCALE_POINTS:
+            log_scale[k] = np.log(np.median(depths[known] / keyframe.z_network[known]))
+    error = float(np.median(fitted.errors))
+    return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

@@ -1,0 +1,181 @@
+"""Tracks of a new keyframe: those that were followed into it, new corners, and where these are few, descriptors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.features import Features, detect, spread
+from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.mapping.motion import motion_only
+from stream_recon.app.mapping.problem import Lens, Observations
+from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.views import DepthReader, carried, rays
+from stream_recon.app.transforms import invert_pose, rotation_angle_deg
+
+FloatArray = NDArray[np.float64]
+Grey = NDArray[np.uint8]
+
+TRACKS = 350
+"""Seen by a keyframe, where its image has so many corners."""
+QUALITY = 0.001
+"""Of the best corner's response: little, or one rich texture would be all that is seen."""
+CANDIDATES = 3
+"""Times as many corners are found as are kept, spread over the image."""
+DESCRIBED = 600
+"""Features of a keyframe that are described."""
+UNGUIDED = 2
+"""With so many of the keyframes before it a lost frame is matched wherever the network puts it."""
+RADIUS = 0.12
+"""Of the longer side: how far from its predicted place a match may be."""
+PNP_PX = 5.0
+MIN_PNP = 20
+AGREEING = 0.4
+ODD_DEG, ODD_MOTION, ODD_AGREEING = 8.0, 0.15, 0.65
+"""A pose that is so far from the network's, or by such a share of the depth, needs so many of the points behind it:
+something large that moves by itself has some, too."""
+
+
+@dataclass
+class Sight:
+    """What is kept of the last keyframes' images."""
+
+    keyframe: Keyframe
+    image: Grey
+    reader: DepthReader
+    described: Features | None = None
+    tracks: dict[int, int] = field(default_factory=dict)
+    """Of its described features, those that are known."""
+
+    def features(self) -> Features:
+        """Described when somebody first asks."""
+        if self.described is None:
+            self.described = detect(self.image, self.reader, DESCRIBED)
+        return self.described
+
+
+class Tracks:
+    """Gives out the numbers of tracks."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def new(self, count: int) -> NDArray[np.int64]:
+        """[count] numbers not given out before."""
+        self._next += count
+        return np.arange(self._next - count, self._next, dtype=np.int64)
+
+
+def add_corners(sight: Sight, tracks: Tracks) -> None:
+    """Fill the keyframe up with corners (Shi and Tomasi, CVPR 1994) where it sees no tracks yet."""
+    keyframe, image = sight.keyframe, sight.image
+    need = TRACKS - len(keyframe.track)
+    if need < TRACKS // 20:
+        return
+    height, width = image.shape
+    apart = max(int(0.6 * np.sqrt(height * width / TRACKS)), 6)
+    free = np.full(image.shape, 255, np.uint8)
+    for x, y in keyframe.uv.astype(int).tolist():
+        cv2.circle(free, (x, y), apart, 0, -1)
+    corners = cv2.goodFeaturesToTrack(image, CANDIDATES * need, QUALITY, apart, mask=free, blockSize=5)
+    if corners is None:
+        return
+    uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
+    uv = uv[spread(uv, (width, height), need)]
+    keyframe.extend(tracks.new(len(uv)), uv, sight.reader.at(uv))
+
+
+def verified(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """[P] which of the first's tracks, followed to ``second_uv``, one motion explains; all where none can be told."""
+    a, b = _bare(first.uv[row]), _bare(second_uv)
+    every = np.arange(len(row), dtype=np.int32)
+    kept = verify(a, b, np.stack([every, every], axis=1), MIN_GUIDED)
+    if not len(kept):
+        return np.ones(len(row), bool)
+    return np.asarray(np.isin(every, kept[:, 0]))
+
+
+def _bare(uv: NDArray[np.float32]) -> Features:
+    return Features(uv, np.zeros((0, 128), np.float32), np.zeros(len(uv), np.float32))
+
+
+def recognise(new: Sight, earlier: Sequence[Sight], lens: Lens, tracks: Tracks) -> None:
+    """Match a keyframe by descriptors with those before it, given in order; both then see common tracks."""
+    there = new.features()
+    for back, old in enumerate(reversed(earlier)):
+        here = old.features()
+        T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
+        z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
+        predicted, _ = carried(lens, here.uv, z, T)
+        kept = verify(here, there, match(here, there, predicted, RADIUS * max(new.image.shape)), MIN_GUIDED)
+        if back < UNGUIDED and len(kept) < 3 * MIN_UNGUIDED:
+            # The network may be wrong there.
+            anywhere = verify(here, there, match(here, there), MIN_UNGUIDED)
+            kept = anywhere if len(anywhere) > len(kept) else kept
+        _join(old, new, kept, tracks)
+
+
+def _join(old: Sight, new: Sight, matches: Matches, tracks: Tracks) -> None:
+    """Let both keyframes see the tracks of matched features: one that either knows already, or a new one."""
+    sights = old, new
+    seen = [set(sight.keyframe.track.tolist()) for sight in sights]
+    added: tuple[list[int], list[int]] = ([], [])
+    for pair in matches.tolist():
+        known = [sight.tracks.get(feature) for sight, feature in zip(sights, pair, strict=True)]
+        if None not in known:
+            continue
+        number = next((one for one in known if one is not None), None)
+        if number is None:
+            number = int(tracks.new(1)[0])
+        for side in (0, 1):
+            # A track that two features of one image claim is the first one's.
+            if known[side] is None and number not in seen[side]:
+                seen[side].add(number)
+                sights[side].tracks[pair[side]] = number
+                added[side].append(pair[side])
+    for sight, chosen in zip(sights, added, strict=True):
+        features, numbers = sight.features(), [sight.tracks[feature] for feature in chosen]
+        sight.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen])
+
+
+def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: Lens) -> FloatArray | None:
+    """A keyframe's pose [4, 4] from what it and earlier ones see; None where too few points agree on one."""
+    world = np.full((len(new.track), 3), np.nan)
+    for keyframe in earlier:
+        _, a, b = np.intersect1d(keyframe.track, new.track, assume_unique=True, return_indices=True)
+        world[b] = keyframe.points(lens)[a]
+    known = np.isfinite(world).all(axis=1) & ~new.held_out
+    points, uv = world[known], new.uv[known].astype(np.float64)
+    if len(points) < MIN_PNP:
+        return None
+    starts, middle = [new.T_world_camera], points.mean(axis=0)
+    # In units of the focal length: no camera matrix, no distortion.
+    found, turn, shift, _ = cv2.solvePnPRansac(
+        points - middle,
+        rays(lens, uv)[:, :2].copy(),
+        np.eye(3),
+        None,
+        iterationsCount=100,
+        reprojectionError=PNP_PX / lens.focal,
+        flags=cv2.SOLVEPNP_SQPNP,
+    )
+    if found:
+        T = np.eye(4)
+        T[:3, :3] = cv2.Rodrigues(turn)[0]
+        T[:3, 3] = shift[:, 0]
+        T = invert_pose(T)
+        T[:3, 3] += middle
+        starts.append(T)
+    seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv)
+    best, agreeing = None, max(MIN_PNP, AGREEING * len(points))
+    for start in starts:
+        moved = motion_only(start[None], points, seen, lens, loss_scales=(20.0, 6.0, 2.0), iterations=8, tolerance=1e-3)
+        T, count = moved.T_world_camera[0], int((moved.distances < PNP_PX).sum())
+        turned = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
+        away = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])
+        odd = turned > ODD_DEG or away > ODD_MOTION * new.usual_depth
+        if count > agreeing and (not odd or count > ODD_AGREEING * len(points)):
+            best, agreeing = T, count
+    return best

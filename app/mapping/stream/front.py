@@ -1,0 +1,282 @@
+"""Frame by frame: a pose against the last keyframe's points, and new keyframes, adjusted with the last ones."""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.fit import Round
+from stream_recon.app.mapping.levenberg import SingularError
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
+from stream_recon.app.mapping.stream.finding import Sight, Tracks, add_corners, pose_of_tracks, recognise, verified
+from stream_recon.app.mapping.stream.judge import network_is_better
+from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
+from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
+from stream_recon.app.results import FrameResult, Intrinsics
+from stream_recon.app.transforms import invert_pose
+
+logger = logging.getLogger(__name__)
+
+FAILURES = (SingularError, np.linalg.LinAlgError, cv2.error)
+
+FloatArray = NDArray[np.float64]
+Grey = NDArray[np.uint8]
+
+STEP = 0.025
+"""Displacement of the image from one keyframe to the next, as a share of its longer side."""
+LOST = 0.5
+"""Share of the points that has to arrive in a frame, or it becomes a keyframe."""
+FEW = 60
+"""Tracks followed into a keyframe: with fewer, descriptors are asked, too."""
+MIN_TRACKS = 30
+"""Fewer do not make a keyframe."""
+WINDOW, FIXED = 9, 2
+"""Keyframes adjusted together, and how many of the oldest of them stay."""
+ACTIVE = 150
+"""Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
+SEEN = 3
+"""Keyframes whose images are kept."""
+GAIN_OVER, MOST_GAIN = 6, 2.0
+"""Keyframes over which the network's way is compared with the map's, and by how much they may differ."""
+JUDGED = 4
+"""Keyframes over which held-out tracks are counted."""
+BLURRED = 0.3
+"""Of the usual sharpness: such a frame says nothing about where it is."""
+WARM = (Round(5, None, 4, tolerance=3e-3), Round(1.5, 6, 4, tolerance=3e-3))
+
+
+@dataclass
+class Counts:
+    """What is told of the stage."""
+
+    tracks: int = 0
+    error_px: float | None = None
+    loops: int = 0
+    left_to_network: int = 0
+    """Stretches."""
+    lost: int = 0
+
+
+class Front:
+    """The map of one stretch, and the frame that was last put into it.
+
+    Args:
+        first: its first frame as the network has it; still to be added.
+        T_world_camera: [4, 4], of its first frame; None: as the network has it.
+        log_scale: see `Keyframe`.
+    """
+
+    def __init__(
+        self, scale: Scale, first: FrameResult, T_world_camera: FloatArray | None = None, log_scale: float = 0.0
+    ) -> None:
+        self.scale = scale
+        self._centre = first.intrinsics.cx, first.intrinsics.cy
+        self.lens = Lens(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
+        self.keyframes: list[Keyframe] = []
+        self.counts = Counts()
+        self.changed: set[int] = set()
+        """Numbers of the keyframes that moved since somebody emptied this; their members moved with them."""
+        self.joined: set[int] = set()
+        """Likewise, of those that frames joined."""
+        self._tracks = Tracks()
+        self.log_scale = log_scale
+        self._sights: deque[Sight] = deque(maxlen=SEEN)
+        self._T: FloatArray | None = T_world_camera
+        self._T_network: FloatArray | None = None
+        self._sharpness: deque[float] = deque(maxlen=15)
+
+    def add(self, result: FrameResult, image: Grey) -> None:
+        """Put the next frame into the map."""
+        T_network = np.asarray(result.T_world_camera, np.float64)
+        if self._T is None:
+            self._T = T_network
+        if self._T_network is None:
+            self._T_network = T_network
+        relative = invert_pose(self._T_network) @ T_network
+        relative[:3, 3] *= self._gain()
+        guess = np.asarray(self._T @ relative)
+        self._T_network = T_network
+        blurred = self._is_blurred(image)
+        if not self.keyframes:
+            self._T = self._insert(result, image, guess, None)
+        elif blurred:
+            self._T = self._followed(result.index, guess)
+        else:
+            try:
+                self._T = self._measured(result, image, guess, float(np.linalg.norm(relative[:3, 3])))
+            except FAILURES:
+                # No frame may be lost for want of a better pose.
+                logger.exception("frame %d", result.index)
+                self._T = self._followed(result.index, guess)
+        self.joined.add(self.keyframes[-1].number)
+
+    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray, length: float) -> FloatArray:
+        last = self.keyframes[-1]
+        found = locate(last, self._sights[-1].image, image, self.lens, guess, length)
+        T = found.T_world_camera if found.good and last.trusted else guess
+        if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
+            return self._followed(result.index, T)
+        return self._insert(result, image, T, found)
+
+    def _gain(self) -> float:
+        """Lengths of the camera's way in the map, for each of the network's, of late.
+
+        The network's depths and its ways need not be in one unit, so the depths' one only serves where nothing moves.
+        """
+        recent = self.keyframes[-GAIN_OVER:]
+        if len(recent) < 2:
+            return float(np.exp(self.log_scale))
+        T, T_network = (np.array([getattr(k, name)[:3, 3] for k in recent]) for name in ("T_world_camera", "T_network"))
+        ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
+        unit = float(np.exp(self.log_scale))
+        floor = LEAST_MOTION * recent[-1].usual_depth
+        ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
+        return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
+
+    def _followed(self, index: int, T: FloatArray) -> FloatArray:
+        last = self.keyframes[-1]
+        relative = np.asarray(invert_pose(last.T_world_camera) @ T)
+        last.members.append(Member(index, relative, last.log_scale))
+        return T
+
+    def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: Located | None) -> FloatArray:
+        reader = DepthReader.of(result, self.scale)
+        number = self.keyframes[-1].number + 1 if self.keyframes else 0
+        none = np.zeros(0)
+        new = Keyframe(
+            number,
+            np.asarray(result.T_world_camera, np.float64),
+            self._focal(result),
+            T,
+            self.log_scale,
+            none.astype(np.int64),
+            none.astype(np.float32).reshape(0, 2),
+            none.astype(np.float32),
+            none,
+            members=[Member(result.index, np.eye(4), self.log_scale)],
+        )
+        sight = Sight(new, image, reader)
+        if found is not None and found.good:
+            last = self.keyframes[-1]
+            kept = verified(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
+            # What judges must not have been chosen by what it judges.
+            kept |= last.held_out[found.row]
+            row, uv = found.row[kept], found.uv[kept]
+            new.extend(last.track[row], uv, reader.at(uv))
+        if self._sights and len(new.track) < FEW:
+            self.counts.lost += 1
+            recognise(sight, self._sights, self.lens, self._tracks)
+            pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
+            if pose is not None:
+                new.T_world_camera = pose
+        add_corners(sight, self._tracks)
+        if len(new.track) < MIN_TRACKS and self.keyframes:
+            return self._followed(result.index, new.T_world_camera)
+        _hand_on(new, [s.keyframe for s in self._sights], self.lens)
+        self._sights.append(sight)
+        self.keyframes.append(new)
+        if len(self.keyframes) > ACTIVE:
+            self.keyframes[-ACTIVE - 1].forget()
+        try:
+            self._adjust()
+            self._judge(new)
+        except FAILURES:
+            logger.exception("keyframe %d", new.number)
+        self.log_scale = new.log_scale
+        return new.T_world_camera
+
+    def _adjust(self) -> None:
+        window = self.keyframes[-WINDOW:]
+        if len(window) < 2:
+            return
+        found = adjusted(window, self.lens, WARM, fixed=FIXED if len(window) == WINDOW else 1)
+        if found is not None:
+            found.place(window)
+            self.changed |= {keyframe.number for keyframe in window}
+            self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
+
+    @property
+    def active(self) -> list[Keyframe]:
+        """Keyframes that may still be adjusted; those before them stay where they are."""
+        return self.keyframes[-ACTIVE:]
+
+    def settle(self, found: Adjusted, numbers: list[int]) -> None:
+        """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
+        count = numbers[-1] + 1
+        last = self.keyframes[count - 1]
+        before, unit = invert_pose(last.T_world_camera), last.log_scale
+        found.place(self.keyframes[numbers[0] : count])
+        self.lens = found.lens
+        grown = last.log_scale - unit
+
+        def carried(T: FloatArray) -> FloatArray:
+            relative = before @ T
+            relative[:3, 3] *= np.exp(grown)
+            return np.asarray(last.T_world_camera @ relative)
+
+        for keyframe in self.keyframes[count:]:
+            keyframe.move(carried(keyframe.T_world_camera), keyframe.log_scale + grown)
+        newest = self.keyframes[-1]
+        if self._T is not None:
+            self._T = self.newest_pose()
+        self.log_scale = newest.log_scale
+        self.changed |= {keyframe.number for keyframe in self.keyframes[numbers[0] :]}
+
+    def points(self) -> NDArray[np.float32]:
+        """World points [N, 3] of the active keyframes' tracks, each once."""
+        active = self.active
+        track = np.concatenate([keyframe.track[np.isfinite(keyframe.z)] for keyframe in active])
+        xyz = np.concatenate([keyframe.points(self.lens)[np.isfinite(keyframe.z)] for keyframe in active])
+        return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
+
+    def newest_pose(self) -> FloatArray:
+        """[4, 4], of the frame that was last put into the map."""
+        newest = self.keyframes[-1]
+        return newest.pose_of(newest.members[-1])
+
+    def _judge(self, new: Keyframe) -> None:
+        judged = self.keyframes[-JUDGED:]
+        if len(judged) < 2 or not network_is_better(judged, self.lens):
+            return
+        before = judged[-2]
+        self.counts.left_to_network += before.trusted
+        new.trusted = False
+        relative = invert_pose(before.T_network) @ new.T_network
+        relative[:3, 3] *= self._gain()
+        new.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+        new.z = np.full(len(new.track), np.nan)
+
+    @property
+    def intrinsics(self) -> Intrinsics:
+        """The map's camera in pixels of the source image."""
+        focal = self.lens.focal / self.scale.factor
+        return Intrinsics(focal, focal, *self._centre)
+
+    def _focal(self, result: FrameResult) -> float:
+        return float(np.sqrt(result.intrinsics.fx * result.intrinsics.fy)) * self.scale.factor
+
+    def _is_blurred(self, image: Grey) -> bool:
+        half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        value = float(cv2.Laplacian(half, cv2.CV_32F).var())
+        usual = float(np.median(self._sharpness)) if self._sharpness else value
+        if value < BLURRED * usual:
+            return True
+        self._sharpness.append(value)
+        return False
+
+
+def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: Lens) -> None:
+    """Give a new keyframe the map's points that it shares, where they lie about where it sees them."""
+    inverse = invert_pose(new.T_world_camera)
+    for old in earlier:
+        rows = shared(old, new)
+        rows = rows[np.isfinite(old.z[rows[:, 0]])]
+        xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
+        with np.errstate(invalid="ignore"):
+            near = np.linalg.norm(seen_at(lens, xyz) - new.uv[rows[:, 1]], axis=1) < 5
+        new.z[rows[near, 1]] = xyz[near, 2]

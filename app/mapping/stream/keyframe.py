@@ -1,0 +1,97 @@
+"""A keyframe of the running map. It owns the map's points: a point is a depth of what the keyframe sees of a track."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.views import rays
+
+FloatArray = NDArray[np.float64]
+
+HELD_OUT = 8
+"""One track in so many is in no adjustment, and judges it."""
+
+
+@dataclass
+class Member:
+    """A frame placed relative to a keyframe: itself, or one of those before the next keyframe."""
+
+    index: int
+    """The frame's number in its source."""
+    T_keyframe_frame: FloatArray  # [4, 4], in the unit of the map when the keyframe's log scale was ``log_scale``
+    log_scale: float
+    given_scale: float | None = None
+    """What its depth was multiplied with when it was given out; None before."""
+
+
+@dataclass
+class Keyframe:
+    """Points stick to keyframes, so a keyframe that is moved or scaled takes its points along."""
+
+    number: int
+    """Counts the keyframes."""
+    T_network: FloatArray  # [4, 4], world of the network
+    focal_network: float
+    """In working pixels."""
+    T_world_camera: FloatArray  # [4, 4], world of the map
+    log_scale: float
+    """Lengths of the map around here, for each of the network's."""
+    track: NDArray[np.int64]  # [N]
+    uv: NDArray[np.float32]  # [N, 2], where the tracks are seen, in working pixels
+    z_network: NDArray[np.float32]  # [N], the network's depth there; 0 where there is none
+    z: FloatArray  # [N], depth in the map; NaN where only the network knows one
+    trusted: bool = True
+    """False where the network's motion up to here is preferred."""
+    members: list[Member] = field(default_factory=list)
+
+    @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """[N] of the tracks that no adjustment sees."""
+        return np.asarray(self.track % HELD_OUT == HELD_OUT - 1)
+
+    @property
+    def depths(self) -> FloatArray:
+        """[N] in the map's unit: the map's, else the network's scaled; NaN where there is none."""
+        network = np.where(self.z_network > 0, self.z_network, np.nan) * np.exp(self.log_scale)
+        return np.where(np.isnan(self.z), network, self.z)
+
+    @property
+    def usual_depth(self) -> float:
+        """In the map's unit; 1 where nothing is known."""
+        depths = self.depths
+        known = np.isfinite(depths)
+        return float(np.median(depths[known])) if known.any() else 1.0
+
+    def points(self, lens: Lens) -> FloatArray:
+        """World points [N, 3]; NaN where there is no depth."""
+        xyz = rays(lens, self.uv) * self.depths[:, None]
+        return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
+
+    def extend(self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32]) -> None:
+        """See more tracks."""
+        self.track, self.uv = np.concatenate([self.track, track]), np.concatenate([self.uv, uv])
+        self.z_network = np.concatenate([self.z_network, z_network])
+        self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
+
+    def forget(self) -> None:
+        """Keep poses alone."""
+        self.track, self.uv, self.z_network, self.z = self.track[:0], self.uv[:0], self.z_network[:0], self.z[:0]
+
+    def move(self, T_world_camera: FloatArray, log_scale: float) -> None:
+        """Place it anew; points and members come along."""
+        self.z = self.z * np.exp(log_scale - self.log_scale)
+        self.T_world_camera, self.log_scale = T_world_camera, log_scale
+
+    def pose_of(self, member: Member) -> FloatArray:
+        """[4, 4] in the world of the map."""
+        relative = member.T_keyframe_frame.copy()
+        relative[:3, 3] *= np.exp(self.log_scale - member.log_scale)
+        return np.asarray(self.T_world_camera @ relative)
+
+
+def shared(first: Keyframe, second: Keyframe) -> NDArray[np.intp]:
+    """Rows [M, 2] of both in which they see the same tracks."""
+    _, a, b = np.intersect1d(first.track, second.track, assume_unique=True, return_indices=True)
+    return np.stack([a, b], axis=1)

@@ -1,0 +1,105 @@
+"""A frame's pose against the points of the last keyframe: followed into the frame, fitted, weighed with the network."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping import so3
+from stream_recon.app.mapping.between import follow, in_view
+from stream_recon.app.mapping.motion import motion_only
+from stream_recon.app.mapping.problem import Lens, Observations
+from stream_recon.app.mapping.stream.keyframe import Keyframe
+
+FloatArray = NDArray[np.float64]
+Grey = NDArray[np.uint8]
+
+MIN_POINTS = 25
+USUAL, FAR_OFF, FAR_OFF_PX = 0.3, 3.0, 4.0
+"""A point that is so many times further from where the network's motion has it than this quantile of them, and so many
+pixels more, moves by itself: where others move, too, they may be most of what is seen."""
+AGREEING = 0.5
+"""Share of the points followed that have to agree with the pose."""
+AGREEING_PX = 3.0
+GUESSED_SIGMA = 4.0
+"""Pixels; of points that only the network's depth places."""
+DEPENDENT = 10.0
+"""Errors of points near one another are alike: their information counts so many times less."""
+ROTATION_SIGMA, TRANSLATION_SIGMA = np.radians(1.0), 0.3
+"""Of the network's motion since the last frame; the translation as a share of its length."""
+LEAST_MOTION = 0.005
+"""Of the depth: shorter motions are no more certain than this one."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A frame against the last keyframe."""
+
+    T_world_camera: FloatArray  # [4, 4]
+    row: NDArray[np.intp]  # [P], of the keyframe's tracks that arrived in the frame
+    uv: NDArray[np.float32]  # [P, 2], where
+    distance: FloatArray  # [P], from where the pose has them, in their sigmas; inf where there is no pose
+    asked: int
+    """Tracks that were followed."""
+    moved: float
+    """Median way of the points since the keyframe, as a share of the image's longer side."""
+
+    @property
+    def good(self) -> bool:
+        """Whether enough points say the same."""
+        agreeing = int((self.distance < AGREEING_PX).sum())
+        return agreeing >= MIN_POINTS and agreeing >= AGREEING * len(self.row)
+
+
+def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: FloatArray, length: float) -> Located:
+    """Follow a keyframe's points into a frame and fit its pose to them.
+
+    Args:
+        before: the keyframe's image.
+        guess: [4, 4], where the network's motion since the last frame puts the camera.
+        length: of that motion, in the map's unit.
+    """
+    points = keyframe.points(lens)
+    row = np.flatnonzero(np.isfinite(points[:, 0]))
+    there, arrived = follow(before, image, keyframe.uv[row], in_view(lens, guess, points[row]))
+    asked, row, there = len(row), row[arrived], there[arrived]
+    way = np.linalg.norm(there - keyframe.uv[row], axis=1)
+    moved = float(np.median(way)) / max(image.shape) if len(way) else 1.0
+    off = np.nan_to_num(np.linalg.norm(in_view(lens, guess, points[row]) - there, axis=1), nan=np.inf)
+    near = off < FAR_OFF * np.quantile(off, USUAL) + FAR_OFF_PX if len(off) else np.zeros(0, bool)
+    fitted = np.flatnonzero(near & ~keyframe.held_out[row])
+    nowhere = np.full(len(row), np.inf)
+    if len(fitted) < MIN_POINTS:
+        return Located(guess, row, there, nowhere, asked, moved)
+    sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0)
+    seen = Observations(
+        np.zeros(len(fitted), np.intp), np.arange(len(fitted)), there[fitted].astype(np.float64), sigma[fitted]
+    )
+    found = motion_only(
+        guess[None], points[row[fitted]], seen, lens, loss_scales=(10.0, 3.0, 1.0), iterations=8, tolerance=1e-3
+    )
+    agrees = found.distances < AGREEING_PX * sigma[fitted]
+    if not agrees.any():
+        return Located(guess, row, there, nowhere, asked, moved)
+    depth = float(np.median(keyframe.depths[row[fitted[agrees]]]))
+    T = weighed(found.T_world_camera[0], found.information[0] / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
+    if not np.isfinite(T).all():
+        return Located(guess, row, there, nowhere, asked, moved)
+    missed = np.linalg.norm(in_view(lens, T, points[row]) - there, axis=1)
+    return Located(T, row, there, np.nan_to_num(missed, nan=np.inf) / sigma, asked, moved)
+
+
+def weighed(T: FloatArray, information: FloatArray, guess: FloatArray, length: float) -> FloatArray:
+    """A pose with what the network says of it, by what both know.
+
+    Args:
+        information: [6, 6], of ``T``, as `motion.Motion` has it.
+        length: of the motion that the network's translation is a guess of.
+    """
+    prior = np.diag([ROTATION_SIGMA**-2] * 3 + [(TRANSLATION_SIGMA * length) ** -2] * 3)
+    off = np.concatenate([so3.log(T[:3, :3].T @ guess[:3, :3]), guess[:3, 3] - T[:3, 3]])
+    step = np.linalg.solve(information + prior, prior @ off)
+    out = np.eye(4)
+    out[:3, :3] = T[:3, :3] @ so3.exp(step[:3])
+    out[:3, 3] = T[:3, 3] + step[3:]
+    return out

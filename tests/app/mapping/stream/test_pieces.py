@@ -1,0 +1,82 @@
+"""What the stage is made of, piece by piece."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.problem import Lens
+from stream_recon.app.mapping.stream.adjusting import Adjusted
+from stream_recon.app.mapping.stream.judge import network_is_better
+from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.tracking import weighed
+from stream_recon.app.mapping.views import seen_at
+from tests.app.mapping.room import pose
+
+FloatArray = NDArray[np.float64]
+LENS = Lens(260.0, 160.0, 120.0)
+CLOUD = np.random.default_rng(0).uniform((-2, -1.5, 3), (2, 1.5, 6), (400, 3))
+
+
+def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, scale: float = 1.0) -> Keyframe:
+    """Sees the cloud exactly; the network has its depths times ``scale``."""
+    xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
+    return Keyframe(
+        number,
+        T if T_network is None else T_network,
+        LENS.focal,
+        T.copy(),
+        0.0,
+        np.arange(len(CLOUD)),
+        seen_at(LENS, xyz).astype(np.float32),
+        (scale * xyz[:, 2]).astype(np.float32),
+        xyz[:, 2].copy(),
+        members=[Member(number, np.eye(4), 0.0)],
+    )
+
+
+def test_points_and_members_come_along_with_a_keyframe() -> None:
+    one = keyframe(0, pose((0.1, 0, 0), 0.1))
+    one.members.append(Member(1, pose((0.2, 0, 0), 0.0), 0.0))
+    before, T = one.points(LENS), pose((3, 1, 0), 0.5)
+    assert np.allclose(before, CLOUD, atol=1e-3)
+    one.move(T, np.log(2))
+    local = (CLOUD - (0.1, 0, 0)) @ pose((0, 0, 0), 0.1)[:3, :3]
+    assert np.allclose(one.points(LENS), 2 * local @ T[:3, :3].T + T[:3, 3], atol=1e-2)
+    assert np.allclose(one.pose_of(one.members[0]), T)
+    assert np.allclose(one.pose_of(one.members[1]), T @ pose((0.4, 0, 0), 0.0))
+
+
+def test_shared_tracks() -> None:
+    first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
+    second.forget()
+    second.extend(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
+    assert shared(first, second).tolist() == [[3, 1], [7, 0]]
+    assert second.usual_depth == 1.0
+
+
+def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
+    frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
+    twice = np.array([pose((0.3 * 1.2 * k, 0, 0), 0) for k in range(5)])
+    found = Adjusted(twice, np.zeros(5), [1.2 * k.z for k in frames], LENS, 400, 0.1).aligned(frames)
+    assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(5), rtol=0.01)
+    assert np.allclose(found.log_scale, np.log(1 / 1.2), atol=0.01)
+    still = [keyframe(k, pose((0, 0, 0), 0.1 * k)) for k in range(5)]
+    found = Adjusted(np.array([k.T_world_camera for k in still]), np.zeros(5), [k.z for k in still], LENS, 1, 0.1)
+    assert np.allclose(found.aligned(still).log_scale, 0)
+
+
+@pytest.mark.parametrize("firm", [True, False])
+def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
+    T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
+    found = weighed(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
+    assert np.allclose(found, T if firm else guess, atol=1e-3)
+
+
+def test_the_judge_sees_who_is_right() -> None:
+    true = [pose((0.3 * k, 0, 0), 0.02 * k) for k in range(4)]
+    wrong = [pose((0.3 * k, 0.25 * k, 0), -0.08 * k) for k in range(4)]
+    assert not network_is_better([keyframe(k, T, w) for k, (T, w) in enumerate(zip(true, wrong, strict=True))], LENS)
+    misled = [keyframe(k, T, T) for k, T in enumerate(true)]
+    for one, T in zip(misled, wrong, strict=True):
+        one.T_world_camera = T
+    assert network_is_better(misled, LENS)
