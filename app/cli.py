@@ -398,12 +398,12 @@ def convert_command(
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd"],
         typer.Option(
             help="trajectory: TUM, KITTI, EuRoC; depth: 16-bit PNG; transforms: nerfstudio's transforms.json with "
             "images and depth; glb: points, cameras and path in one file; colmap: images and a sparse model; "
             "mesh: the surface as triangles, as -o NAME.ply, NAME.obj or NAME.glb; html: a page for "
-            "any browser, without a server."
+            "any browser, without a server; rrd: a recording for Rerun."
         ),
     ],
     output: Annotated[
@@ -422,7 +422,9 @@ def export_command(
     max_side: Annotated[
         int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
     ] = None,
-    points: Annotated[int, typer.Option(help="At most so many points in glb, html and transforms.", min=0)] = 1_000_000,
+    points: Annotated[
+        int, typer.Option(help="At most so many points in glb, html, rrd and transforms.", min=0)
+    ] = 1_000_000,
     faces: Annotated[int, typer.Option(help="At most about so many triangles in mesh.", min=100)] = 500_000,
     up: Annotated[
         Literal["auto", "keep"],

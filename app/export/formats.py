@@ -11,6 +11,7 @@ from stream_recon.app.export.job import ExportOptions, Job, Told
 from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
 from stream_recon.app.export.readme import readme
+from stream_recon.app.export.rerun_log import write_recording
 from stream_recon.app.export.target import README_NAME, check_target, staged_file, staged_folder
 from stream_recon.app.export.trajectory import write_trajectory
 from stream_recon.app.export.transforms import write_transforms
@@ -39,6 +40,7 @@ FORMATS = {
         Format("colmap", write_colmap),
         Format("glb", write_scene, (".glb",)),
         Format("html", write_page, (".html",)),
+        Format("rrd", write_recording, (".rrd",)),
         Format("mesh", write_mesh, (".ply", ".obj", ".glb")),
     )
 }

@@ -1,12 +1,14 @@
 """Result folders of the box room, with the images that they were made from."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.export.formats import FORMATS
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult
@@ -15,6 +17,8 @@ from tests.app.fake_engine import run_info
 
 SIZE = (112, 84)
 """Of the network's images; the source's are twice as large."""
+FORMATS_HERE = [name for name in FORMATS if name != "rrd" or find_spec("rerun") is not None]
+"""Rerun's library is large, and not among those that tests ask for."""
 
 
 def room_frames(count: int) -> list[FrameResult]:

@@ -1,0 +1,79 @@
+"""A recording for the Rerun viewer, by its own library: cameras with their pictures, points as they came, the path."""
+
+from pathlib import Path
+from types import ModuleType
+
+import cv2
+import numpy as np
+
+from stream_recon.app.export.glb import PATH_COLOUR
+from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.ordered import ordered_points
+from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.output.run_record import PROGRAM
+from stream_recon.configs.errors import OutputError, ResourceError
+
+JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
+POINT_SPACINGS = 0.6
+"""Radius of a point."""
+
+
+def write_recording(job: Job, path: Path) -> Told:
+    """Write the file. Raises StreamReconError, or OSError where the system refuses."""
+    rr = _library()
+    found = ordered_points(job, job.options.points, job.progress)
+    recording = rr.RecordingStream(PROGRAM, recording_id=job.result.folder.resolve().name)
+    # By way of memory, which the points' number bounds: on a full disk its own writing waits for ever.
+    stream = recording.binary_stream()
+    recording.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_DOWN, static=True)
+    line = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras])
+    recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
+    (width, height), k = job.view.size, job.view.intrinsics
+    starts = [0, *found.upto.tolist()]
+    pictures = 0
+    for number, camera in enumerate(found.cameras):
+        recording.set_time("frame", sequence=camera.index)
+        recording.set_time("time", duration=camera.timestamp)
+        T = camera.T_world_camera
+        recording.log("world/camera", rr.Transform3D(translation=T[:3, 3], mat3x3=T[:3, :3]))
+        pinhole = rr.Pinhole(
+            focal_length=[k.fx, k.fy],
+            principal_point=[k.cx, k.cy],
+            resolution=[width, height],
+            camera_xyz=rr.ViewCoordinates.RDF,
+        )
+        recording.log("world/camera/image", pinhole)
+        try:
+            stored = read_depth(depth_path(job.result.folder, camera.index))
+        except OutputError:
+            pass
+        else:
+            shown = job.view.of_network(stored.rgb, stored.transform)
+            _, data = cv2.imencode(".jpg", cv2.cvtColor(shown, cv2.COLOR_RGB2BGR), JPEG)
+            image = rr.EncodedImage(contents=data.tobytes(), media_type="image/jpeg")
+            recording.log("world/camera/image", image)
+            pictures += 1
+        here = slice(starts[number], starts[number + 1])
+        radius = POINT_SPACINGS * found.spacing
+        points = rr.Points3D(found.xyz[here], colors=found.rgb[here], radii=radius)
+        recording.log(f"world/points/{camera.index}", points)
+        job.progress(number + 1, len(found.cameras))
+    path.write_bytes(stream.read(flush=True) or b"")
+    recording.disconnect()
+    return Told(
+        f"{len(found.xyz)} points, {len(found.cameras)} cameras, {pictures} of them with pictures.",
+        [
+            "Open it with 'rerun FILE'. Timelines: frame (its number in the source) and time (seconds of the source).",
+            "Entities: world/path, world/camera (x right, y down, z forward), world/camera/image, world/points/FRAME.",
+        ],
+    )
+
+
+def _library() -> ModuleType:
+    try:
+        import rerun
+    except ImportError as error:
+        raise ResourceError(
+            "recordings are written by Rerun's own library: pip install 'stream-recon[rerun]'"
+        ) from error
+    return rerun  # type: ignore[no-any-return,unused-ignore]
