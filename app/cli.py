@@ -307,8 +307,8 @@ def batch_command(
     streams: Annotated[
         int | None,
         typer.Option(
-            help="Scenes at once on each GPU, a frame of each in one step, decoded and written on all cores. "
-            "Where there is a GPU and no --workers: up to 32 by itself."
+            help="Scenes at once through one network on each GPU, a frame of each in one step, decoded and written on "
+            "all cores."
         ),
     ] = None,
     ray: Annotated[

@@ -15,10 +15,6 @@ from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
-MOST_BY_ITSELF = 32
-"""Streams at once on a GPU where nobody said how many."""
-CORES_SHARED = 2
-"""Streams for each core, at most, where nobody said how many: a worker waits for the GPU half its time."""
 ANSWER_SECONDS = 600.0
 """A network of gigabytes may come over a network."""
 
@@ -115,20 +111,6 @@ class StreamPool(ProcessPool):
 def socket_of(folder: Path, gpu: str | None) -> Path:
     """Where the process with that GPU's network listens."""
     return folder / f"network-{gpu or 'cpu'}"
-
-
-def streams_by_itself(scenes: int) -> int:
-    """How many scenes are to be worked on at once on each GPU, where nobody said so."""
-    return min(MOST_BY_ITSELF, CORES_SHARED * (os.cpu_count() or 1), scenes)
-
-
-def can_share(loader: ModelLoader) -> bool:
-    """Whether `check_streams` finds nothing."""
-    try:
-        check_streams(loader)
-    except ResourceError:
-        return False
-    return True
 
 
 def check_streams(loader: ModelLoader) -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
-from stream_recon.app.batch.streams import StreamPool, can_share, check_streams, streams_by_itself
+from stream_recon.app.batch.streams import StreamPool, check_streams
 from stream_recon.app.batch.units import EngineLoader
 from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.model_choice import ModelChoice
@@ -64,9 +64,3 @@ def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:
         check_streams(EngineLoader(ModelChoice(cache="fp8")))
     with pytest.raises(ResourceError, match=r"own attention kernel.*not fa2"):
         check_streams(EngineLoader(ModelChoice(attention="fa2")))
-    assert can_share(EngineLoader(ModelChoice())) and not can_share(EngineLoader(ModelChoice(cache="fp8")))
-
-
-def test_no_more_streams_than_scenes_or_cores_can_use() -> None:
-    assert streams_by_itself(1) == 1
-    assert 2 <= streams_by_itself(10_000) <= 32
