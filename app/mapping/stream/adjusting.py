@@ -91,7 +91,12 @@ def adjusted(
     stays = np.arange(len(keyframes)) < fixed
     steps = _steps(keyframes, unit)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = Priors(focal=focal_network, log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, **fit.PRIORS)
+    priors = Priors(
+        focal=focal_network,
+        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
+        depth_sigma=fit.PRIORS["depth_sigma"],
+        k1_sigma=fit.PRIORS["k1_sigma"],
+    )
     fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays)
     if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = believed_focal(fitted, focal_network, stays)
@@ -105,7 +110,11 @@ def adjusted(
 
 def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) -> float:
     """The network's focal length and the adjustment's, each by what it knows."""
-    free = Priors(log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, **fit.PRIORS)
+    free = Priors(
+        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
+        depth_sigma=fit.PRIORS["depth_sigma"],
+        k1_sigma=fit.PRIORS["k1_sigma"],
+    )
     known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
