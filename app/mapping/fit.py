@@ -22,13 +22,14 @@ FloatArray = NDArray[np.float64]
 ROTATION_SIGMA = np.radians(1.0)
 TRANSLATION_SIGMA = 0.3
 """A share of the length; both for one step from keyframe to keyframe, growing with the square root of their number."""
-MIN_VIEWS = 3
-"""Of a track, before it says anything of depth."""
-MIN_SCALE_POINTS = 20
 MIN_ANGLE_DEG = 1.0
 WRONG_TRACK_PX = 10.0
-PRIORS = {"depth_sigma": 1.0, "k1_sigma": 0.001}
-"""Depth maps are wrong as wholes, and k1 and the focal length take one another's part: see `Priors`."""
+DEPTH_SIGMA, LAST_DEPTH_SIGMA = 1.0, 3.0
+"""Depth maps are wrong as wholes and alike in all frames. At first they keep the scene in shape; in the end they only
+hold what nothing else holds, or they would bend the focal length to their own errors."""
+LOG_FOCAL_SIGMA = 0.2
+K1_SIGMA = 0.001
+"""k1 and the focal length take one another's part, so that a lens is straight unless it is plainly bent."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Round:
 
 NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
+PROBE = (
+    Round(20, None),
+    Round(6, 12, free_k1=True),
+    *(Round(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
+)
 FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
 
@@ -130,6 +136,23 @@ def dropped(fit: Fit, limit_px: float, least_views: int = 2) -> Fit:
     return Fit(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
+def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = False) -> Priors:
+    """Of the first pass, which starts far off."""
+    return Priors(
+        log_depth_scale_sigma=log_depth_scale_sigma,
+        focal=focal,
+        log_focal_sigma=LOG_FOCAL_SIGMA,
+        known_lens=known_lens,
+        k1_sigma=K1_SIGMA,
+        depth_sigma=DEPTH_SIGMA,
+    )
+
+
+def last_priors(priors: Priors) -> Priors:
+    """Of the second pass, from those of the first."""
+    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA)
+
+
 def network_steps(T_world_camera: FloatArray, hops: Sequence[int] = (1,)) -> RelativePoses:
     """The network's relative poses of keyframes ``hops`` apart, as weak priors."""
     count = len(T_world_camera)
@@ -164,19 +187,3 @@ def narrow(
         result = adjust(problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance)
         fit = measured(result.scene, fit.observations, fit.feature)
     return fit
-
-
-def depth_scales(fit: Fit, keyframes: int) -> FloatArray:
-    """[keyframes] what the network's depth of each is to be multiplied with; NaN where too few points say so."""
-    depth = fit.observations.depth
-    assert depth is not None
-    usable = (fit.errors < 2) & (depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
-    scales = np.full(keyframes, np.nan)
-    rows = np.flatnonzero(usable)
-    rows = rows[np.argsort(fit.observations.camera[rows], kind="stable")]
-    ends = np.searchsorted(fit.observations.camera[rows], np.arange(1, keyframes + 1))
-    for k, mine in enumerate(np.split(rows, ends)[:keyframes]):
-        if len(mine) >= MIN_SCALE_POINTS:
-            scales[k] = np.median(fit.depth[mine] / depth[mine])
-    return scales

@@ -1,4 +1,4 @@
-"""A frame between keyframes: points followed into it from both sides, and its pose and depth scale from these."""
+"""A frame between keyframes: points followed into it from both sides, and its pose from these."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.between import MOST_POINTS, follow, in_view
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.fit import MIN_SCALE_POINTS, Fit
+from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.motion import motion_only
 from stream_recon.app.mapping.problem import Observations
-from stream_recon.app.mapping.views import DepthReader
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -40,12 +39,10 @@ def fit_frame(
     fitted: Fit,
     frame: int,
     image: Grey,
-    depth: DepthReader,
     sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],
     T: FloatArray,
-    depth_scale: FloatArray,
 ) -> None:
-    """Fit a frame to what its neighbours see well; changes its ``T`` and ``depth_scale`` where enough is found.
+    """Fit a frame to what its neighbours see well; changes its ``T`` where enough is found.
 
     Args:
         sides: of the keyframes on either side the pixels and points of `points_of_keyframes`, and the image.
@@ -65,9 +62,3 @@ def fit_frame(
     if good.sum() < max(MIN_POINTS, 0.3 * len(uv)):
         return
     T[frame] = moved.T_world_camera[0]
-    z = depth.at(uv[good])
-    inverse = np.linalg.inv(T[frame])
-    ahead = world[good] @ inverse[2, :3] + inverse[2, 3]
-    known = (z > 0) & (ahead > 0)
-    if known.sum() >= MIN_SCALE_POINTS:
-        depth_scale[frame] = float(np.median(ahead[known] / z[known]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import Matches
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.views import carried, rays
+from stream_recon.app.mapping.views import DepthGrid, carried, rays
 from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
@@ -23,8 +23,20 @@ PARTS = 8
 EPIPOLAR_PX = 1.5
 CARRIED_PX = 8.0
 """Errors of this size count half; larger ones at most whole. The second one has the depth's error in it."""
+MIN_CELLS = 20
+DOUBTFUL = 0.89
+"""Where less than this share of the observations can be explained, something else moves, too."""
+COST, COST_IN_DOUBT = 0.45, 0.2
+"""Neighbours' depth may agree less than the network's, whose poses and depth come from one guess: for each percent by
+which held-out matches contradict less, by so many percent."""
+WHY = "what neither was fitted to agrees better with the network"
 MARGIN = 0.02
 """By so much the map has to be worse before the network is preferred."""
+CHANCE = 0.1
+"""Depth of a few keyframes may agree less by so much as a share, without its meaning anything."""
+BROKEN, BROKEN_DEPTH = 0.15, 0.5
+"""A step is broken where so much more of the image contradicts the map, or some more and depth agrees on so much less
+of it than elsewhere."""
 SHORTEST = 3
 """Keyframes in a stretch that is left to the network."""
 
@@ -38,26 +50,80 @@ class Side:
     depth_scale: FloatArray  # [N]
 
 
-def disagreement(
-    side: Side, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]
-) -> dict[tuple[int, int], FloatArray]:
-    """For each pair the share of the image that contradicts a side, [2]: by epipolar lines, and by depth and pose."""
-    found = {}
-    for (i, j), matches in held_out.items():
-        a, b = features[i], features[j]
-        T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
-        uv_a, uv_b = a.uv[matches[:, 0]], b.uv[matches[:, 1]]
-        z = a.z[matches[:, 0]].astype(np.float64) * side.depth_scale[i]
-        there, _ = carried(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
-        missed = np.linalg.norm(there - uv_b, axis=1)
-        lines = epipolar_px(side.lens, uv_a, uv_b, T)
-        part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / PARTS), axis=0, return_inverse=True)[1]
-        part = np.asarray(part).reshape(-1)
-        errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
-        if len(matches):
-            medians = np.array([np.median(errors[:, part == p], axis=1) for p in range(part.max() + 1)])
-            found[i, j] = np.mean(medians**2 / (1 + medians**2), axis=0)
-    return found
+@dataclass(frozen=True)
+class Evidence:
+    """Against a side."""
+
+    pairs: Mapping[tuple[int, int], FloatArray]
+    """For each pair the share of the image that contradicts it, [2]: by epipolar lines, and by depth and pose."""
+
+    @property
+    def mean(self) -> float:
+        """Over pairs and kinds; 1 where there is nothing to go by."""
+        return float(np.mean([share.mean() for share in self.pairs.values()])) if self.pairs else 1.0
+
+    @classmethod
+    def of(cls, side: Side, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]) -> "Evidence":
+        """By matches of features that no side has seen."""
+        found = {}
+        for (i, j), matches in held_out.items():
+            a, b = features[i], features[j]
+            T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
+            uv_a, uv_b = a.uv[matches[:, 0]], b.uv[matches[:, 1]]
+            z = a.z[matches[:, 0]].astype(np.float64) * side.depth_scale[i]
+            there, _ = carried(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
+            missed = np.linalg.norm(there - uv_b, axis=1)
+            lines = epipolar_px(side.lens, uv_a, uv_b, T)
+            part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / PARTS), axis=0, return_inverse=True)[1]
+            part = np.asarray(part).reshape(-1)
+            errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
+            if len(matches):
+                medians = np.array([np.median(errors[:, part == p], axis=1) for p in range(part.max() + 1)])
+                found[i, j] = np.mean(medians**2 / (1 + medians**2), axis=0)
+        return cls(found)
+
+
+def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> tuple[FloatArray, FloatArray]:
+    """For each side and each keyframe but the last [N - 1] the share of what it and the next see on whose depth they
+    agree, also where there is no texture; as closely as half of it does for the network."""
+    errors = []
+    for side in (network, mapped):
+        pairs = [(i, i + 1) for i in range(len(grids) - 1)]
+        errors.append([[_depth_errors(side, grids, a, b), _depth_errors(side, grids, b, a)] for a, b in pairs])
+    every = np.concatenate([off for both in errors[0] for off in both]) if len(grids) > 1 else np.zeros(0)
+    tolerance = float(np.median(every)) if len(every) else 0.0
+
+    def share(off: FloatArray) -> float:
+        return float(np.mean(off <= tolerance)) if len(off) >= MIN_CELLS else 0.0
+
+    before, after = (np.array([np.mean([share(off) for off in both]) for both in side]) for side in errors)
+    return before, after
+
+
+def is_better(held_out: tuple[float, float], agreement: tuple[float, float], explained: float) -> bool:
+    """Whether the map is nearer to the images than the network.
+
+    Matches lie where texture is, and something that moves by itself may have more of it than all else; depth says what
+    becomes of the rest of the image. So each has a say.
+
+    Args:
+        held_out: how much of the image contradicts the network and the map, see `Evidence.mean`.
+        agreement: of depth under the network and the map, see `depth_agreement`.
+        explained: share of the observations that the network's motion explains when adjusted.
+    """
+    gain = 1 - held_out[1] / max(held_out[0], 1e-9)
+    loss = 1 - agreement[1] / max(agreement[0], 1e-9)
+    return gain >= 0 and loss <= gain * (COST if explained >= DOUBTFUL else COST_IN_DOUBT)
+
+
+def _depth_errors(side: Side, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:
+    """Of the log of a keyframe's depths as another one has them."""
+    uv, z = grids[a].pixels()
+    T = invert_pose(side.T_world_camera[b]) @ side.T_world_camera[a]
+    there, depth = carried(side.lens, uv, z * side.depth_scale[a], T)
+    seen = grids[b].at(np.nan_to_num(there, nan=-1e6)) * side.depth_scale[b]
+    both = (seen > 0) & (depth > 0)
+    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
 
 
 def epipolar_px(
@@ -76,25 +142,47 @@ def epipolar_px(
     )
 
 
-def worse_keyframes(
-    mapped: Mapping[tuple[int, int], FloatArray], network: Mapping[tuple[int, int], FloatArray], count: int
-) -> NDArray[np.bool_]:
-    """[count] keyframes at which the map is worse than the network, in stretches of at least `SHORTEST`."""
-    total, weight = np.zeros(count), np.zeros(count)
-    for (i, j), error in mapped.items():
+def worse_keyframes(mapped: Evidence, network: Evidence, agreement: tuple[FloatArray, FloatArray]) -> NDArray[np.bool_]:
+    """[N] keyframes at which the map is worse than the network, in stretches of at least `SHORTEST`.
+
+    Args:
+        agreement: of depth under the network and the map, see `depth_agreement`.
+    """
+    before, after = agreement
+    count = len(before) + 1
+    held, weight = np.zeros((2, count)), np.zeros(count)
+    for (i, j), error in mapped.pairs.items():
         for k in (i, j):
-            total[k] += float((error - network[i, j]).sum()) / (j - i)
+            held[:, k] += np.array([network.pairs[i, j].mean(), error.mean()]) / (j - i)
             weight[k] += 1 / (j - i)
     # Over neighbours, since a single pair says little.
-    kernel = np.ones(SHORTEST)
-    mean = np.convolve(total, kernel, "same") / np.maximum(np.convolve(weight, kernel, "same"), 1e-9)
-    worse = mean > MARGIN
-    for start, end in _runs(worse):
+    kernel = np.ones(min(SHORTEST, count))
+    total = np.maximum(np.convolve(weight, kernel, "same"), 1e-9)
+    theirs, ours = (np.convolve(side, kernel, "same") / total for side in held)
+    agreed, agree = (np.convolve(np.append(side, side[-1:]), kernel, "same") for side in (before, after))
+    gain, loss = 1 - ours / np.maximum(theirs, 1e-9), 1 - agree / np.maximum(agreed, 1e-9)
+    worse = (ours - theirs > MARGIN) | (loss > COST * np.maximum(gain, 0) + CHANCE)
+    for start, end in runs(worse):
         if end - start < min(SHORTEST, count):
             worse[start:end] = False
-    return worse
+    return np.asarray(worse | _cut_off(mapped, network, after))
 
 
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _cut_off(mapped: Evidence, network: Evidence, agree: FloatArray) -> NDArray[np.bool_]:
+    """[N] keyframes beyond a step at which the map breaks, all but the longest part.
+
+    What carried a stretch away may agree with the map all along it; it shows where the stretch begins and ends.
+    """
+    breaks = np.zeros(len(agree), bool)
+    for k in range(len(agree)):
+        if (k, k + 1) in mapped.pairs:
+            more = mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean()
+            breaks[k] = more > BROKEN or (more > MARGIN and agree[k] < BROKEN_DEPTH * np.median(agree))
+    part = np.concatenate([[0], np.cumsum(breaks)])
+    return np.asarray(part != np.bincount(part).argmax())
+
+
+def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where a mask is true: from each first to behind each last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

@@ -30,10 +30,13 @@ class Report:
     """Both in pixels of the source image."""
     k1: float | None = None
     start: str = "network"
-    """Or ``matches``, where these contradicted the network's motion altogether."""
+    """Or ``bent lens``, or ``matches`` where these contradicted the network's motion altogether."""
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
+    depth_agreement_before: float | None = None
+    depth_agreement: float | None = None
+    """Share of the image on whose depth neighbouring keyframes agree; as closely as half of it does before."""
     left_to_network: list[dict[str, object]] = field(default_factory=list)
     """Stretches: first and last frame, and why."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Protocol
 
 import cv2
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skeleton
+from stream_recon.app.mapping.depth_scales import depth_scales
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
@@ -24,8 +24,9 @@ from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.pairs import held_out
-from stream_recon.app.mapping.problem import Lens, Priors, RelativePoses
+from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.retrieval import likeness
+from stream_recon.app.mapping.starts import EXPLAINED, Attempt, Starts
 from stream_recon.app.mapping.tracks import build_tracks
 from stream_recon.app.mapping.views import DepthReader, Scale, View
 
@@ -36,16 +37,6 @@ Grey = NDArray[np.uint8]
 
 MIN_KEYFRAMES = 3
 MIN_OBSERVATIONS = 100
-AGREEING = 0.6
-"""Where less than this share of the matches can be explained from a start, another one is tried."""
-BENT, GAIN = 0.85, 0.03
-"""Below this share a radial term is tried, and kept if it explains so much more."""
-LOOSE_K1_SIGMA = 0.1
-MOST_FOCAL = 0.45
-"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
-DEPTH_SCALE_SIGMA = 0.1
-FREE_DEPTH_SCALE_SIGMA = 0.5
-"""After a start from matches: each keyframe's depth map may have a unit of its own."""
 
 
 class Images(Protocol):
@@ -105,6 +96,8 @@ class _Refiner:
         self._progress = progress
         self._report = Report()
         self._keyframes: list[int] = []
+        self._explained = 1.0
+        """Share of the observations that an adjustment of the network's motion explains."""
         focal = float(np.median([view.focal for view in views]))
         self._lens = Lens(focal, scale.size[0] / 2, scale.size[1] / 2)
         self._T_network = np.array([view.T_world_camera for view in views])
@@ -125,19 +118,19 @@ class _Refiner:
         with self._stage("matches"):
             first = self._matched(self._kept, self._features, self._lens)
         with self._stage("adjustment"):
-            fitted = self._first_pass(first)
-        if fitted is None:
+            attempt = self._first_pass(first)
+        if attempt is None:
             return self.unchanged("too few matches")
-        self._sketch(fitted, first)
+        self._sketch(attempt.fit, first)
         with self._stage("judgement"):
-            left = self._judged(fitted, first)
+            left = self._judged(attempt, first)
         if left.all():
-            return self.unchanged("held-out matches agree better with the network")
+            return self.unchanged(judgement.WHY)
         with self._stage("adjustment again"):
-            fitted = self._second_pass(fitted, first, left)
-        self._sketch(fitted, first)
+            fitted = self._second_pass(attempt, first, left)
+        self._sketch(fitted, first, left)
         with self._stage("frames between"):
-            return self._completed(fitted, first)
+            return self._completed(fitted, first, left)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -195,7 +188,8 @@ class _Refiner:
 
         return advance
 
-    def _first_pass(self, found: pairs.PairMatches) -> Fit | None:
+    def _first_pass(self, found: pairs.PairMatches) -> Attempt | None:
+        """The best of the starts, by evidence that none was fitted to."""
         fitted_to = {
             (i, j): m[~(held_out(self._features[i])[m[:, 0]] | held_out(self._features[j])[m[:, 1]])]
             for (i, j), m in found.matches.items()
@@ -203,141 +197,124 @@ class _Refiner:
         tracks = build_tracks([len(f) for f in self._features], fitted_to)
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
-        T = self._known.T_world_camera if self._known else None
-        start = fit.start(self._T_keyframes if T is None else T, self._lens, self._features, tracks)
-        self._report.reprojection_px_before = float(np.median(start.errors))
-        steps = fit.network_steps(self._T_keyframes)
-        rounds = fit.WIDE + fit.FINE if found.loops else fit.NARROWING
-        self._free_focal = True
-        self._priors = Priors(
-            focal=self._lens.focal,
-            log_depth_scale_sigma=DEPTH_SCALE_SIGMA,
-            known_lens=self._known_lens,
-            **fit.PRIORS,
+        starts = Starts(
+            self._T_keyframes,
+            self._lens,
+            self._features,
+            tracks,
+            bool(found.loops),
+            self._known_lens,
+            self._known.T_world_camera if self._known else None,
         )
-        fitted = skeleton.narrow(start, steps, rounds, self._priors)
-        if abs(np.log(fitted.scene.lens.focal / self._lens.focal)) > MOST_FOCAL:
-            # What moves by itself, or a motion that says nothing of the lens.
-            self._free_focal = False
-            fitted = skeleton.narrow(start, steps, rounds, self._priors, free_focal=False)
-        share = len(fitted.observations) / len(tracks.track)
-        self.shares = {"network": share}
-        if share < BENT and not self._known_lens and self._bends(start, fitted, steps):
-            # Perhaps the lens is bent more than its prior allows for.
-            loose = replace(self._priors, k1_sigma=LOOSE_K1_SIGMA)
-            bent = skeleton.narrow(start, steps, fit.NARROWING, loose, free_focal=self._free_focal)
-            if len(bent.observations) > (share + GAIN) * len(tracks.track):
-                share = len(bent.observations) / len(tracks.track)
-                self.shares["bent"] = share
-                self._priors, fitted = loose, bent
-        if share < AGREEING:
-            edges = graph.match_edges(self._features, self._lens, found.matches)
-            depths = np.array([_usual_depth(view) for view in self._kept])
-            T, log_scale = graph.graph_start(self._T_keyframes, edges, depths)
-            priors = replace(self._priors, log_depth_scale_sigma=FREE_DEPTH_SCALE_SIGMA)
-            other = fit.start(T, self._lens, self._features, tracks, log_scale)
-            other = skeleton.narrow(other, None, fit.WIDE + fit.FINE, priors)
-            self.shares["matches"] = len(other.observations) / len(tracks.track)
-            if self.shares["matches"] > share:
-                self._report.start, self._priors, fitted = "matches", priors, other
-        return fitted
+        best = starts.network()
+        self._explained = best.share
+        self._report.reprojection_px_before = starts.before_px
+        bent = starts.bent(best)
+        best = bent or best
+        if best.share < EXPLAINED:
+            other = starts.matches(found.matches, np.array([_usual_depth(view) for view in self._kept]))
+            if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
+                best = other
+        self._report.start = best.start
+        return best
 
-    def _bends(self, start: Fit, fitted: Fit, steps: RelativePoses) -> bool:
-        """Whether it is worth a try: where there is a skeleton, what a loose prior explains of it says so."""
-        bones = skeleton.bones(len(self._keyframes))
-        if len(bones) == len(self._keyframes):
-            return True
-        # From where the keyframes are by now, with all observations.
-        scene = replace(fitted.scene, points=start.scene.points)
-        scene = replace(scene, points=fit.placed(scene, start.observations))
-        trial = skeleton.part(fit.triangulated(fit.measured(scene, start.observations, start.feature)), bones)
-        rounds = (fit.Round(6, None, free_k1=True), *fit.FINE)
-        tight, bent = (
-            fit.narrow(trial, skeleton.joined(steps, bones), rounds, priors, free_focal=self._free_focal)
-            for priors in (self._priors, replace(self._priors, k1_sigma=LOOSE_K1_SIGMA))
-        )
-        return len(bent.observations) > len(tight.observations) + GAIN * len(trial.observations)
+    def _side(self, fitted: Fit | None) -> judgement.Side:
+        """A fit as the judgement sees it; None: the network."""
+        if fitted is None:
+            return judgement.Side(self._T_keyframes, self._lens, np.ones(len(self._keyframes)))
+        return judgement.Side(fitted.scene.T_world_camera, fitted.scene.lens, self._scales(fitted))
 
-    def _judged(self, fitted: Fit, found: pairs.PairMatches) -> NDArray[np.bool_]:
+    def _evidence(self, fitted: Fit | None, found: pairs.PairMatches) -> judgement.Evidence:
+        return judgement.Evidence.of(self._side(fitted), self._features, found.held_out)
+
+    def _judged(self, attempt: Attempt, found: pairs.PairMatches) -> NDArray[np.bool_]:
         """[keyframes] those that are left to the network."""
-        ones = np.ones(len(self._keyframes))
-        network = judgement.Side(self._T_keyframes, self._lens, ones)
-        scales = self._scales(fitted)
-        mapped = judgement.Side(fitted.scene.T_world_camera, fitted.scene.lens, scales)
-        sides = [judgement.disagreement(side, self._features, found.held_out) for side in (network, mapped)]
-        means = [float(np.mean([e.mean() for e in side.values()])) if side else 1.0 for side in sides]
-        self.means = [np.mean(list(s.values()), axis=0) if s else None for s in sides]
-        self._report.disagreement_before, self._report.disagreement = (round(m, 4) for m in means)
-        worse = judgement.worse_keyframes(sides[1], sides[0], len(self._keyframes))
-        return np.ones_like(worse) if means[1] > means[0] else worse
+        network, mapped = self._evidence(None, found), self._evidence(attempt.fit, found)
+        grids = [view.grid for view in self._kept]
+        agreement = judgement.depth_agreement(self._side(None), self._side(attempt.fit), grids)
+        before, after = (float(share.mean()) for share in agreement)
+        report = self._report
+        report.disagreement_before, report.disagreement = network.mean, mapped.mean
+        report.depth_agreement_before, report.depth_agreement = before, after
+        if not judgement.is_better((network.mean, mapped.mean), (before, after), self._explained):
+            return np.ones(len(grids), bool)
+        return judgement.worse_keyframes(mapped, network, agreement)
 
     def _scales(self, fitted: Fit) -> FloatArray:
         positions = range(len(self._keyframes))
-        scales = fit.depth_scales(fitted, len(self._keyframes))
+        scales = depth_scales(fitted, len(self._keyframes))
         fallback = fitted.scene.log_depth_scale
         if fallback is not None:
             scales = np.where(np.isfinite(scales), scales, np.exp(fallback))
         return between.interpolated(positions, scales, len(self._keyframes))
 
-    def _second_pass(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Fit:
+    def _second_pass(self, first: Attempt, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Fit:
         """With the features that were held out, without keyframes that are left to the network."""
         usable = {pair: m for pair, m in found.matches.items() if not left[list(pair)].any()}
         tracks = build_tracks([len(f) for f in self._features], usable)
-        scene = fitted.scene
+        scene = first.fit.scene
         start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
         start = fit.triangulated(start)
-        steps = None if self._report.start == "matches" else fit.network_steps(self._T_keyframes)
-        return skeleton.narrow(start, steps, fit.LAST, self._priors, free_focal=self._free_focal)
+        priors = fit.last_priors(first.priors)
+        return skeleton.narrow(start, first.steps, fit.LAST, priors, free_focal=first.free_focal)
 
-    def _completed(self, fitted: Fit, found: pairs.PairMatches) -> Refinement:
+    def _completed(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Refinement:
         """Frames between keyframes, and every frame's depth scale."""
-        T, depth_scale = self._carried(fitted)
-        count = len(self._views)
+        T, depth_scale = self._carried(fitted, left)
+        count, positions = len(self._views), self._keyframes
         if len(self._keyframes) < count:
-            self._follow(fitted, T, depth_scale)
+            self._follow(fitted, T)
         report, lens = self._report, fitted.scene.lens
+        for begin, end in judgement.runs(left):
+            ends = positions[begin], positions[end - 1]
+            self._leave(*ends, judgement.WHY)
         report.tracks, report.observations = len(fitted.scene.points), len(fitted.observations)
         report.reprojection_px = float(np.median(fitted.errors)) if len(fitted.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         loops = sorted(found.loops)
         return Refinement(T, depth_scale, lens, self._scale, self._keyframes, fitted, loops, report)
 
-    def _carried(self, fitted: Fit) -> tuple[FloatArray, FloatArray]:
-        """Poses [N, 4, 4] and depth scales [N] of all frames, those between keyframes carried along."""
-        scales = self._scales(fitted)
-        positions, count = np.array(self._keyframes), len(self._views)
-        carrier = between.Carrier(positions, self._T_network, fitted.scene.T_world_camera, scales)
+    def _carried(self, fitted: Fit, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
+        scales, kept = self._scales(fitted), np.flatnonzero(~left)
+        positions, count = np.array(self._keyframes)[kept], len(self._views)
+        carrier = between.Carrier(positions, self._T_network, fitted.scene.T_world_camera[kept], scales[kept])
         T = np.array([carrier.pose(frame) for frame in range(count)])
-        return T, between.interpolated(self._keyframes, scales, count)
+        return T, between.interpolated(positions.tolist(), scales[kept], count)
 
-    def _sketch(self, fitted: Fit, found: pairs.PairMatches) -> None:
+    def _sketch(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_] | None = None) -> None:
         if self._on_sketch is not None:
             loops = [(self._keyframes[i], self._keyframes[j]) for i, j in sorted(found.loops)]
-            scene = fitted.scene
-            self._on_sketch(Sketch(*self._carried(fitted), scene.lens, scene.points, loops))
+            scene, none = fitted.scene, np.zeros(len(self._keyframes), bool)
+            T, depth_scale = self._carried(fitted, none if left is None else left)
+            self._on_sketch(Sketch(T, depth_scale, scene.lens, scene.points, loops))
 
-    def _follow(self, fitted: Fit, T: FloatArray, depth_scale: FloatArray) -> None:
-        """Fit each frame between to the points of the keyframes on either side; changes ``T`` and ``depth_scale``."""
+    def _follow(self, fitted: Fit, T: FloatArray) -> None:
+        """Fit each frame between to the points of the keyframes on either side; changes ``T``."""
         points = points_of_keyframes(fitted, self._features, len(self._keyframes))
         place = {position: k for k, position in enumerate(self._keyframes)}
-        waiting: list[tuple[int, Grey, DepthReader]] = []
+        waiting: list[tuple[int, Grey]] = []
         left: tuple[int, Grey] | None = None
         count = len(self._views)
-        for position, grey, reader in self._images.read(range(count)):
+        for position, grey, _ in self._images.read(range(count)):
             self._progress(_between("frames between", position / count), "frames between")
             if position not in place:
-                waiting.append((position, grey, reader))
+                waiting.append((position, grey))
                 continue
             right = (place[position], grey)
-            for frame, image, depth in waiting:
+            for frame, image in waiting:
                 sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
-                fit_frame(fitted, frame, image, depth, sides, T, depth_scale)
+                fit_frame(fitted, frame, image, sides, T)
             left, waiting = right, []
+
+    def _leave(self, first: int, last: int, why: str) -> None:
+        stretch = {"first": self._views[first].index, "last": self._views[last].index, "why": why}
+        self._report.left_to_network.append(stretch)
 
     def unchanged(self, why: str) -> Refinement:
         """Everything as the network has it."""
         count = len(self._views)
-        self._report.left_to_network.append({"first": self._views[0].index, "last": self._views[-1].index, "why": why})
+        self._leave(0, -1, why)
         return Refinement(
             self._T_network, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import fit
+from stream_recon.app.mapping import depth_scales, fit
 from stream_recon.app.mapping.adjustment import lens_information
 from stream_recon.app.mapping.fit import Fit, Round
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
@@ -94,8 +94,8 @@ def adjusted(
     priors = Priors(
         focal=focal_network,
         log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
-        depth_sigma=fit.PRIORS["depth_sigma"],
-        k1_sigma=fit.PRIORS["k1_sigma"],
+        depth_sigma=fit.DEPTH_SIGMA,
+        k1_sigma=fit.K1_SIGMA,
     )
     fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays)
     if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
@@ -110,11 +110,7 @@ def adjusted(
 
 def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) -> float:
     """The network's focal length and the adjustment's, each by what it knows."""
-    free = Priors(
-        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
-        depth_sigma=fit.PRIORS["depth_sigma"],
-        k1_sigma=fit.PRIORS["k1_sigma"],
-    )
+    free = Priors(log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=fit.DEPTH_SIGMA, k1_sigma=fit.K1_SIGMA)
     known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
@@ -190,7 +186,7 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: float) -> Adjuste
         depths[fitted.feature[mine]] = fitted.depth[mine]
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
-        if known.sum() >= fit.MIN_SCALE_POINTS:
+        if known.sum() >= depth_scales.MIN_POINTS:
             log_scale[k] = np.log(np.median(depths[known] / keyframe.z_network[known]))
     error = float(np.median(fitted.errors))
     return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

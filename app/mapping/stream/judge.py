@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.judgement import Side, disagreement
+from stream_recon.app.mapping.judgement import Evidence, Side
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Keyframe, shared
 
@@ -30,5 +30,5 @@ def network_is_better(keyframes: Sequence[Keyframe], lens: Lens) -> bool:
     mapped = Side(np.array([k.T_world_camera for k in keyframes]), lens, scales)
     none = np.zeros((0, 128), np.float32)
     features = [Features(k.uv, none, k.z_network) for k in keyframes]
-    theirs, ours = (disagreement(side, features, held) for side in (network, mapped))
+    theirs, ours = (Evidence.of(side, features, held).pairs for side in (network, mapped))
     return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > MARGIN

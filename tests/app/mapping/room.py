@@ -123,6 +123,36 @@ class Video:
             self.pictures.append(rgb)
             self.results.append(network_result(index, guess, focal, rgb, wrong))
 
+    def bend(self, k1: float) -> None:
+        """See all through a lens with a radial term."""
+        width, height = SIZE
+        u, v = np.meshgrid(np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2)
+        seen = np.stack([u, v], axis=-1) / FOCAL
+        plain = seen
+        for _ in range(30):
+            plain = seen / (1 + k1 * np.square(plain).sum(axis=-1, keepdims=True))
+        place = (plain * FOCAL + (width / 2, height / 2) - 0.5).astype(np.float32)
+        place = place[..., 0], place[..., 1]
+        for k, (rgb, T) in enumerate(zip(self.pictures, self.truth, strict=True)):
+            bent = cv2.remap(rgb, *place, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
+            depth = cv2.remap(picture(T)[1], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+            old = self.results[k]
+            self.pictures[k] = np.asarray(bent)
+            self.results[k] = network_result(
+                old.index, old.T_world_camera, old.intrinsics.fx, self.pictures[k], np.asarray(depth)
+            )
+
+    def cover(self, frames: Sequence[int], share: float = 0.5) -> None:
+        """Something with more texture than all else moves across some images, each side ``share`` of theirs."""
+        width, height = SIZE
+        size = (int(share * width), int(share * height))
+        patch = np.random.default_rng(4).normal(128, 60, (60, 80)).clip(0, 255).astype(np.uint8)
+        patch = np.asarray(cv2.resize(patch, size, interpolation=cv2.INTER_CUBIC))
+        for number, k in enumerate(frames):
+            left, top = int(4 + 7 * number) % (width - size[0]), int(6 + 3 * number) % (height - size[1])
+            self.pictures[k] = self.pictures[k].copy()
+            self.pictures[k][top : top + size[1], left : left + size[0]] = patch[..., None]
+
     def blank(self) -> None:
         """Nothing is to be seen in any image."""
         self.pictures = [np.full_like(rgb, 90) for rgb in self.pictures]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, features, fit, graph, judgement, matching, pairs, retrieval
+from stream_recon.app.mapping import between, features, fit, graph, matching, pairs, retrieval
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.problem import Lens
@@ -203,18 +203,6 @@ def test_points_are_followed_through_a_shift() -> None:
     there, arrived = between.follow(first, second, uv, predicted + 3.0)
     assert arrived.mean() > 0.5
     assert np.median(np.linalg.norm(there - predicted, axis=1)[arrived]) < 0.3
-
-
-def test_judgement_prefers_the_side_that_is_right() -> None:
-    truth = walk(10)
-    video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
-    found = detected(video)
-    held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(9)}
-    right = judgement.Side(truth, LENS, np.ones(10))
-    wrong = judgement.Side(drifting(truth, 1.0, 0.2), LENS, np.ones(10))
-    good, bad = (judgement.disagreement(side, found, held) for side in (right, wrong))
-    assert not judgement.worse_keyframes(good, bad, 10).any()
-    assert judgement.worse_keyframes(bad, good, 10).all()
 
 
 def test_held_out_features_are_in_no_track_of_the_first_pass() -> None:

@@ -87,6 +87,45 @@ def test_matches_carry_the_map_where_the_network_is_blind() -> None:
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.3 * before.ate_m
 
 
+def test_a_bent_lens_is_found() -> None:
+    truth = walk(20)
+    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
+    video.bend(-0.2)
+    found = refine(video.views(), video, video.scale)
+    assert found.report.start == "bent lens"
+    assert abs(found.lens.k1 + 0.2) < 0.03
+    assert abs(found.lens.focal / FOCAL - 1) < 0.03
+
+
+def test_a_straight_lens_stays_straight() -> None:
+    truth = walk(16)
+    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1))
+    found = refine(video.views(), video, video.scale)
+    assert abs(found.lens.k1) < 0.01
+
+
+def test_what_moves_by_itself_does_not_win() -> None:
+    truth = walk(24)
+    guess = drifting(truth, turn_deg=0.3, move=0.05)
+    video = Video(truth, guess, focal=FOCAL)
+    video.cover(range(24))
+    found = refine(video.views(), video, video.scale)
+    before, after = errors(guess, truth), errors(found.T_world_camera, truth)
+    assert before.ate_m is not None and after.ate_m is not None and after.ate_m <= 1.1 * before.ate_m
+
+
+def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network() -> None:
+    truth = walk(40)
+    guess = drifting(truth, turn_deg=0.8, move=0.2)
+    video = Video(truth, guess, focal=FOCAL)
+    video.cover(range(16, 24), share=0.8)
+    found = refine(video.views(), video, video.scale)
+    before, after = errors(guess, truth), errors(found.T_world_camera, truth)
+    assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 1.1 * before.ate_m
+    (stretch,) = found.report.left_to_network
+    assert stretch["first"] in range(12, 18)
+
+
 def test_blank_images_leave_everything_to_the_network() -> None:
     truth = walk(8)
     guess = drifting(truth, turn_deg=0.5, move=0.1)

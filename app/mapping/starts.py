@@ -1,0 +1,132 @@
+"""Ways to begin: from the network's motion, through a bent lens, or from matches alone; each one adjusted.
+
+Which one is nearest to what the images show is for `judgement` to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping import fit, graph, skeleton
+from stream_recon.app.mapping.adjustment import lens_information
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.matching import Matches
+from stream_recon.app.mapping.problem import Lens, Priors, Problem, RelativePoses
+from stream_recon.app.mapping.tracks import Tracks
+
+FloatArray = NDArray[np.float64]
+
+EXPLAINED = 0.85
+"""Where less than this share of the observations can be explained from the network's motion, matches are asked."""
+MOST_FOCAL = 0.45
+"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
+LEAST_K1 = 0.05
+"""Many lenses are bent a little, which the focal length makes up for, and few are bent much."""
+SURE_K1 = 20.0
+"""Sigmas by which the radial term has to differ from 0: small ones, as errors of observations are not independent."""
+SLACK = 0.02
+"""Of the share that is explained: no more than chance."""
+PROBED = 30
+"""Keyframes that are looked at for it."""
+LOOSE_K1_SIGMA = 0.1
+DEPTH_SCALE_SIGMA = 0.1
+FREE_DEPTH_SCALE_SIGMA = 0.5
+"""After a start from matches: each keyframe's depth map may have a unit of its own."""
+
+Start = Literal["network", "bent lens", "matches"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way to begin, adjusted."""
+
+    start: Start
+    fit: Fit
+    priors: Priors
+    steps: RelativePoses | None
+    """The network's, where they were believed."""
+    free_focal: bool
+    share: float
+    """Of the observations that the fit explains."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What every start has to go on."""
+
+    T_network: FloatArray  # [N, 4, 4], of the keyframes
+    lens: Lens
+    features: Sequence[Features]
+    tracks: Tracks
+    loops: bool
+    """There are matches of keyframes far apart, over which the network may have drifted far."""
+    known_lens: bool = False
+    T_begin: FloatArray | None = None
+    """[N, 4, 4] better poses than the network's to begin with, where there are."""
+
+    @property
+    def before_px(self) -> float:
+        """By how much the network's poses and depth miss the observations, in the median."""
+        return float(np.median(self._start().errors))
+
+    def network(self) -> Attempt:
+        """From the network's motion, through a straight lens."""
+        priors = fit.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
+        return self._adjusted("network", self._start(), self._steps(), self._rounds, priors)
+
+    def bent(self, straight: Attempt) -> Attempt | None:
+        """Where a part of the video, fitted anew with a lens that may bend lines, says that it plainly does.
+
+        Anew, since a straight lens has found an answer of its own, from which no way leads there.
+        """
+        if self.known_lens:
+            return None
+        loose = replace(straight.priors, k1_sigma=LOOSE_K1_SIGMA)
+        count = len(self.T_network)
+        middle = np.arange(max(count - PROBED, 0) // 2, min((count + PROBED) // 2, count))
+        some, steps = skeleton.part(self._start(), middle), skeleton.joined(self._steps(), middle)
+        probe = fit.narrow(some, steps, fit.PROBE, loose, free_focal=straight.free_focal)
+        if not self._is_bent(probe, loose, steps):
+            return None
+        found = self._adjusted("bent lens", self._start(probe.scene.lens), self._steps(), self._rounds, loose)
+        return found if found.share >= straight.share - SLACK and self._is_bent(found.fit, loose, found.steps) else None
+
+    def _is_bent(self, found: Fit, priors: Priors, steps: RelativePoses | None) -> bool:
+        k1 = abs(found.scene.lens.k1)
+        if k1 < LEAST_K1 or not len(found.observations):
+            return False
+        information = lens_information(Problem(found.scene, found.observations, steps, priors=priors))
+        return bool(k1**2 * information.k1(priors.log_focal_sigma) > SURE_K1**2 * information.variance)
+
+    def matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> Attempt:
+        """From relative poses by matches; ``depths`` [N]: what is usual in each keyframe's depth map."""
+        edges = graph.match_edges(self.features, self.lens, matches)
+        T, log_scale = graph.graph_start(self.T_network, edges, depths)
+        priors = fit.first_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_lens)
+        begin = fit.start(T, self.lens, self.features, self.tracks, log_scale)
+        return self._adjusted("matches", begin, None, fit.WIDE + fit.FINE, priors)
+
+    @property
+    def _rounds(self) -> Sequence[fit.Round]:
+        return fit.WIDE + fit.FINE if self.loops else fit.NARROWING
+
+    def _start(self, lens: Lens | None = None) -> Fit:
+        T = self.T_network if self.T_begin is None else self.T_begin
+        return fit.start(T, lens or self.lens, self.features, self.tracks)
+
+    def _steps(self) -> RelativePoses:
+        return fit.network_steps(self.T_network)
+
+    def _adjusted(
+        self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors
+    ) -> Attempt:
+        found, free = skeleton.narrow(begin, steps, rounds, priors), True
+        if abs(np.log(found.scene.lens.focal / self.lens.focal)) > MOST_FOCAL:
+            # What moves by itself, or a motion that says nothing of the lens.
+            straight = replace(begin, scene=replace(begin.scene, lens=self.lens))
+            found, free = skeleton.narrow(straight, steps, rounds, priors, free_focal=False), False
+        return Attempt(name, found, priors, steps, free, len(found.observations) / max(len(self.tracks.track), 1))
