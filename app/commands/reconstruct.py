@@ -92,7 +92,7 @@ def reconstruct_source(
                 show_result(viewer, read_result(folder), lambda _: None)
         # After a break the network gives one frame at a time, in the world of those before.
         together = 1 if unfinished else preset.stream.scale_frames
-        stage = stream_stage(mapping, together, live=source.live)
+        stage = stream_stage(mapping, together, live=source.live, known_lens=frames.camera is not None)
         shown: list[NDArray[np.float32] | None] = [None]
         with progress_bar(err) as show:
 

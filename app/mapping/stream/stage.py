@@ -20,15 +20,16 @@ class StreamStage:
     Args:
         together: so many first results are given out together: as many as the network itself makes at once.
         live: the source does not wait: neither does this, and what comes too late is left out and counted.
+        known_lens: the results' focal length is right.
     """
 
-    def __init__(self, *, together: int = 1, live: bool = False) -> None:
+    def __init__(self, *, together: int = 1, live: bool = False, known_lens: bool = False) -> None:
         self._together = together
         self._front: Front | None = None
         self._waiting: dict[int, FrameResult] = {}
         """By their numbers: placed, and not given out yet."""
         self._stretch = 0
-        self._background = Background(waits=not live)
+        self._background = Background(waits=not live, known_lens=known_lens)
         self.points = np.zeros((0, 3), np.float32)
         """[N, 3], in the world: what the map stands on, as of the last adjustment of all. Replaced, never changed."""
 

@@ -24,12 +24,16 @@ GROWTH = 1.33
 ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 
 
-def whole(keyframes: Sequence[Keyframe], lens: Lens) -> Adjusted | None:
-    """Adjust them all, with the focal length. Where others come before them the first ones stay, and so their unit."""
+def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False) -> Adjusted | None:
+    """Adjust them all, with the focal length unless it is known.
+
+    Where others come before them the first ones stay, and so their unit.
+    """
     if keyframes[0].number == 0:
-        found = adjusted(keyframes, lens, ROUNDS, free_focal=len(keyframes) >= FOCAL_KEYFRAMES)
+        free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
+        found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, ROUNDS, fixed=2, free_focal=True)
+    return adjusted(keyframes, lens, ROUNDS, fixed=2, free_focal=not known_lens)
 
 
 class Background:
@@ -38,11 +42,12 @@ class Background:
     Args:
         waits: whether `collect` waits for it. A live source goes on without it meanwhile, and leaves out those that
             are due before the last one is done.
+        known_lens: whether the focal length stays what it is.
     """
 
-    def __init__(self, *, waits: bool) -> None:
+    def __init__(self, *, waits: bool, known_lens: bool = False) -> None:
         self.skipped = 0
-        self._waits = waits
+        self._waits, self._known_lens = waits, known_lens
         self._pool = ThreadPoolExecutor(1, "mapping")
         self._due = FIRST
         self._job: tuple[Future[Adjusted | None], list[int]] | None = None
@@ -65,7 +70,7 @@ class Background:
     def begin(self, keyframes: Sequence[Keyframe], lens: Lens) -> None:
         """Begin, whatever was before."""
         copies = [replace(keyframe, members=[], trusted=True) for keyframe in keyframes]
-        self._job = self._pool.submit(whole, copies, lens), [keyframe.number for keyframe in copies]
+        self._job = self._pool.submit(whole, copies, lens, self._known_lens), [keyframe.number for keyframe in copies]
 
     def collect(self, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
         """What was found, and the numbers of its keyframes; None where nothing is ready."""
