@@ -37,6 +37,8 @@ MIN_TRACKS = 30
 """Fewer do not make a keyframe."""
 WINDOW, FIXED = 9, 2
 """Keyframes adjusted together, and how many of the oldest of them stay."""
+BEGINNING = 6
+"""Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
 ACTIVE = 150
 """Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
 SEEN = 3
@@ -183,7 +185,8 @@ class Front:
         if len(self.keyframes) > ACTIVE:
             self.keyframes[-ACTIVE - 1].forget()
         try:
-            self._adjust()
+            if number < BEGINNING or number % 2:
+                self._adjust()
             self._judge(new)
         except FAILURES:
             logger.exception("keyframe %d", new.number)

@@ -19,7 +19,7 @@ FIRST = 4
 """Keyframes before the first adjustment of all."""
 FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
-GROWTH = 1.33
+GROWTH = 1.6
 """The next one comes when there are so many times as many."""
 ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 
