@@ -28,13 +28,15 @@ def depth_scales(fit: Fit, keyframes: int) -> FloatArray:
     usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
     usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
     value, variance = np.full((2, keyframes), np.nan)
-    for k in range(keyframes):
-        mine = usable & (fit.observations.camera == k)
-        if (count := mine.sum()) >= MIN_POINTS:
+    rows = np.flatnonzero(usable)
+    rows = rows[np.argsort(fit.observations.camera[rows], kind="stable")]
+    ends = np.searchsorted(fit.observations.camera[rows], np.arange(1, keyframes + 1))
+    for k, mine in enumerate(np.split(rows, ends)[:keyframes]):
+        if len(mine) >= MIN_POINTS:
             ratio = np.log(fit.depth[mine] / depth[mine])
             value[k] = np.median(ratio)
             spread = _MAD * np.median(np.abs(ratio - value[k]))
-            variance[k] = spread**2 / min(count, INDEPENDENT)
+            variance[k] = spread**2 / min(len(mine), INDEPENDENT)
     return np.exp(shrunk(value, variance))
 
 

@@ -5,6 +5,7 @@ Which one is nearest to what the images show is for `judgement` to say.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -71,12 +72,12 @@ class Starts:
     @property
     def before_px(self) -> float:
         """By how much the network's poses and depth miss the observations, in the median."""
-        return float(np.median(self._start().errors))
+        return float(np.median(self._begun.errors))
 
     def network(self) -> Attempt:
         """From the network's motion, through a straight lens."""
         priors = fit.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
-        return self._adjusted("network", self._start(), self._steps(), self._rounds, priors)
+        return self._adjusted("network", self._begun, self._steps(), self._rounds, priors)
 
     def bent(self, straight: Attempt) -> Attempt | None:
         """Where a part of the video, fitted anew with a lens that may bend lines, says that it plainly does.
@@ -88,7 +89,7 @@ class Starts:
         loose = replace(straight.priors, k1_sigma=LOOSE_K1_SIGMA)
         count = len(self.T_network)
         middle = np.arange(max(count - PROBED, 0) // 2, min((count + PROBED) // 2, count))
-        some, steps = skeleton.part(self._start(), middle), skeleton.joined(self._steps(), middle)
+        some, steps = skeleton.part(self._begun, middle), skeleton.joined(self._steps(), middle)
         probe = fit.narrow(some, steps, fit.PROBE, loose, free_focal=straight.free_focal)
         if not self._is_bent(probe, loose, steps):
             return None
@@ -114,9 +115,13 @@ class Starts:
     def _rounds(self) -> Sequence[fit.Round]:
         return fit.WIDE + fit.FINE if self.loops else fit.NARROWING
 
-    def _start(self, lens: Lens | None = None) -> Fit:
+    @cached_property
+    def _begun(self) -> Fit:
+        return self._start(self.lens)
+
+    def _start(self, lens: Lens) -> Fit:
         T = self.T_network if self.T_begin is None else self.T_begin
-        return fit.start(T, lens or self.lens, self.features, self.tracks)
+        return fit.start(T, lens, self.features, self.tracks)
 
     def _steps(self) -> RelativePoses:
         return fit.network_steps(self.T_network)

@@ -11,7 +11,7 @@ from stream_recon.app.mapping.features import Features, detect, spread
 from stream_recon.app.mapping.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.mapping.motion import motion_only
 from stream_recon.app.mapping.problem import Lens, Observations
-from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.stream.keyframe import Keyframe, shared
 from stream_recon.app.mapping.views import DepthReader, carried, rays
 from stream_recon.app.transforms import invert_pose, rotation_angle_deg
 
@@ -144,8 +144,8 @@ def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: Lens) -> Fl
     """A keyframe's pose [4, 4] from what it and earlier ones see; None where too few points agree on one."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:
-        _, a, b = np.intersect1d(keyframe.track, new.track, assume_unique=True, return_indices=True)
-        world[b] = keyframe.points(lens)[a]
+        rows = shared(keyframe, new)
+        world[rows[:, 1]] = keyframe.points(lens)[rows[:, 0]]
     known = np.isfinite(world).all(axis=1) & ~new.held_out
     points, uv = world[known], new.uv[known].astype(np.float64)
     if len(points) < MIN_PNP:

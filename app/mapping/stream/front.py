@@ -58,10 +58,8 @@ class Counts:
 
     tracks: int = 0
     error_px: float | None = None
-    loops: int = 0
     left_to_network: int = 0
     """Stretches."""
-    lost: int = 0
 
 
 class Front:
@@ -171,7 +169,6 @@ class Front:
             row, uv = found.row[kept], found.uv[kept]
             new.extend(last.track[row], uv, reader.at(uv))
         if self._sights and len(new.track) < FEW:
-            self.counts.lost += 1
             recognise(sight, self._sights, self.lens, self._tracks)
             pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
             if pose is not None:

@@ -39,7 +39,7 @@ class StreamStage:
 
     @property
     def told(self) -> str:
-        """Figures for the user: tracks, their error, loops, what was left to the network, what was skipped."""
+        """Figures for the user: tracks, their error, what was left to the network, what was skipped."""
         front = self._front
         if front is None:
             return ""
@@ -47,7 +47,6 @@ class StreamStage:
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks off by {counts.error_px:.2f} px")
         for count, name in (
-            (counts.loops, "loops"),
             (counts.left_to_network, "stretches left to the network"),
             (self._background.skipped, "adjustments skipped"),
         ):
