@@ -32,6 +32,8 @@ class Page:
         self.standpoints = Standpoints(server, self.timeline)
         self.landmarks = Landmarks()
         self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
+        self.ended = False
+        """Nothing more will come: whoever opens the page now sees all of it first."""
 
     def take_in(
         self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics, result: FrameResult | None
@@ -60,7 +62,10 @@ class Page:
         self.panel.show_frames(self.timeline, self.store.total)
         self.panel.offer_map(not self.landmarks.empty, self.timeline.revised)
         self.scene.sync(self.store, self.timeline, self.landmarks, self.panel.options(), self.standpoints.unit)
-        self.standpoints.clear_start(self.store)
+        if self.ended:
+            self.standpoints.begin_with_all(self.store, self._beside())
+        else:
+            self.standpoints.clear_start(self.store)
         self.panel.show_status(self._describe(status, skipped))
         self._move_views()
         return unfinished
@@ -73,8 +78,10 @@ class Page:
     def show_all(self, client: Any) -> None:
         """Move a browser's view back until everything is in it."""
         self.panel.let_go()
-        beside = self.scene.before.sample(self.store, self.timeline, OVERVIEW_POINTS)
-        self.standpoints.show_all(client, self.store, beside)
+        self.standpoints.show_all(client, self.store, self._beside())
+
+    def _beside(self) -> NDArray[np.float32]:
+        return self.scene.before.sample(self.store, self.timeline, OVERVIEW_POINTS)
 
     def _dress(self) -> None:
         server = self._server

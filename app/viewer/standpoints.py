@@ -20,6 +20,10 @@ GROWN = 1.2
 OVERVIEW_POINTS = 20_000
 PANEL_PIXELS = 335
 """Of the page's width, under viser's panel."""
+USUAL_PAGE = (1280, 720)
+"""Pixels of the page for which a browser still to come is given its view: its own size is not known before."""
+STILL = 1e-3
+"""Of the unit: a browser whose view is no further than this from the first one has not been moved by its user."""
 
 
 class Standpoints:
@@ -34,6 +38,8 @@ class Standpoints:
         """Points there were at the last look for a clear view."""
         self._back = START_BACKS[0]
         self._begun_at = np.zeros((2, 3))
+        self._taken_to: dict[int, NDArray[np.float64]] = {}
+        """By browser, where `begin_with_all` put its view."""
 
     @property
     def unit(self) -> float:
@@ -71,6 +77,19 @@ class Standpoints:
         elif not np.array_equal(self._begun_at, self._viewpoint(pose, self._back, self._back / 2)):
             self._begin_at(pose, self._back)  # the first camera has moved, or the unit has changed
 
+    def begin_with_all(self, store: ChunkStore, beside: NDArray[np.float32]) -> None:
+        """The first view of browsers is from now on that of `show_all`; those that nobody has moved are taken there."""
+        if self._start is None:
+            return
+        clients = self._server.get_clients()
+        untouched = {key: client for key, client in clients.items() if self._stands_where_put(key, client)}
+        free = FreeView.of_page(self._server.initial_camera.fov, *USUAL_PAGE, PANEL_PIXELS)
+        self._start_from(*self._overview(self._timeline.poses[self._start], free, store, beside))
+        self._taken_to = {}
+        for key, client in untouched.items():
+            self.show_all(client, store, beside)
+            self._taken_to[key] = np.array(client.camera.position)
+
     def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Put a browser's view behind (``back``) and above (``lift``) a camera."""
         _place(client, *self._viewpoint(T_world_camera, back, lift))
@@ -81,10 +100,19 @@ class Standpoints:
             return
         camera = client.camera
         free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
+        _place(client, *self._overview(self._timeline.poses[self._start], free, store, beside))
+
+    def _overview(
+        self, first: NDArray[np.float64], free: FreeView, store: ChunkStore, beside: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Position and target of a view with nearly everything in it, the way the ``first`` camera looks."""
         points, path = store.sample(OVERVIEW_POINTS), self._timeline.path(OVERVIEW_POINTS)
         points = np.concatenate([points, beside])
-        first = self._timeline.poses[self._start]
-        _place(client, *overview(points, path, first[:3, 2], -first[:3, 1], free))
+        return overview(points, path, first[:3, 2], -first[:3, 1], free)
+
+    def _stands_where_put(self, key: int, client: Any) -> bool:
+        away = np.linalg.norm(np.asarray(client.camera.position) - self._taken_to.get(key, self._begun_at[0]))
+        return bool(away < STILL * self.unit)
 
     def _viewpoint(
         self, T_world_camera: NDArray[np.float64], back: float, lift: float
@@ -95,9 +123,13 @@ class Standpoints:
         return position, centre + R @ np.array([0.0, 0.0, 1.0]) * self.unit
 
     def _begin_at(self, T_world_camera: NDArray[np.float64], back: float) -> None:
-        self._back, self._begun_at = back, np.stack(self._viewpoint(T_world_camera, back, back / 2))
+        self._back = back
+        self._start_from(*self._viewpoint(T_world_camera, back, back / 2))
+
+    def _start_from(self, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+        self._begun_at = np.stack([position, target])
         camera = self._server.initial_camera
-        camera.position, camera.look_at = self._begun_at
+        camera.position, camera.look_at = position, target
 
 
 def _place(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:

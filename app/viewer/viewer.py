@@ -178,8 +178,9 @@ class Viewer:
         return True
 
     def finish(self) -> None:
-        """The video is over: nothing can be paused any more; the page stays."""
+        """The video is over: nothing can be paused any more; the page stays, and is seen as a whole first."""
         self.page.panel.end_stream()
+        self.page.ended = True
         self._touch()
 
     def wait(self) -> None:

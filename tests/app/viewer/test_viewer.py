@@ -80,6 +80,20 @@ def test_the_first_view_of_a_late_browser_is_before_the_wall_behind_the_first_ca
     assert (np.abs(camera.position) < HALF).all()
 
 
+def test_whoever_opens_a_finished_page_sees_all_of_it_first(viewer: Viewer) -> None:
+    camera = viewer.page.scene._server.initial_camera
+    show_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
+    assert viewer.flush()
+    assert (np.abs(camera.position) < HALF).all(), "within the room while it grows"
+    viewer.finish()
+    assert viewer.flush()
+    ahead = (camera.look_at - camera.position) / np.linalg.norm(camera.look_at - camera.position)
+    seen = viewer.page.store.sample(1000) - camera.position
+    depth = seen @ ahead
+    aside = np.linalg.norm(seen - depth[:, None] * ahead, axis=1)
+    assert ((depth > 0) & (aside < 2 * depth)).mean() > 0.97
+
+
 def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(130)))
     assert viewer.flush()

@@ -320,3 +320,24 @@ def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> N
 
         wait_for(lambda: in_view() > 0.9)
         wait_for(lambda: sum(share_of_hue(scene_pixels(browser), channel) for channel in range(3)) > 0.05)
+
+
+def test_the_end_takes_a_view_that_nobody_has_moved_to_where_all_is_seen_and_leaves_any_other(
+    browser: Any, fed: tuple[Viewer, Feeder]
+) -> None:
+    viewer, feeder = fed
+    browser.get(viewer.url)
+    wait_for(lambda: feeder.count > 12 and points_on_page(browser))
+    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    feeder.stop()
+    assert viewer.flush()
+    started = client.camera.position
+    viewer.finish()
+    assert viewer.flush()
+    wait_for(lambda: np.linalg.norm(client.camera.position - started) > 0.5 * viewer.page.standpoints.unit)
+    own = np.array([0.1, 0.2, 0.3])
+    client.camera.position = own
+    viewer.finish()
+    assert viewer.flush()
+    time.sleep(1.0)
+    np.testing.assert_allclose(client.camera.position, own)
