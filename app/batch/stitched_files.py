@@ -3,7 +3,6 @@
 Depth files are taken over as they are: the cameras say what their depth has to be multiplied with.
 """
 
-import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +80,7 @@ def _take_over(index: int, window: Path, folder: Path, marks: Mapping[str, Mark]
     if name not in marks:
         raise OutputError(f"{source} is missing")
     try:
-        os.link(source, target)
+        target.hardlink_to(source)
     except FileNotFoundError as error:
         raise OutputError(f"{source} is missing") from error
     except OSError:

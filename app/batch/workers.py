@@ -267,6 +267,9 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
             engine.weights_sha256 = unit.weights_sha256
             outcome = run_unit(engine, unit, store, _reporter(unit, pipe.send), phases)
             phases = None
+            # Where several share a network, others wait for the place of a scene that failed.
+            with suppress(ResourceError):
+                engine.reset()
             pipe.send(outcome)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
