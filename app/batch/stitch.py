@@ -87,14 +87,16 @@ class Stitching:
         summary = self._summary(stitch_seconds)
         told = {"phases": self._rounded_phases(), "window_phases": [run.get("phases", {}) for run in runs]}
         replace_json(self._work / RUN_NAME, {**run_record(info, summary), **told})
+        after = None if last_end is None else round(time.monotonic() - last_end, 3)
         if self._unit.mapping == "full":
             # Over the seams, too: windows that drifted apart are one again.
-            refine_scene(self._unit, self._work, self._gatherer)
+            with self._timed("refine"):
+                refine_scene(self._unit, self._work, self._gatherer)
         record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),
-            "stitch_seconds_after": None if last_end is None else round(time.monotonic() - last_end, 3),
+            "stitch_seconds_after": after,
             "stitch_phases": self._rounded_phases(),
         }
         with self._timed("publish"):
