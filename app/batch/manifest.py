@@ -5,6 +5,7 @@ A worker that is killed, or cut off and replaced, therefore never leaves anythin
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,7 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
     with output_errors(folder):
         if not path.is_file():
             return Check(None, "not there" if not folder.exists() else "unfinished")
-        sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
+        sizes = {name: entry.stat().st_size for name, entry in _files(folder)}
         return check_content(path.read_bytes(), key, sizes, lambda name, known: file_digest(folder / name, known))
 
 
@@ -109,17 +110,17 @@ def manifest_of(
 ) -> bytes:
     """The content of the manifest for the result in ``work``, of what ``key`` describes, with ``result`` to record.
 
-    ``known``: files, by name, that need not be read for their marks.
+    ``known``: marks of files, by name, that need not be read; of files that are not there they do not count.
 
     Raises:
         OutputError: a file cannot be read.
     """
     known = known or {}
     with output_errors(work):
-        unknown = [name for name in file_names(work) if name not in known]
+        names = file_names(work)
         with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-            marks = pool.map(lambda name: ((work / name).stat().st_size, file_digest(work / name)), unknown)
-            files = {**dict(zip(unknown, marks, strict=True)), **known}
+            marks = pool.map(lambda name: known.get(name) or mark_of(work / name), names)
+            files = dict(zip(names, marks, strict=True))
     manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
     return (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
 
@@ -141,17 +142,36 @@ def publish(
             # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
             if path.name != RUN_NAME:
                 path.unlink(missing_ok=True)
-        for place in {(folder / name).parent for name in names}:
-            place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        moved: set[str] = set()
         for name in names:
+            place = name.rpartition("/")[0]
+            if place in moved:
+                continue
+            if place and _move_folder(work / place, folder / place):
+                moved.add(place)
+                continue
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
     replace_file(folder / MANIFEST_NAME, lambda file: file.write(manifest))
 
 
+def mark_of(path: Path) -> Mark:
+    """Of a file as it is now. Raises OSError."""
+    return path.stat().st_size, file_digest(path)
+
+
+def _move_folder(source: Path, target: Path) -> bool:
+    """Move a folder as a whole where nothing, or an empty one, is at its place; False where it has to be in pieces."""
+    with suppress(OSError):
+        source.rename(target)
+        return True
+    return False
+
+
 def file_names(folder: Path) -> list[str]:
     """Names, relative to it, of all files of a folder: first what tells whose it is, should a move be cut short."""
-    names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
-    return sorted(names, key=lambda name: name != RUN_NAME)
+    return sorted(sorted(name for name, _ in _files(folder)), key=lambda name: name != RUN_NAME)
 
 
 def check_target(folder: Path) -> None:
@@ -163,8 +183,14 @@ def check_target(folder: Path) -> None:
             raise OutputError(f"{folder} is a file: move it away, or choose another folder with -o")
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def _files(folder: Path, prefix: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """Names relative to the folder; what a folder lists already says of each what it is."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(folder / entry.name, f"{prefix}{entry.name}/")
+            elif entry.is_file():
+                yield prefix + entry.name, entry
 
 
 def _is_ours(folder: Path) -> bool:

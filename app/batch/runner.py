@@ -3,11 +3,13 @@
 import logging
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from stream_recon.app.batch.page import write_page
+from stream_recon.app.batch.phases import Phases, Seconds
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene_run import guarded
 from stream_recon.app.batch.stitch import Stitching
@@ -53,13 +55,17 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
         StreamReconError: the model cannot be loaded.
     """
+    phases = Phases("start")
     loader.check()
     with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
         stack.callback(pool.end)
-        # Workers load the model while its file is hashed here, and finished results are checked.
+        # Workers are started, and load the model, while its file is hashed and finished results are checked.
+        described = stack.enter_context(ThreadPoolExecutor(1, "hash")).submit(loader.describe)
         pool.begin(len(batch.scenes) * batch.split)
-        model = loader.describe()
-        run = _Run(batch, model, listener)
+        phases.enter("hash the weights")
+        model = described.result()
+        phases.enter("check what is there")
+        run = _Run(batch, model, listener, phases)
         batch.store.clear_work(run.under_way())
         try:
             run.work(pool, stop)
@@ -69,6 +75,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
                 run.write(interrupted=True)
             raise
         finally:
+            phases.enter("tidy")
             run.close()
             with suppress(OutputError):
                 batch.store.clear_work(run.under_way())
@@ -76,14 +83,15 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
 
 
 class _Run:
-    def __init__(self, batch: Batch, model: Model, listener: Listener) -> None:
+    def __init__(self, batch: Batch, model: Model, listener: Listener, phases: Phases) -> None:
         self._batch = batch
         self._store = batch.store
         self._model = model
         self._listener = listener
         self._disk_full: str | None = None
         """What could not be written for want of room; nothing is begun after that."""
-        self._begun = time.monotonic()
+        self._phases = phases
+        self._window_phases: dict[str, Seconds] = {}
         self._written = 0.0
         self._units = {unit.name: unit for unit in batch.units(model)}
         self._rows = {name: self._first_row(unit) for name, unit in self._units.items()}
@@ -124,7 +132,10 @@ class _Run:
         for outcome in refused:
             self._settle(outcome)
         if units:
+            self._phases.enter("work")
             self._share_out(units, pool, stop)
+        if self._stitchings.names:
+            self._phases.enter("join")
         for name in self._stitchings.names:
             if stop.requested:
                 return
@@ -176,6 +187,7 @@ class _Run:
 
     def _note_window(self, outcome: Outcome) -> None:
         if outcome.status == "done":
+            self._window_phases[outcome.name] = (outcome.result or {}).get("phases", {})
             self._stitchings.take(outcome.name, now=True)
         elif outcome.status == "disk full":
             self._disk_full = outcome.reason
@@ -203,7 +215,12 @@ class _Run:
         failed = self._windows_failed.get(name)
         if failed is not None:
             return Outcome(name, "failed", reason=failed)
-        return guarded(name, lambda: self._stitchings.finish(name))
+        outcome = guarded(name, lambda: self._stitchings.finish(name))
+        if outcome.result is None:
+            return outcome
+        # Those of an earlier batch are left out: their time was another one's.
+        known = [self._window_phases.get(window.name) for window in self._stitchings.windows(name)]
+        return replace(outcome, result={**outcome.result, "window_phases": [seconds for seconds in known if seconds]})
 
     def close(self) -> None:
         """Let go of what is half stitched."""
@@ -232,4 +249,5 @@ class _Run:
 
     def _record(self, *, interrupted: bool) -> dict[str, Any]:
         rows = list(self._rows.values())
-        return summary_record(self._batch, self._model, rows, Totals.of(rows, self._begun), interrupted=interrupted)
+        totals = Totals.of(rows, self._phases.seconds)
+        return summary_record(self._batch, self._model, rows, totals, interrupted=interrupted)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.left_behind import LeftBehind, left_behind
+from stream_recon.app.batch.marks import DepthMarks
+from stream_recon.app.batch.phases import Phases, Seconds
 from stream_recon.app.batch.seams import MisplacedError
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Outcome, Unit, UnitInterruptedError
@@ -18,9 +20,10 @@ from stream_recon.app.batch.windows import has_frames, open_unit
 from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.mapping.choice import stream_stage
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.files import replace_json
+from stream_recon.app.output.folder import read_result, read_run
 from stream_recon.app.output.lock import FolderLock
-from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.pipeline import reconstruct
@@ -34,12 +37,16 @@ logger = logging.getLogger(__name__)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def run_unit(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> Outcome:
+def run_unit(
+    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases | None = None
+) -> Outcome:
     """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
 
-    ``on_frames`` is called with the number of frames written, from another thread.
+    Args:
+        on_frames: called with the number of frames written, from another thread.
+        phases: of what came before, if that was for this unit's sake.
     """
-    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames))
+    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames, phases or Phases("open")))
 
 
 def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
@@ -66,13 +73,24 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None]) -> dict[str, Any]:
-    """Gives what the manifest records.
+def _reconstruct(
+    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases
+) -> dict[str, Any]:
+    """Gives what the manifest records, and the seconds of the last phase.
 
     Raises:
         UnitInterruptedError: Ctrl-C came meanwhile.
         StreamReconError: no frame can be read, or nothing written.
     """
+
+    def count(frames: int) -> None:
+        if not counted:
+            counted.append(frames)
+            phases.enter("frames")
+        on_frames(frames)
+
+    counted: list[int] = []
+    phases.enter("open")
     store.check_target(unit.name)
     # The windows of a split scene are measured once they are joined.
     truth = unit.scene.truth() if unit.window is None else None
@@ -81,9 +99,11 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
         engine.reset()
         with open_unit(unit) as source:
             info = RunInfo.of(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
-            left = left_behind(lock.folder, info, lambda: Gatherer(truth, on_frames))
+            left = left_behind(lock.folder, info, lambda: Gatherer(truth, count))
+            phases.enter("first frames")
+            marks = DepthMarks(lock.folder)
             try:
-                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left)
+                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left, marks)
             except InputError:
                 if unit.window is None or has_frames(unit):
                     raise
@@ -92,15 +112,30 @@ def _reconstruct(engine: FrameEngine, unit: Unit, store: Store, on_frames: Calla
         if summary.interrupted:
             raise UnitInterruptedError
         if unit.mapping == "full" and unit.window is None and not left.is_refined:
+            phases.enter("refine")
             refine_scene(unit, lock.folder, left.gatherer)
+        phases.enter("publish")
+        note_phases(lock.folder, phases.seconds)
         lock.release()
         result = record_of(summary, left.gatherer, time.monotonic() - begun, engine.device)
-        store.publish(lock.folder, unit.name, unit.key, result)
-    return result
+        result["phases"] = phases.seconds
+        store.publish(lock.folder, unit.name, unit.key, result, marks.marks)
+    return {**result, "phases": phases.seconds}
+
+
+def note_phases(folder: Path, seconds: Seconds) -> None:
+    """Say in a result's ``run.json`` how long each phase took. Raises OutputError."""
+    replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
 
 
 def _run_through(
-    engine: FrameEngine, unit: Unit, source: Source, info: RunInfo, lock: FolderLock, left: LeftBehind
+    engine: FrameEngine,
+    unit: Unit,
+    source: Source,
+    info: RunInfo,
+    lock: FolderLock,
+    left: LeftBehind,
+    marks: DepthMarks,
 ) -> Summary:
     """All frames of the unit, or those that are left to do."""
     with ExitStack() as stack:
@@ -112,7 +147,7 @@ def _run_through(
         # The windows of a split scene are refined once they are joined.
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
         stage = stream_stage(unit.mapping if unit.window is None else "off", together)
-        return reconstruct(source, engine, writer, [left.gatherer], before=before, stage=stage)
+        return reconstruct(source, engine, writer, [left.gatherer, marks], before=before, stage=stage)
 
 
 def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:

@@ -4,11 +4,13 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from stream_recon.app.batch.phases import Seconds
 from stream_recon.app.batch.scene_run import record_of, refine_scene
-from stream_recon.app.batch.seams import NOTHING_JOINED
+from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
 from stream_recon.app.batch.stitched_files import StitchedFiles
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Model, Unit, windows_folder
@@ -31,9 +33,12 @@ class Stitching:
         self._count = len(windows)
         self._waiting = deque(windows)
         self._finished: set[str] = set()
-        self._seconds = 0.0
+        self._phases: Seconds = {}
         self._joined = NOTHING_JOINED
         self._stack = ExitStack()
+        # Lines and links are Python's work, points that of numpy, which leaves Python's lock alone.
+        self._beside = self._stack.enter_context(ThreadPoolExecutor(1, "frames"))
+        self._frames_taken: list[Future[None]] = []
 
     def take(self, name: str) -> None:
         """Join what can be, now that the window of that name is finished.
@@ -42,9 +47,8 @@ class Stitching:
             StreamReconError: windows that share no frame, damaged results, no room. It cannot go on after that.
         """
         self._finished.add(name)
-        with self._timed():
-            while self._waiting and self._waiting[0].name in self._finished:
-                self._join(self._waiting.popleft())
+        while self._waiting and self._waiting[0].name in self._finished:
+            self._join(self._waiting.popleft())
 
     def finish(self, last_end: float | None = None) -> dict[str, Any]:
         """Measure the whole, publish it, and remove the windows, all of which were taken.
@@ -57,10 +61,12 @@ class Stitching:
             StreamReconError: no frame was readable, damaged results, no room.
         """
         assert not self._waiting, "a window is missing"
-        with self._timed():
-            if not self._joined.windows:
-                raise InputError(f"not one frame of {self._unit.scene.path} is readable")
-            self._take_frames(len(self._joined.windows) - 1)
+        if not self._joined.windows:
+            raise InputError(f"not one frame of {self._unit.scene.path} is readable")
+        self._begin_frames(len(self._joined.windows) - 1)
+        with self._timed("wait for frames"):
+            for taken in self._frames_taken:
+                taken.result()
             self._files.close()
         seams = [dataclasses.asdict(seam) for seam in self._joined.seams]
         runs = [window.run for window in self._joined.windows]
@@ -77,31 +83,41 @@ class Stitching:
             first["precision"],
             model.cache,
         )
-        summary = self._summary()
-        replace_json(self._work / RUN_NAME, run_record(info, summary))
+        stitch_seconds = sum(self._phases.values())
+        summary = self._summary(stitch_seconds)
+        told = {"phases": self._rounded_phases(), "window_phases": [run.get("phases", {}) for run in runs]}
+        replace_json(self._work / RUN_NAME, {**run_record(info, summary), **told})
+        after = None if last_end is None else round(time.monotonic() - last_end, 3)
         if self._unit.mapping == "full":
             # Over the seams, too: windows that drifted apart are one again.
-            refine_scene(self._unit, self._work, self._gatherer)
+            with self._timed("refine"):
+                refine_scene(self._unit, self._work, self._gatherer)
         record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
-            "stitch_seconds": round(self._seconds, 3),
-            "stitch_seconds_after": None if last_end is None else round(time.monotonic() - last_end, 3),
+            "stitch_seconds": round(stitch_seconds, 3),
+            "stitch_seconds_after": after,
+            "stitch_phases": self._rounded_phases(),
         }
-        self._store.publish(self._work, self._unit.name, self._unit.key, record, self._files.marks)
-        self._stack.close()
-        self._store.remove(windows_folder(self._unit.name))
-        return record
+        with self._timed("publish"):
+            self._store.publish(self._work, self._unit.name, self._unit.key, record, self._files.marks)
+        with self._timed("remove the windows"):
+            self._stack.close()
+            self._store.remove(windows_folder(self._unit.name))
+        return {**record, "stitch_phases": self._rounded_phases()}
 
     def close(self) -> None:
         """Let go of files, and of what was made if it was not published."""
         self._stack.close()
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self, phase: str) -> Iterator[None]:
         begun = time.monotonic()
         yield
-        self._seconds += time.monotonic() - begun
+        self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - begun
+
+    def _rounded_phases(self) -> Seconds:
+        return {phase: round(seconds, 3) for phase, seconds in self._phases.items()}
 
     def _join(self, unit: Unit) -> None:
         folder = self._stack.enter_context(self._store.fetch(unit.name))
@@ -116,22 +132,31 @@ class Stitching:
             self._work = self._stack.enter_context(self._store.workspace())
             self._files = StitchedFiles(self._work, self._model.preset.points.voxel)
             self._stack.callback(self._files.close)
-        self._joined = self._joined.with_next(read_result(folder))
+        with self._timed("read"):
+            window = read_result(folder)
+        with self._timed("align"):
+            self._joined = self._joined.with_next(window)
         if number:
-            self._take_frames(number - 1)
-        self._files.add_points(self._joined, number)
+            self._begin_frames(number - 1)
+        with self._timed("points"):
+            self._files.add_points(self._joined, number)
 
-    def _take_frames(self, number: int) -> None:
-        begin = len(self._files.cameras)
-        self._files.add_frames(self._joined, number)
-        if self._truth is None:
-            for camera in self._files.cameras[begin:]:
-                self._gatherer.add_pose(camera.index, camera.T_world_camera)
-        else:
-            for result in self._joined.results_of(number):
-                self._gatherer.add(result)
+    def _begin_frames(self, number: int) -> None:
+        """Take the frames of a window whose seams are known, while others go on."""
+        self._frames_taken.append(self._beside.submit(self._take_frames, self._joined, number))
 
-    def _summary(self) -> Summary:
+    def _take_frames(self, joined: Joined, number: int) -> None:
+        with self._timed("frames, beside points"):
+            begin = len(self._files.cameras)
+            self._files.add_frames(joined, number)
+            if self._truth is None:
+                for camera in self._files.cameras[begin:]:
+                    self._gatherer.add_pose(camera.index, camera.T_world_camera)
+            else:
+                for result in joined.results_of(number):
+                    self._gatherer.add(result)
+
+    def _summary(self, stitch_seconds: float) -> Summary:
         """Of the whole run; its seconds count the work on all windows and the stitching, wherever it was done."""
         windows: Sequence[ResultFolder] = self._joined.windows
         cameras, runs = self._files.cameras, [window.run for window in windows]
@@ -146,7 +171,7 @@ class Stitching:
             keyframes=sum(camera.is_keyframe for camera in cameras),
             # At least: a window that was read through met the damage before it again, so a sum might count it twice.
             frames_damaged=max(run["frames"]["damaged"] for run in runs),
-            seconds=self._seconds + sum(run["timings"]["seconds"] for run in runs),
+            seconds=stitch_seconds + sum(run["timings"]["seconds"] for run in runs),
             peak_host_memory_mb=max(peak_host_memory_mb(), *(run["peak_memory_mb"]["host"] for run in runs)),
             peak_device_memory_mb=max(device_peaks, default=None),
             attention=runs[0]["attention"],

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from stream_recon.app.batch.manifest import Mark, recorded_files
 from stream_recon.app.batch.seams import Joined
 from stream_recon.app.batch.stitched_cloud import StitchedCloud
@@ -53,9 +55,12 @@ class StitchedFiles:
         """
         window, transform = joined.windows[number].folder, joined.transforms[number]
         marks, cameras = recorded_files(window), list(joined.frames_of(number))
-        for camera in cameras:
-            last = transform.move_pose(camera.T_world_camera)
-            first = transform.move_pose(camera.T_world_camera_first)
+        if not cameras:
+            return
+        files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
+        lasts = transform.move_pose(np.stack([camera.T_world_camera for camera in cameras]))
+        firsts = transform.move_pose(np.stack([camera.T_world_camera_first for camera in cameras]))
+        for camera, last, first in zip(cameras, lasts, firsts, strict=True):
             joined_camera = replace(
                 camera,
                 T_world_camera=last,
@@ -64,8 +69,7 @@ class StitchedFiles:
                 depth_scale_first=camera.depth_scale_first * transform.scale,
             )
             self.cameras.append(joined_camera)
-            self._files.append(self.cameras[-1])
-        files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
+            self._files.append(joined_camera)
         self.marks.update(files)
 
 
@@ -73,10 +77,12 @@ def _take_over(index: int, window: Path, folder: Path, marks: Mapping[str, Mark]
     """Give a frame's depth file a second name, or copy it; its name in the folder, and its mark. Raises OutputError."""
     source, target = depth_path(window, index), depth_path(folder, index)
     name = target.relative_to(folder).as_posix()
-    if name not in marks or not source.is_file():
+    if name not in marks:
         raise OutputError(f"{source} is missing")
     try:
         target.hardlink_to(source)
+    except FileNotFoundError as error:
+        raise OutputError(f"{source} is missing") from error
     except OSError:
         # Not every file system can.
         with output_errors(target):

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stream_recon.app.batch.phases import Seconds
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.units import Model
 from stream_recon.app.evaluation.gather import LENGTHS, PROTOCOL, Figures
@@ -69,12 +69,12 @@ class Totals:
     """Reconstructed in this batch."""
     seconds: float = 0.0
     scenes_per_hour: float | None = None
-    begun: float = field(default_factory=time.monotonic)
+    phases: Seconds = field(default_factory=dict)
+    """What the seconds went into, one after the other."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], begun: float) -> "Totals":
-        """``begun``: by `time.monotonic`."""
-        seconds = time.monotonic() - begun
+    def of(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
+        seconds = sum(phases.values())
         new = [row for row in rows if row.status == "done" and not row.resumed]
         return cls(
             done=sum(row.status == "done" for row in rows),
@@ -84,13 +84,11 @@ class Totals:
             frames=sum(row.result["frames"] for row in new if row.result),
             seconds=round(seconds, 3),
             scenes_per_hour=round(3600 * len(new) / seconds, 2) if new and seconds > 0 else None,
-            begun=begun,
+            phases=phases,
         )
 
     def to_json(self) -> dict[str, Any]:
-        record = dataclasses.asdict(self)
-        del record["begun"]
-        return record
+        return dataclasses.asdict(self)
 
 
 def counts(name: str, result: Mapping[str, Any]) -> bool:

@@ -98,13 +98,16 @@ class EngineLoader:
             return []
         import torch
 
-        if not torch.cuda.is_available():
+        # As the driver counts them: to set up CUDA for this process, which does not need it, would take a second.
+        count = torch.cuda.device_count()
+        if not count:
             return []
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return chosen.split(",") if chosen else [str(number) for number in range(torch.cuda.device_count())]
+        return chosen.split(",") if chosen else [str(number) for number in range(count)]
 
     def prepare(self) -> None:
-        import torch  # noqa: F401  # most of the seconds until the first frame; looks for no GPU
+        # Most of the seconds until the first frame; it looks for no GPU.
+        from stream_recon.app.engine import engine  # noqa: F401
 
     def load(self, weights_sha256: str | None = None) -> FrameEngine:
         return self.choice.load(weights_sha256)

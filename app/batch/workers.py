@@ -12,6 +12,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from stream_recon.app.batch.orphans import live_with_parent
+from stream_recon.app.batch.phases import Phases
 from stream_recon.app.batch.scene_run import run_unit
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
@@ -41,7 +42,7 @@ class Pool(Protocol):
         """
 
     def end(self) -> None:
-        """Stop what was begun and not used. After `run` nothing is left to stop."""
+        """Stop what was begun and not used, and wait for what ends by itself after `run`."""
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Take the units in their order; each but those never begun ends in one `Outcome`.
@@ -68,12 +69,14 @@ class SerialPool:
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
+        phases: Phases | None = Phases("load")
         with memory_errors():
             engine = self._loader.load(units[0].weights_sha256)
         todo = Todo(units, on_event)
         while todo and not stop.requested:
             unit = todo.take()
-            outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell))
+            outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell), phases)
+            phases = None
             stop.requested |= outcome.status == "interrupted"
             todo.tell(outcome)
 
@@ -101,9 +104,13 @@ class ProcessPool:
         self._context = multiprocessing.get_context("spawn")
         self._begun: list[Worker] = []
         self._gpus: list[str] = []
+        self._ending: list[Worker] = []
+        """Told to, while they were idle."""
 
     def begin(self, units: int) -> None:
         """Start workers, which load the model."""
+        # Their memory may be needed.
+        self._await_ending()
         new = [self._start(number) for number in range(len(self._begun), min(self._count, units))]
         self._begun += new
         if new:
@@ -114,8 +121,8 @@ class ProcessPool:
 
     def end(self) -> None:
         """See `Pool`."""
-        begun, self._begun = self._begun, []
-        self._end(begun)
+        self._let_go()
+        self._await_ending()
 
     def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
@@ -128,12 +135,12 @@ class ProcessPool:
                 wait([worker.pipe for worker in self._begun], POLL_SECONDS)
                 self._begun = [self._attend(worker) for worker in self._begun]
         finally:
-            self.end()
+            self._let_go()
 
     def _start(self, number: int) -> "Worker":
         ours, theirs = self._context.Pipe()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count))
+        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), time.monotonic())
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()
@@ -194,11 +201,21 @@ class ProcessPool:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
         self._todo.lost(unit, reason)
 
-    def _end(self, workers: "list[Worker]") -> None:
-        """Idle workers end at once, without taking the model down in order; busy ones tidy up, or are made to stop."""
-        for worker in workers:
+    def _let_go(self) -> None:
+        """Idle workers end at once, without taking the model down in order, and nobody waits until a GPU is free of
+        them; busy ones tidy up, or are made to stop."""
+        begun, self._begun = self._begun, []
+        for worker in begun:
             worker.process.terminate()
             worker.pipe.close()
+        self._ending += [worker for worker in begun if worker.unit is None]
+        self._await([worker for worker in begun if worker.unit is not None])
+
+    def _await_ending(self) -> None:
+        ending, self._ending = self._ending, []
+        self._await(ending)
+
+    def _await(self, workers: "list[Worker]") -> None:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -219,12 +236,20 @@ class Worker:
         self.unit: Unit | None = None
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int) -> None:
-    """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome."""
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, begun: float) -> None:
+    """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome.
+
+    ``begun``: when its process was, by `time.monotonic`.
+    """
+    phases: Phases | None = Phases("start", begun)
+    assert phases is not None
     live_with_parent()
     try:
+        phases.enter("import")
         loader.prepare()
+        phases.enter("wait for a GPU's name")
         gpu = pipe.recv()
+        phases.enter("load")
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         # Torch is imported here; in a process just spawned it has not been yet.
@@ -235,10 +260,16 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
         pipe.send(error)
         return
     pipe.send(None)
+    phases.enter("wait for work")
     try:
         while True:
             unit = pipe.recv()
             engine.weights_sha256 = unit.weights_sha256
-            pipe.send(run_unit(engine, unit, store, _reporter(unit, pipe.send)))
+            outcome = run_unit(engine, unit, store, _reporter(unit, pipe.send), phases)
+            phases = None
+            # Where several share a network, others wait for the place of a scene that failed.
+            with suppress(ResourceError):
+                engine.reset()
+            pipe.send(outcome)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return

@@ -33,9 +33,9 @@ CHOICE_FRAMES = 30
 PROGRAM_FRAMES = 600
 
 
-def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path | None) -> None:
+def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path | None, clips: int) -> None:
     """``original``: a checkout of LingBot-Map; ``frames``: of the long stream; ``only``: of `TABLES`, with commas
-    between; ``video``: for the program, looped; else one is made."""
+    between; ``video``: for the program, looped; else one is made; ``clips``: of the folder."""
     wanted = only.split(",") if only else TABLES
     unknown = set(wanted) - set(TABLES)
     if unknown:
@@ -50,7 +50,7 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
     if "streams" in wanted:
         bench_streams()
     if "folder" in wanted:
-        bench_folder()
+        bench_folder(clips)
     preset = load_preset("lingbot-map", {"stream.keyframes": "every"})
     if "attention" in wanted:
         bench_attention(preset)

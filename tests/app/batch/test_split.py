@@ -146,6 +146,7 @@ def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
         assert seam["scale"] == pytest.approx(expected, rel=2e-3)
         assert seam["position_error"] < 2e-3 and seam["rotation_error_deg"] < 0.01 and seam["scale_spread"] < 1e-3
     assert len(row["window_seconds"]) == 4 and all(seconds > 0 for seconds in row["window_seconds"])
+    assert len(row["window_phases"]) == 4 and all("publish" in phases for phases in row["window_phases"])
     assert row["seconds"] == pytest.approx(sum(row["window_seconds"]) + row["stitch_seconds"], abs=0.01)
     assert "seam at frames" in (base / "split" / "index.html").read_text()
     assert not (base / "split" / ".windows").exists(), "the windows' folders are gone"

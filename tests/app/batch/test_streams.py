@@ -1,5 +1,6 @@
 """Scenes at once through one network, on the CPU, against the same scenes one after the other."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from stream_recon.configs.errors import ResourceError, WeightsError
 from stream_recon.configs.preset_file import preset_to_toml
 from tests.app.batch.fakes import Listening, RoomScene, room_scene
 from tests.app.fake_engine import trajectory_of
+from tests.app.media import write_images
 from tests.networks import tiny_network, tiny_preset
 
 
@@ -45,6 +47,16 @@ def test_scenes_at_once_come_out_as_one_after_the_other(tmp_path: Path) -> None:
         together, apart = (trajectory_of(tmp_path / name / scene.name) for name in ("together", "apart"))
         assert together.shape == apart.shape == (scene.frames, 8)
         assert abs(together - apart).max() < 1e-4
+
+
+def test_a_scene_that_fails_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+    root, loader = tmp_path / "data", tiny_loader(tmp_path)
+    scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]
+    write_images(root / "bad", ["6.jpg"], (64, 48))
+    store = LocalStore(tmp_path / "out")
+    pool = StreamPool(loader, store, 2)
+    assert done(root, scenes, store, loader, pool) == ["done", "failed", "done", "done"]
+    assert not multiprocessing.active_children(), "workers and the network's process have ended"
 
 
 def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:

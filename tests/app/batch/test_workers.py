@@ -127,6 +127,10 @@ def test_workers_begin_before_the_weights_are_hashed_and_end_where_nothing_is_to
 
     class Watched(RoomLoader):
         def describe(self) -> Model:
+            # It is called beside the starting, which need not wait for it.
+            deadline = time.monotonic() + 20
+            while len(multiprocessing.active_children()) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
             begun.append(len(multiprocessing.active_children()))
             return super().describe()
 
