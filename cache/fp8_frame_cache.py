@@ -1,10 +1,10 @@
 """The aggregator's cache at about half its size: keys and the patches' values in e4m3, special tokens' values in bf16.
 
 Positions are those of `FrameCache`'s pool, special tokens below ``base`` and patch slots from there, so one plan of
-visible spans serves both. Keys lie in such a pool in e4m3, and attention multiplies them as they are by queries in e4m3.
-Of the values only the special tokens' lie in a pool; the slots are pages of their own. What a layer sees of values is
-widened to bf16 in one more pool, of a single layer: the next layer's beside what the network does between two layers'
-attention.
+visible spans serves both. Keys lie in such a pool in e4m3, and attention multiplies them as they are, by queries in
+e4m3. Of the values only the special tokens' lie in a pool; the slots are pages of their own. What a layer sees of
+values is widened to bf16 in one more pool, of a single layer: the next layer's beside what the network does between
+two layers' attention.
 """
 
 import torch

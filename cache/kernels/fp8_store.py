@@ -73,9 +73,9 @@ def store_frame(
     key_norms: Tensor,
     inputs: StepInputs,
 ) -> Tensor:
-    """Put one frame's k [T, H, D] where ``inputs`` says into a pool ``keys`` [C, H, D] in e4m3, v of its special tokens,
-    all before the last P, into a pool ``values`` [base, H, D], and v of its P patches into a page, as `quantise` does;
-    raise ``key_norms`` [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
+    """Put one frame's k [T, H, D] where ``inputs`` says: in e4m3 into a pool ``keys`` [C, H, D]; v of its special
+    tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as `quantise`
+    does. Raise ``key_norms`` [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
     tokens, heads, channels = k.shape
     assert all(x.stride()[1:] == (channels, 1) for x in (q, k, v)), "heads and channels of a token lie together"
     patches = pages.values.shape[1]
