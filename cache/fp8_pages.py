@@ -1,4 +1,8 @@
-"""Patch tokens in one byte a channel: e4m3, with a scale for each page and head. A page is one frame's patches."""
+"""Numbers in one byte: e4m3. Patches' values with a scale for each page and head; a page is one frame's patches.
+
+Keys need no scale: the network norms them, head by head, so that their channels are of order one, and from 2^-6 to 448
+e4m3 rounds all alike. Values may be of any size.
+"""
 
 from dataclasses import dataclass
 
@@ -7,38 +11,34 @@ from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 SPECIAL_DTYPE = torch.bfloat16
-"""What the special tokens beside the pages are in: they are few, and all that is left once a frame's patches went."""
+"""What values of the special tokens are in: they are few, and all that is left once a frame's patches went."""
 LARGEST = 448.0
 """The largest number of e4m3."""
-ROUNDED = 1.07
-"""By which a norm may grow when a vector is rounded to e4m3: a little over 1 + 2^-4."""
 LEAST = 1e-12
 """Taken for the largest number of a page that holds zeros alone, so that its scale stays one."""
 
 
-@dataclass(frozen=True)
-class Fp8Pages:
-    """One layer's pages: S slots of P patches, H heads of D channels. What is kept is ``page * scale``."""
+def rounded(x: Tensor) -> Tensor:
+    """To e4m3, the largest number for all beyond it."""
+    return x.float().clamp(-LARGEST, LARGEST).to(FP8)
 
-    keys: Tensor
-    """e4m3 [S, P, H, D]."""
+
+@dataclass(frozen=True)
+class ValuePages:
+    """One layer's pages: S slots of P patches, H heads of D channels. What is kept is ``values * scale``."""
+
     values: Tensor
     """e4m3 [S, P, H, D]."""
-    key_scales: Tensor
-    """float32 [S, H]."""
-    value_scales: Tensor
+    scales: Tensor
     """float32 [S, H]."""
 
-    def restored(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of all pages, float32 [S * P, H, D] each."""
-        keys = self.keys.float() * self.key_scales[:, None, :, None]
-        values = self.values.float() * self.value_scales[:, None, :, None]
-        return keys.flatten(0, 1), values.flatten(0, 1)
+    def restored(self) -> Tensor:
+        """Values of all pages, float32 [S * P, H, D]."""
+        return (self.values.float() * self.scales[:, None, :, None]).flatten(0, 1)
 
-    def write(self, slot: int, k: Tensor, v: Tensor) -> None:
-        """Keep one frame's k, v [P, H, D]."""
-        for pages, scales, new in ((self.keys, self.key_scales, k), (self.values, self.value_scales, v)):
-            pages[slot], scales[slot] = quantise(new)
+    def write(self, slot: int, v: Tensor) -> None:
+        """Keep one frame's v [P, H, D]."""
+        self.values[slot], self.scales[slot] = quantise(v)
 
 
 def quantise(page: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,8 @@ class CacheKind(ABC):
 
     name: CacheChoice
     widened: bool
-    """What a layer sees is widened to bf16 before attention, which is ours, reads it; else it is read in place."""
+    """What a layer sees of values is widened to bf16 before attention, which is ours, reads it; else all is read in
+    place."""
 
     @abstractmethod
     def check(self, attention: AttentionChoice, device: torch.device) -> None:

@@ -167,7 +167,7 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
         _attention_seconds(network, tokens, frames * tokens, rates), numbers * COMPUTE.itemsize / rates.bandwidth
     )
     if kind.widened:
-        bytes_moved = numbers * (kind.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
+        bytes_moved = numbers / 2 * (kind.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
         across += bytes_moved / (rates.bandwidth * WIDENING_EFFICIENCY)
     # Of the trace that `run_memory` begins with, too: it makes the position tables that the later step's finds.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames

@@ -96,14 +96,14 @@ def attend_spans(
     q: Tensor, keys: "Pool", values: "Pool", inputs: StepInputs, key_norms: Tensor, visible: int
 ) -> Tensor:
     """Attention of q [R, T, H, D], frames of R streams, over the spans of each row of ``inputs`` in pools [C, H, D]
-    -> [R, T, H, D].
+    -> [R, T, H, D], in what the values are in. Queries and keys are both in that, or both in e4m3.
 
     ``key_norms``: float32 [seats, H], at least the norm of every key that the stream of that seat sees; ``visible``:
     most tokens that one of them sees.
     """
     _, tokens, heads, channels = q.shape
     q = q.contiguous()
-    output = SplitOutput.of(q, triton.cdiv(visible, KEY_BLOCK))
+    output = SplitOutput.of(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
     waves = output.waves
     _attend[(waves.programs,)](
         q,

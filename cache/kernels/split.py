@@ -84,14 +84,14 @@ class SplitOutput:
     """float32 [parts * rest * QUERY_BLOCK]."""
 
     @classmethod
-    def of(cls, q: Tensor, blocks: int) -> "SplitOutput":
-        """``blocks``: most blocks of keys that there may be."""
+    def of(cls, q: Tensor, blocks: int, dtype: torch.dtype) -> "SplitOutput":
+        """``blocks``: most blocks of keys that there may be; ``dtype``: the result's."""
         streams, tokens, heads, channels = q.shape
         row_blocks = triton.cdiv(tokens, QUERY_BLOCK)
         waves = plan_waves(row_blocks * heads * streams, blocks, places(q.device))
         rows = waves.parts * waves.rest * QUERY_BLOCK if waves.parts > 1 else 1
         sums, totals = (torch.empty(rows, n, device=q.device, dtype=torch.float32) for n in (channels, 1))
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        out = torch.empty_like(q, dtype=dtype, memory_format=torch.contiguous_format)
         return cls(out, waves, row_blocks, sums, totals)
 
     def merged(self) -> Tensor:

@@ -1,16 +1,16 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""One layer's visible keys and values from a cache in e4m3 to a pool in bf16, where attention reads them (Triton).
+"""One layer's visible values from pages in e4m3 to a pool in bf16, where attention reads them (Triton).
 
-Reading 1 byte and writing 2 for each number takes a fifth of the time of the attention that follows. Attention that
-reads e4m3 itself took longer on an H200 than both: 0.9 to 1.0 ms a layer at 978 queries and 70,000 keys, with the
-products of queries and keys in e4m3 and values turned into bf16 on the way, or with all of it in e4m3.
+Reading 1 byte and writing 2 for each number takes a tenth of the time of the attention that follows. Attention that
+turns values into bf16 on the way took longer on an H200 than both: 0.9 to 1.0 ms a layer at 978 queries and 70,000
+keys, and so did one with all of it in e4m3.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.fp8_pages import Fp8Pages
+from stream_recon.cache.fp8_pages import ValuePages
 from stream_recon.cache.step_inputs import StepInputs
 
 TOKENS_AT_ONCE = 8
@@ -19,9 +19,9 @@ EVERYTHING, ALL_BUT_OWN, OWN = range(3)
 
 
 @triton.jit
-def _widen(special_keys, special_values, pages_of_keys, pages_of_values, key_scales, value_scales, keys, values, spans,
-           special_at, patch_at, base, special, stop, WHAT: tl.constexpr, PATCHES: tl.constexpr, H: tl.constexpr,
-           D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr):  # fmt: skip
+def _widen(log, pages, scales, pool, spans, special_at, patch_at, base, special, stop, WHAT: tl.constexpr,
+           PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr,
+           BLOCK_H: tl.constexpr):  # fmt: skip
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     seen = (token >= tl.load(spans)) & (token < tl.load(spans + 1))
     seen = seen | ((token >= tl.load(spans + 2)) & (token < tl.load(spans + 3)))
@@ -38,48 +38,31 @@ def _widen(special_keys, special_values, pages_of_keys, pages_of_values, key_sca
         is_special = token < base
         if tl.max((seen & is_special).to(tl.int32), 0) > 0:
             wanted = (seen & is_special)[:, None, None] & (head < H)
-            tl.store(keys + place, tl.load(special_keys + place, mask=wanted, other=0.0), mask=wanted)
-            tl.store(values + place, tl.load(special_values + place, mask=wanted, other=0.0), mask=wanted)
+            tl.store(pool + place, tl.load(log + place, mask=wanted, other=0.0), mask=wanted)
         wanted = (seen & (is_special == 0))[:, None, None] & (head < H)
-        source = place - base.to(tl.int64) * (H * D)
         scale = (tl.maximum(token - base, 0) // PATCHES)[:, None, None] * H + head
-        k = tl.load(pages_of_keys + source, mask=wanted, other=0.0).to(tl.float32)
-        k *= tl.load(key_scales + scale, mask=seen[:, None, None] & (head < H), other=0.0)
-        tl.store(keys + place, k.to(keys.dtype.element_ty), mask=wanted)
-        v = tl.load(pages_of_values + source, mask=wanted, other=0.0).to(tl.float32)
-        v *= tl.load(value_scales + scale, mask=seen[:, None, None] & (head < H), other=0.0)
-        tl.store(values + place, v.to(values.dtype.element_ty), mask=wanted)
+        v = tl.load(pages + place - base.to(tl.int64) * (H * D), mask=wanted, other=0.0).to(tl.float32)
+        v *= tl.load(scales + scale, mask=seen[:, None, None] & (head < H), other=0.0)
+        tl.store(pool + place, v.to(pool.dtype.element_ty), mask=wanted)
 
 
-def widen(
-    log: tuple[Tensor, Tensor],
-    pages: Fp8Pages,
-    pools: tuple[Tensor, Tensor],
-    special: int,
-    inputs: StepInputs,
-    what: int,
-) -> None:
-    """Keys and values of all visible special tokens, in the ``log`` [C, H, D], and pages, which count on from C, to the
-    same positions of ``pools`` [C + S * P, H, D]. ``special``: tokens a frame; ``what``: see `EVERYTHING`."""
-    keys, values = pools
-    tokens, heads, channels = keys.shape
-    patches = pages.keys.shape[1]
+def widen(log: Tensor, pages: ValuePages, pool: Tensor, special: int, inputs: StepInputs, what: int) -> None:
+    """Values of all visible special tokens, in the ``log`` [C, H, D], and of pages, which count on from C, to the same
+    positions of ``pool`` [C + S * P, H, D]. ``special``: tokens a frame; ``what``: see `EVERYTHING`."""
+    tokens, heads, channels = pool.shape
     _widen[(triton.cdiv(tokens, TOKENS_AT_ONCE),)](
-        *log,
-        pages.keys,
+        log,
         pages.values,
-        pages.key_scales,
-        pages.value_scales,
-        keys,
-        values,
+        pages.scales,
+        pool,
         inputs.spans,
         inputs.special_at,
         inputs.patch_at,
-        len(log[0]),
+        len(log),
         special,
         tokens,
         WHAT=what,
-        PATCHES=patches,
+        PATCHES=pages.values.shape[1],
         H=heads,
         D=channels,
         BLOCK_T=TOKENS_AT_ONCE,

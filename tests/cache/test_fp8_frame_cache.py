@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
-from stream_recon.cache.fp8_pages import quantise
+from stream_recon.cache.fp8_pages import LARGEST, quantise, rounded
 from stream_recon.cache.stream import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -56,9 +56,9 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     memory = memory_of(preset, in_fp8=True)
     cache = memory._frame_cache
     assert isinstance(cache, Fp8FrameCache)
-    tensors = [cache._keys, cache._values, *cache._widened]
+    tensors = [cache._keys, cache._values, cache._widened]
     for pages in cache._pages:
-        tensors += [pages.keys, pages.values, pages.key_scales, pages.value_scales]
+        tensors += [pages.values, pages.scales]
     assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)
 
 
@@ -75,3 +75,10 @@ def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:
 def test_a_page_of_nothing_is_kept_as_nothing(scale: float) -> None:
     kept, scales = quantise(torch.full((4, 2, 32), scale))
     assert not kept.float().any() and (scales > 0).all()
+
+
+def test_numbers_are_rounded_by_half_a_step_and_none_is_lost_at_the_top() -> None:
+    numbers = torch.tensor([0.0, 1e-9, 2.0**-9, 0.3, -7.7, 440.0, 1e4, -1e4])
+    kept = rounded(numbers).float()
+    assert ((kept - numbers).abs() <= torch.maximum(numbers.abs() / 16, torch.tensor(2.0**-10)))[:6].all()
+    assert kept[-2:].tolist() == [LARGEST, -LARGEST]

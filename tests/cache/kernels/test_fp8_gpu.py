@@ -1,12 +1,10 @@
 """The kernels of the cache in e4m3 against plain torch."""
 
-from typing import cast
-
 import pytest
 import torch
 
-from stream_recon.cache.attention import Span
-from stream_recon.cache.fp8_pages import FP8, Fp8Pages
+from stream_recon.cache.attention import Span, TorchAttention
+from stream_recon.cache.fp8_pages import FP8, ValuePages, rounded
 from stream_recon.cache.kernels.choose import supports_fp8
 from stream_recon.cache.step_inputs import StepInputs
 
@@ -32,21 +30,17 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def empty_pages(patches: int) -> Fp8Pages:
-    keys, values = (torch.zeros(SLOTS, patches, HEADS, CHANNELS, device="cuda", dtype=FP8) for _ in range(2))
-    scales = torch.ones(2, SLOTS, HEADS, device="cuda")
-    return Fp8Pages(keys, values, scales[0], scales[1])
+def empty_pages(patches: int) -> ValuePages:
+    values = torch.zeros(SLOTS, patches, HEADS, CHANNELS, device="cuda", dtype=FP8)
+    return ValuePages(values, torch.ones(SLOTS, HEADS, device="cuda"))
 
 
-def random_pages(patches: int) -> tuple[Fp8Pages, torch.Tensor]:
-    """Pages of very different sizes, and the largest norm of a key."""
-    pages, norms = empty_pages(patches), torch.zeros(HEADS, device="cuda")
+def random_pages(patches: int) -> ValuePages:
+    """Pages of very different sizes."""
+    pages = empty_pages(patches)
     for slot in range(SLOTS):
-        k, v = (random(patches, HEADS, CHANNELS, seed=10 * slot + i) for i in range(2))
-        k, v = k * (0.2 + 0.2 * slot), v * 4.0 ** (slot - 3)
-        pages.write(slot, k, v)
-        norms = torch.maximum(norms, k.float().norm(dim=-1).amax(0))
-    return pages, norms
+        pages.write(slot, random(patches, HEADS, CHANNELS, seed=10 * slot) * 4.0 ** (slot - 3))
+    return pages
 
 
 def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> list[Span]:
@@ -61,8 +55,7 @@ def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patche
     """In one go, or the step's own frame after all else."""
     from stream_recon.cache.kernels.widen import ALL_BUT_OWN, EVERYTHING, OWN, widen
 
-    pages, _ = random_pages(patches)
-    log = random(BASE, HEADS, CHANNELS), random(BASE, HEADS, CHANNELS, seed=1)
+    pages, log = random_pages(patches), random(BASE, HEADS, CHANNELS)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
     inputs = StepInputs(4, torch.device("cuda"))
     inputs.open()
@@ -75,20 +68,25 @@ def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patche
         seen[start:stop] = True
     is_own = torch.zeros_like(seen)
     is_own[BASE - 5 * SPECIAL : BASE - 4 * SPECIAL] = is_own[BASE + own * patches : BASE + (own + 1) * patches] = True
+    expected = torch.cat([log, pages.restored().to(torch.bfloat16)])
     for steps in ([EVERYTHING], [ALL_BUT_OWN, OWN]):
-        pools = random(len(seen), HEADS, CHANNELS, seed=2), random(len(seen), HEADS, CHANNELS, seed=3)
-        before = pools[0].clone(), pools[1].clone()
+        pool = random(len(seen), HEADS, CHANNELS, seed=2)
+        before = pool.clone()
         for step in steps:
-            widen(log, pages, pools, SPECIAL, inputs, step)
+            widen(log, pages, pool, SPECIAL, inputs, step)
             if step == ALL_BUT_OWN:
-                assert all(torch.equal(pool[is_own], old[is_own]) for pool, old in zip(pools, before, strict=True))
-        for pool, old, kept, restored in zip(pools, before, log, pages.restored(), strict=True):
-            expected = torch.cat([kept, restored.to(torch.bfloat16)])
-            assert torch.equal(pool, torch.where(seen[:, None, None], expected, old))
+                assert torch.equal(pool[is_own], before[is_own])
+        assert torch.equal(pool, torch.where(seen[:, None, None], expected, before))
+
+
+def same_but_for_ties(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Nearest numbers in e4m3, but for ties that the order of factors may break."""
+    got, wanted = got.view(torch.int8), wanted.view(torch.int8)
+    return bool((got != wanted).float().mean() < 1e-4 and (got.int() - wanted.int()).abs().max() <= 1)
 
 
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-def test_a_frame_is_quantised_into_its_page_and_its_special_tokens_are_kept(patches: int) -> None:
+def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     from stream_recon.cache.kernels.fp8_store import store_frame
 
     slot, tokens = 3, SPECIAL + patches
@@ -98,23 +96,47 @@ def test_a_frame_is_quantised_into_its_page_and_its_special_tokens_are_kept(patc
     inputs.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     qkv[:, :SPECIAL] *= 100  # no part of the page, and of its scale
-    k, v = qkv[0, :, 1], qkv[0, :, 2]  # strided, as they come
-    pools = [torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    q, k, v = qkv[0].unbind(1)  # strided, as they come
+    keys = torch.zeros(BASE + SLOTS * patches, HEADS, CHANNELS, device="cuda", dtype=FP8)
+    values = torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
     norms = torch.zeros(HEADS, device="cuda")
     pages, expected = empty_pages(patches), empty_pages(patches)
+    own = BASE + slot * patches
     for _ in range(2):  # a place that was used before
-        expected.write(slot, k[SPECIAL:], v[SPECIAL:])
-        store_frame(k, v, *pools, pages, norms, inputs)
-        for name in ("keys", "values"):
-            got, wanted = (cast(torch.Tensor, getattr(x, name)).view(torch.int8) for x in (pages, expected))
-            # Nearest numbers but for ties that the order of factors may break.
-            assert (got != wanted).float().mean() < 1e-4 and (got.int() - wanted.int()).abs().max() <= 1
-        torch.testing.assert_close(pages.key_scales, expected.key_scales, rtol=1e-6, atol=0)
-        torch.testing.assert_close(pages.value_scales, expected.value_scales, rtol=1e-6, atol=0)
-        torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(0))
-        for pool, new in zip(pools, (k, v), strict=True):
-            assert torch.equal(pool[30:36], new[:SPECIAL])
-            pool[30:36] = 0
-            assert not pool.any()
+        expected.write(slot, v[SPECIAL:])
+        queries = store_frame(q, k, v, keys, values, pages, norms, inputs)
+        assert same_but_for_ties(pages.values, expected.values)
+        torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
+        assert torch.equal(queries.float(), rounded(q).float())
+        kept = torch.zeros_like(keys)
+        kept[30 : 30 + SPECIAL], kept[own : own + patches] = rounded(k[:SPECIAL]), rounded(k[SPECIAL:])
+        assert torch.equal(keys.float(), kept.float())
+        torch.testing.assert_close(norms, rounded(k).float().norm(dim=-1).amax(0))
+        assert torch.equal(values[30 : 30 + SPECIAL], v[:SPECIAL])
+        values[30 : 30 + SPECIAL] = 0
+        assert not values.any()
         qkv[:, SPECIAL:] /= 8
         norms.zero_()
+
+
+@pytest.mark.parametrize("slots", [[(0, 7)], [(0, 2), (3, 7)]])
+@pytest.mark.parametrize("patches", [90, 972])
+def test_attention_by_queries_and_keys_in_e4m3_is_that_of_the_same_numbers(
+    slots: list[tuple[int, int]], patches: int
+) -> None:
+    from stream_recon.cache.kernels.span_attention import SpanAttention
+
+    spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
+    tokens = BASE + SLOTS * patches
+    q, keys = rounded(2 * random(SPECIAL + patches, HEADS, CHANNELS)), rounded(random(tokens, HEADS, CHANNELS, seed=1))
+    values = random(tokens, HEADS, CHANNELS, seed=2)
+    inputs = StepInputs(4, torch.device("cuda"))
+    inputs.open()
+    attention = SpanAttention(inputs)
+    attention.plan(len(q), spans)
+    inputs.upload()
+    got = attention.attend(q, keys, values, keys.float().norm(dim=-1).amax(0))
+    exact = TorchAttention()
+    exact.plan(len(q), spans)
+    assert got.dtype == values.dtype
+    assert relative(got, exact.attend(q.float(), keys.float(), values.float())) < 1e-2
