@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.assembly import clearance
-from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STAIRS, STATIC, STRAFE, WALK, Path, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import (
     MAP,
@@ -25,7 +25,7 @@ from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.shading import LIGHT
 from stream_recon.app.scenes.walls import Taken, Walls, along_walls, draw_openings
 
-_MODES = {WALK: 0.27, STRAFE: 0.15, ORBIT: 0.15, SCAN: 0.28, PAN: 0.1, STATIC: 0.05}
+_MODES = {WALK: 0.25, STRAFE: 0.14, ORBIT: 0.15, SCAN: 0.26, PAN: 0.1, STATIC: 0.05, STAIRS: 0.05}
 _CLOSE = 0.3  # of all clips look down from close by
 _PLACES = 3
 _AT_WALLS = {
@@ -65,7 +65,7 @@ def _furniture(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Taken
     size = torch.cat([width[..., None], size[..., 1:]], -1)
     along = along + draws.uniform(-0.5, 0.5, *side.shape) * (room - width).clamp_min(0)
     place = walls.place(side, along, size[..., 1] / 2 + draws.uniform(0.01, 0.06, *side.shape))
-    fullness = draws.uniform(0.4, 1.0, clips, 1)
+    fullness = draws.uniform(0.6, 1.0, clips, 1)
     present = exists & (draws.uniform(0, 1, *side.shape) < fullness)
     present = present & (openings.leaves(side, along, width) | (size[..., 2] < 0.5)) & runs.leaves(side, along, width)
     # What is squeezed too much is not itself any more.
@@ -144,7 +144,7 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor,
     offset = torch.where((top > 0)[..., None], on_top, beside)
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
-    fullness = draws.uniform(0.3, 1.0, clips, 1) * share
+    fullness = draws.uniform(0.5, 1.0, clips, 1) * share
     present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(stays) | (top <= 0))
     yaw = draws.normal(clips, number, deviation=0.6)
     items = make_objects(template, position, size, yaw, present)
@@ -180,6 +180,8 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     bright = torch.where(draws.chance(0.12, clips, 1), draws.uniform(1.2, 1.9, clips, 1), 1.0)
     strength = draws.uniform(0.3, 1.1, clips, 1) * bright
     row[:, 4:7] = strength * colour_of_light(draws, clips, 0.07)
+    bounce = LIGHT["bounce_r"]
+    row[:, bounce : bounce + 3] = strength * draws.uniform(0.1, 0.8, clips, 1) * colour_of_light(draws, clips, 0.1)
     row[:, 7] = draws.uniform(0.1, 0.85, clips)
     ambient = LIGHT["ambient_r"]
     row[:, ambient : ambient + 3] = bright * draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.05)
@@ -195,10 +197,13 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     return row
 
 
-def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0) -> Layout:
-    """Layouts of furnished rooms around camera paths of their own."""
+def draw_rooms(
+    draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0, motion: int | None = None
+) -> Layout:
+    """Layouts of furnished rooms around camera paths of their own, of one motion if that is given."""
     depth = draws.uniform(2.0, 4.0, clips)
-    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth, _CLOSE, turning))
+    modes = _MODES if motion is None else {motion: 1.0}
+    return room_around(draws, catalogue, draw_path(draws, modes, frames, depth, _CLOSE, turning))
 
 
 def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
@@ -218,6 +223,9 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     usual = draws.uniform(2.3, 3.1, clips)
     height = torch.where(draws.chance(0.12, clips), draws.uniform(3.5, 7.0, clips), usual)
     eye = draws.uniform(0.7, 1.8, clips)
+    # Who goes down stairs begins above the floor, and who goes up needs height.
+    eye = eye + (-low[:, 2] - 0.4).clamp_min(0)
+    height = torch.maximum(height, eye + high[:, 2].clamp_min(0) * (high[:, 2] > 0.6) + 0.4)
     z = (eye[:, None] + path.position[..., 2]).clamp_min(0.3)
     z = torch.minimum(z, height[:, None] - 0.3)
     path = with_height(path, z, shift)
