@@ -130,7 +130,7 @@ def _materials(
     odd = draws.chance(0.07, clips, 1) | draws.chance(0.08, *finish.shape)
     finish = torch.where(odd, index_of("wild"), finish)
     dull = torch.where(draws.chance(0.25, clips, 1), draws.uniform(0.1, 0.5, clips, 1), 1.0)
-    rough = draws.log_uniform(0.03, 0.3, clips, 1) * draws.chance(0.8, clips, 1)
+    rough = draws.log_uniform(0.01, 0.1, clips, 1) * draws.chance(0.5, clips, 1)
     drawn = draw_materials(draws, catalogue.ranges, finish, photos, dull, rough)
     rows = drawn.gather(1, owner[..., None].expand(-1, -1, drawn.shape[-1]))
     flat = drawn.new_zeros(clips, ROWS - SLOTS, len(GEOMETRY_COLUMNS))

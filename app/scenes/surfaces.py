@@ -139,7 +139,7 @@ def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, du
         n["wave_scale"],
         n["warp"],
         dull.expand(shape),
-        (n["grain"] + 1.5 * rough) * dull,
+        (n["grain"] + 0.3 * rough) * dull,
         (n["detail"].clamp_min(0.0) + rough) * dull,
         n["gloss"].clamp_min(0.0),
         n["glow"].clamp_min(0.0),
