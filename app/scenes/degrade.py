@@ -186,11 +186,11 @@ def draw_tone(draws: Draws, brightness: Tensor, plain: Tensor) -> Tone:
         saturation=per_frame(
             torch.where(grey, 0.0, either(draws.uniform(0.2, 0.9, clips), draws.uniform(0.35, 1.6, clips)))
         ),
-        contrast=per_frame(either(draws.uniform(0.95, 1.4, clips), draws.uniform(0.8, 1.55, clips))),
+        contrast=per_frame(either(draws.uniform(1.0, 1.45, clips), draws.uniform(0.8, 1.55, clips))),
         gamma=per_frame(either(draws.log_uniform(0.8, 1.25, clips), draws.log_uniform(0.65, 1.5, clips))),
         lift=per_frame(draws.uniform(0.0, 0.14, clips) * draws.chance(0.6, clips)),
         vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
-        local=per_frame(draws.uniform(0.05, 0.5, clips) * draws.chance(0.7, clips)),
+        local=per_frame(draws.uniform(0.05, 0.35, clips) * draws.chance(0.6, clips)),
         blur=per_frame(draws.uniform(0.4, 1.2, clips)),
         detail=per_frame(detail),
         noise=per_frame(either(0.3 * noise, noise)),
