@@ -73,7 +73,6 @@ def daylight(draws: Draws, clips: int) -> Tensor:
     put("x0", torch.nn.functional.normalize(sun, dim=-1))
     strength = draws.uniform(0.5, 1.3, clips) * (1 - 0.8 * overcast)
     put("r0", strength[:, None] * colour_of_light(draws, clips, 0.08))
-    put("bounce_r", (strength * draws.uniform(0.05, 0.6, clips))[:, None] * colour_of_light(draws, clips, 0.12))
     put("dark0", draws.uniform(0.5, 0.98, clips))
     above = draws.normal(clips, 3, deviation=0.25)
     above[:, 2].fill_(1.0)  # assigning would copy from the host

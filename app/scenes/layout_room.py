@@ -65,7 +65,7 @@ def _furniture(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Taken
     size = torch.cat([width[..., None], size[..., 1:]], -1)
     along = along + draws.uniform(-0.5, 0.5, *side.shape) * (room - width).clamp_min(0)
     place = walls.place(side, along, size[..., 1] / 2 + draws.uniform(0.01, 0.06, *side.shape))
-    fullness = draws.uniform(0.6, 1.0, clips, 1)
+    fullness = draws.uniform(0.4, 1.0, clips, 1)
     present = exists & (draws.uniform(0, 1, *side.shape) < fullness)
     present = present & (openings.leaves(side, along, width) | (size[..., 2] < 0.5)) & runs.leaves(side, along, width)
     # What is squeezed too much is not itself any more.
@@ -144,7 +144,7 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor,
     offset = torch.where((top > 0)[..., None], on_top, beside)
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
-    fullness = draws.uniform(0.5, 1.0, clips, 1) * share
+    fullness = draws.uniform(0.3, 1.0, clips, 1) * share
     present = (draws.uniform(0, 1, clips, number) < fullness) & (of_parent(stays) | (top <= 0))
     yaw = draws.normal(clips, number, deviation=0.6)
     items = make_objects(template, position, size, yaw, present)
@@ -180,8 +180,6 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     bright = torch.where(draws.chance(0.12, clips, 1), draws.uniform(1.2, 1.9, clips, 1), 1.0)
     strength = draws.uniform(0.3, 1.1, clips, 1) * bright
     row[:, 4:7] = strength * colour_of_light(draws, clips, 0.07)
-    bounce = LIGHT["bounce_r"]
-    row[:, bounce : bounce + 3] = strength * draws.uniform(0.1, 0.8, clips, 1) * colour_of_light(draws, clips, 0.1)
     row[:, 7] = draws.uniform(0.1, 0.85, clips)
     ambient = LIGHT["ambient_r"]
     row[:, ambient : ambient + 3] = bright * draws.uniform(0.3, 0.8, clips, 1) * colour_of_light(draws, clips, 0.05)

@@ -1,4 +1,4 @@
-"""Colour of surface samples: normals, textures, two lights with shadows, light sent back, corners' darkness, fog, sky.
+"""Colour of surface samples: normals, textures, two lights with shadows, corners' darkness, fog and sky.
 
 One pure function per step over flat samples [P]; torch.compile makes a single kernel of each.
 """
@@ -34,9 +34,6 @@ LIGHT_COLUMNS = [
     "ambient_r",
     "ambient_g",
     "ambient_b",
-    "bounce_r",
-    "bounce_g",
-    "bounce_b",
     "low_x",
     "low_y",
     "low_z",
@@ -259,12 +256,7 @@ def _light(
             corners = corners * (1 - 0.35 * torch.exp(-distance * 4.0) * (1 - normal[i].abs()))
     corners = 1 + (corners - 1) * light[LIGHT["corners"]]
     upward = 0.8 + 0.2 * normal[2]
-    # What the first light falls on sends some of it back, to the sides that face away from it.
-    near = light[LIGHT["near0"]]
-    to = [light[LIGHT[axis + "0"]] - p[i] * near for i, axis in enumerate("xyz")]
-    length = (to[0] ** 2 + to[1] ** 2 + to[2] ** 2 + 1e-6).rsqrt()
-    back = 0.5 - 0.5 * (normal[0] * to[0] + normal[1] * to[1] + normal[2] * to[2]) * length
-    total = [corners * (light[LIGHT["ambient_" + c]] * upward + light[LIGHT["bounce_" + c]] * back) for c in "rgb"]
+    total = [light[LIGHT["ambient_" + c]] * corners * upward for c in "rgb"]
     gloss = torch.zeros_like(ray)
     for number in ("0", "1"):
         near = light[LIGHT["near" + number]]

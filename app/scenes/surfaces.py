@@ -91,17 +91,15 @@ def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return value * (1 + saturation * (pure - 1))
 
 
-def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, dull: Tensor, rough: Tensor) -> Tensor:
+def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, dull: Tensor) -> Tensor:
     """Materials [B, R, columns] of finishes int64 [B, R].
 
     ranges: of finish_table(). photos: how many tiles there are (0: patterns alone).
-    dull [B, 1]: factor on all contrasts of a clip. rough [B, 1]: how much more grain and detail all of its surfaces
-    have, as what is used, dusty or woven has.
+    dull [B, 1]: factor on all contrasts of a clip.
     """
     shape = tuple(finish.shape)
     n = dict(zip(_NAMES, draws.between(ranges[finish]).unbind(-1), strict=True))
     unit = [draws.uniform(0.0, 1.0, *shape) for _ in range(10)]
-    rough = rough * draws.log_uniform(0.3, 2.5, *shape)
     has_photo = (unit[0] < n["photo"]).float() if photos else torch.zeros_like(unit[0])
     first = _rgb(n["hue"], n["saturation"], n["value"])
     second_hue = n["hue"] + (unit[1] - 0.5) * 0.08 + (unit[2] < 0.1).float() * unit[3]
@@ -139,8 +137,8 @@ def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, du
         n["wave_scale"],
         n["warp"],
         dull.expand(shape),
-        (n["grain"] + 0.3 * rough) * dull,
-        (n["detail"].clamp_min(0.0) + rough) * dull,
+        n["grain"] * dull,
+        n["detail"].clamp_min(0.0) * dull,
         n["gloss"].clamp_min(0.0),
         n["glow"].clamp_min(0.0),
         (unit[3] * 30000.0).floor(),
