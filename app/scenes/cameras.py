@@ -8,10 +8,12 @@ from torch import Tensor
 
 from stream_recon.app.scenes.draws import Draws, wave
 
-WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE = range(8)
+WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE, STAIRS, NADIR = range(10)
 _HIGHEST = 0.45  # radians that a camera looks up at most
 _FURTHEST = 5.0  # depths of the scene that a hand-held camera travels at most
 _SHARP_TURNS = (6.0, 20.0)  # degrees a frame
+MOTIONS = {"rotation": PAN, "still": STATIC, "orbit": ORBIT, "stairs": STAIRS, "nadir": NADIR}
+"""Motions that can be asked for by name, in clips of their own."""
 _USUAL_FIELDS, _NARROW_FIELDS, _WIDE_FIELDS = (34.0, 101.0), (20.0, 34.0), (101.0, 112.0)  # degrees
 
 
@@ -65,13 +67,15 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float
     share = (draws.normal(clips, 1, deviation=1.1).exp() * 0.02).clamp(0.0015, fastest) * wide
     turn = (draws.normal(clips, 1, deviation=1.15).exp() * 1.3).clamp(0.04, 12.0) * wide * math.pi / 180
     m = modes[:, None]
-    share = torch.where(m == PAN, share * 0.03, share)
+    # From a turn on the spot to one at arm's length.
+    share = torch.where(m == PAN, share * draws.log_uniform(0.0005, 0.05, clips, 1), share)
+    share = torch.where(m == STAIRS, share.clamp_max(0.08), share)
     turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
     sharp = draws.uniform(*_SHARP_TURNS, clips, 1) * math.pi / 180
     turn = torch.where(draws.chance(turning, clips, 1), sharp, turn)
     share = torch.where(m == STATIC, share * 0.002, share)
     turn = torch.where(m == STATIC, turn * 0.01, turn)
-    turn = torch.where((m == DRIVE) | (m == DRONE), turn * 0.35, turn)
+    turn = torch.where((m == DRIVE) | (m == DRONE) | (m == NADIR), turn * 0.35, turn)
     return share, turn
 
 
@@ -110,6 +114,9 @@ def draw_path(
     pitch = tilt + draws.normal(clips, 1, deviation=0.15) - 0.1
     pitch = torch.where(down, pitch - draws.uniform(0.1, 0.5, clips, 1), pitch)
     pitch = torch.where(m == DRONE, tilt - draws.uniform(0.15, 1.25, clips, 1), pitch)
+    pitch = torch.where(m == NADIR, 0.3 * tilt - draws.uniform(1.2, 1.45, clips, 1), pitch)
+    climb = draws.sign(clips, 1) * draws.uniform(0.35, 0.75, clips, 1) * (m == STAIRS)
+    pitch = pitch + climb * draws.uniform(-0.2, 0.6, clips, 1)
     pitch = torch.where(m == DRIVE, 0.1 * tilt + draws.normal(clips, 1, deviation=0.03), pitch)
     lean = torch.where(draws.chance(0.1, clips, 1), draws.normal(clips, 1, deviation=0.35), 0.0)
     sway = _rescale(slow() + 0.5 * shake, turn * draws.uniform(0.05, 0.4, clips, 1))
@@ -120,10 +127,11 @@ def draw_path(
     side = torch.where((m == WALK) & draws.chance(0.15, clips, 1), math.pi, side)
     heading = yaw + side + draws.normal(clips, 1, deviation=0.25) + 0.3 * slow()
     heading = torch.where(m == DRIVE, yaw, heading)
-    heading = torch.where(m == DRONE, draws.uniform(0, 2 * math.pi, clips, 1) + 0.3 * slow(), heading)
+    heading = torch.where((m == DRONE) | (m == NADIR), draws.uniform(0, 2 * math.pi, clips, 1) + 0.3 * slow(), heading)
     pace = (1 + 0.4 * slow()).clamp_min(0.05)
     travel = torch.stack([pace * heading.cos(), pace * heading.sin()], -1).cumsum(1)
     rise = draws.uniform(0.0, 0.4, clips, 1) * 3 * slow() + 0.25 * shake
+    rise = rise + climb * pace.cumsum(1)
     position = torch.cat([travel, torch.where(m == DRIVE, 0.02 * rise, rise)[..., None]], -1)
     # A hand that scans: three waves, so that it comes back to where it was.
     scan = 6 * torch.stack([slow(), slow(), 0.6 * slow()], -1)
@@ -177,9 +185,9 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
     return Path(position, yaw, pitch, roll, path.step)
 
 
-def draw_focal(draws: Draws, clips: int, height: int, width: int, extreme: float = 0.0) -> Tensor:
-    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side, of a share of clips 20 to 34
-    (zoomed in) or 101 to 112.
+def draw_focal(draws: Draws, clips: int, height: int, width: int, narrow: float = 0.0, wide: float = 0.0) -> Tensor:
+    """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side, of the share ``narrow`` of clips
+    20 to 34 (zoomed in), of the share ``wide`` 101 to 112.
 
     Hardly anything favours the middle: who guesses there is wrong. Pixels are square within 2 %, which is what
     fitting videos to patch grids bends them by; a few clips are bent by more.
@@ -187,10 +195,9 @@ def draw_focal(draws: Draws, clips: int, height: int, width: int, extreme: float
     usual = draws.normal(clips, deviation=13.0) + 66.0
     even = draws.uniform(*_USUAL_FIELDS, clips)
     field = torch.where(draws.chance(0.2, clips), usual, even).clamp(*_USUAL_FIELDS)
-    rare = torch.where(
-        draws.chance(0.6, clips), draws.uniform(*_NARROW_FIELDS, clips), draws.uniform(*_WIDE_FIELDS, clips)
-    )
-    field = torch.where(draws.chance(extreme, clips), rare, field)
+    place = draws.uniform(0.0, 1.0, clips)
+    field = torch.where(place < narrow, draws.uniform(*_NARROW_FIELDS, clips), field)
+    field = torch.where(place >= 1 - wide, draws.uniform(*_WIDE_FIELDS, clips), field)
     focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
     limit = torch.where(draws.chance(0.08, clips), 0.05, 0.02)
     squeeze = limit * draws.uniform(-1.0, 1.0, clips) * draws.chance(0.7, clips)

@@ -1,5 +1,5 @@
-"""What cameras and programs do to images: motion blur, rolling shutter, lens, exposure, colour, blur, sharpening,
-noise, black borders, JPEG.
+"""What cameras and programs do to images: motion blur, rolling shutter, lens, exposure, local contrast, colour, blur,
+sharpening, noise, coarser colour than brightness, black borders, JPEG.
 
 Labels stay those of the ideal pinhole at the middle of the exposure; what moves pixels is kept small and to a
 minority of clips.
@@ -15,24 +15,27 @@ from torch import Tensor
 from stream_recon.app.scenes.draws import Draws, wave
 
 _TAPS = 7  # of a motion blur
+_PART = 8  # pixels along a part of an image whose brightness is evened out
 _FAR_AWAY = 200.0  # metres, where there is no surface
 
 
 @dataclass
 class Lens:
     """Geometric defects of clips [B]: radial distortion at the corners, readout of the rolling shutter and
-    exposure, both in frame intervals."""
+    exposure, both in frame intervals; where the optical axis is off the middle [B, 2], in image widths."""
 
     distortion: Tensor
     readout: Tensor
     exposure: Tensor
+    shift: Tensor
 
 
 @dataclass
 class Tone:
     """Photometric defects. gain [F, 3]; saturation, contrast, gamma, lift (stray light: what black becomes), vignette,
-    blur (pixels), detail (what is kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise,
-    shot [F]."""
+    local (share of the differences of brightness between parts of the image that is evened out, as phones do), blur
+    (pixels), detail (what is kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise,
+    shot, smear (pixels by which colour is blurred, its noise with it) [F]."""
 
     gain: Tensor
     saturation: Tensor
@@ -40,10 +43,12 @@ class Tone:
     gamma: Tensor
     lift: Tensor
     vignette: Tensor
+    local: Tensor
     blur: Tensor
     detail: Tensor
     noise: Tensor
     shot: Tensor
+    smear: Tensor
 
 
 class Degradations:
@@ -64,7 +69,7 @@ class Degradations:
         some = slice(0, None, 2)
         lens = draw_lens(self._draws, plain[some])
         images[some] = apply_lens(images[some], depth[some], poses[some], intrinsics[some], lens)
-        tone = draw_tone(self._draws, images.mean((1, 2, 3, 4)), frames, plain)
+        tone = draw_tone(self._draws, images.mean((2, 3, 4)), plain)
         flat = images.view(clips * frames, 3, height, width)
         noise = self._draws.normal(*flat.shape)
         images = self._tone(flat, tone, noise).view(images.shape)
@@ -87,6 +92,7 @@ def draw_lens(draws: Draws, plain: Tensor) -> Lens:
         draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),
         draws.uniform(-0.35, 0.35, clips) * draws.chance(0.4, clips),
         draws.uniform(0.1, 0.7, clips) * draws.chance(0.6, clips) * torch.where(plain, 0.4, 1.0),
+        draws.uniform(-0.02, 0.02, clips, 2) * draws.chance(0.3, clips, 1),
     )
 
 
@@ -103,7 +109,8 @@ def apply_lens(images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor,
 
     radial = 1 + per_clip(lens.distortion) * square
     late = per_clip(lens.readout) * (y / height)
-    base_x, base_y = x * radial + flow[..., 0] * late, y * radial + flow[..., 1] * late
+    across, down = (per_clip(lens.shift[:, i]) * width for i in (0, 1))
+    base_x, base_y = x * radial + flow[..., 0] * late + across, y * radial + flow[..., 1] * late + down
     flat = images.reshape(-1, 3, height, width)
     total = torch.zeros_like(flat)
     for tap in range(_TAPS):
@@ -140,10 +147,10 @@ def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
     return flow.clamp(-0.1 * width, 0.1 * width)
 
 
-def draw_tone(draws: Draws, brightness: Tensor, frames: int, plain: Tensor) -> Tone:
-    """Tone of frames, from the mean brightness of clips [B]; that of ``plain`` ones (bool [B]) is within what videos
+def draw_tone(draws: Draws, brightness: Tensor, plain: Tensor) -> Tone:
+    """Tone of frames, from their mean brightness [B, S]; that of ``plain`` clips (bool [B]) is within what videos
     show that a camera has exposed, and that were made smaller for the network."""
-    clips = brightness.shape[0]
+    clips, frames = brightness.shape
 
     def either(usual: Tensor, any_strength: Tensor) -> Tensor:
         return torch.where(plain.view(-1, *[1] * (any_strength.dim() - 1)), usual, any_strength)
@@ -153,10 +160,15 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int, plain: Tensor) -> T
     target = (0.45 + draws.normal(clips, deviation=0.08)).clamp(0.25, 0.62)
     target = torch.where(draws.chance(0.2, clips), draws.uniform(0.15, 0.58, clips), target)
     target = torch.where(draws.chance(0.12, clips), draws.uniform(0.58, 0.8, clips), target)
-    target = either((0.45 + draws.normal(clips, deviation=0.06)).clamp(0.32, 0.56), target)
+    target = either((0.48 + draws.normal(clips, deviation=0.06)).clamp(0.34, 0.6), target)
     drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
     flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
-    exposure = (target / brightness.clamp_min(0.04)).clamp(0.3, 5.0)[:, None] * (drift + flicker).exp()
+    # Cameras follow what they see, some seconds late, and not all the way.
+    seen = brightness.clamp_min(0.04).log()
+    late = torch.nn.functional.avg_pool1d(seen[:, None], 5, 1, 2, count_include_pad=False)[:, 0]
+    follows = draws.uniform(0.0, 0.9, clips, 1)
+    seen = follows * late + (1 - follows) * seen.mean(1, keepdim=True)
+    exposure = (target[:, None] / seen.exp()).clamp(0.3, 5.0) * (drift + flicker).exp()
     white = 1 + draws.normal(clips, 1, 3, deviation=0.06)
     white = white + draws.log_uniform(0.001, 0.02, clips, 1, 1) * draws.normal(clips, frames, 3)
 
@@ -174,14 +186,16 @@ def draw_tone(draws: Draws, brightness: Tensor, frames: int, plain: Tensor) -> T
         saturation=per_frame(
             torch.where(grey, 0.0, either(draws.uniform(0.2, 0.9, clips), draws.uniform(0.35, 1.6, clips)))
         ),
-        contrast=per_frame(either(draws.uniform(0.85, 1.25, clips), draws.uniform(0.8, 1.55, clips))),
+        contrast=per_frame(either(draws.uniform(1.0, 1.45, clips), draws.uniform(0.8, 1.55, clips))),
         gamma=per_frame(either(draws.log_uniform(0.8, 1.25, clips), draws.log_uniform(0.65, 1.5, clips))),
         lift=per_frame(draws.uniform(0.0, 0.14, clips) * draws.chance(0.6, clips)),
         vignette=per_frame(draws.uniform(0.0, 0.4, clips) * draws.chance(0.4, clips)),
+        local=per_frame(draws.uniform(0.05, 0.35, clips) * draws.chance(0.6, clips)),
         blur=per_frame(draws.uniform(0.4, 1.2, clips)),
         detail=per_frame(detail),
         noise=per_frame(either(0.3 * noise, noise)),
         shot=per_frame(either(0.3 * shot, shot)),
+        smear=per_frame(draws.uniform(0.7, 2.0, clips) * draws.chance(0.9, clips)),
     )
 
 
@@ -217,6 +231,7 @@ def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
     u = torch.linspace(-1, 1, width, device=x.device)
     v = torch.linspace(-1, 1, height, device=x.device)[:, None]
     x = x * (1 - per_frame(tone.vignette) * 0.5 * (u * u + v * v))
+    x = _evened(x, per_frame(tone.local))
     x = 0.4 + (x - 0.4) * per_frame(tone.contrast)
     # Highlights roll off instead of clipping at once.
     x = x.clamp_min(1e-4)
@@ -226,7 +241,23 @@ def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
     soft = _blur(x, per_frame(tone.blur))
     x = (soft + per_frame(tone.detail) * (x - soft)).clamp_min(0)
     x = x + noise * (per_frame(tone.noise) + per_frame(tone.shot) * x.sqrt())
+    # Sensors see one colour a pixel, and codecs keep colour at half the resolution.
+    grey = x.mean(1, keepdim=True)
+    x = grey + _blur(x - grey, per_frame(tone.smear))
     return (x.clamp(0, 1) * 255).round() * (1 / 255)
+
+
+def _evened(x: Tensor, share: Tensor) -> Tensor:
+    """Images with a share [F, 1, 1, 1] of the differences in brightness between their parts taken out: dark parts
+    gain, bright ones lose, and what is finer stays as it was."""
+    height, width = x.shape[-2:]
+    grey = x.mean(1, keepdim=True).clamp_min(0.02).log()
+    coarse = torch.nn.functional.avg_pool2d(grey, _PART, ceil_mode=True, count_include_pad=False)
+    coarse = _blur(coarse, torch.full_like(share, 1.5))
+    coarse = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear")
+    # Not all of it follows the parts: sharp borders would glow.
+    part = 0.6 * coarse + 0.4 * grey
+    return x * torch.exp(share * (coarse.mean((2, 3), keepdim=True) - part))
 
 
 def _blur(x: Tensor, sigma: Tensor) -> Tensor:

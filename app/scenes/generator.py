@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stream_recon.app.scenes.assembly import Assembly, assemble
 from stream_recon.app.scenes.bedroom import BEDROOM, FRAMES, NOTICES
-from stream_recon.app.scenes.cameras import draw_focal
+from stream_recon.app.scenes.cameras import MOTIONS, NADIR, draw_focal
 from stream_recon.app.scenes.degrade import Degradations
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.fitted import MODULES, ON_TOPS, RUNS
@@ -39,8 +39,12 @@ class SceneShares:
     """Seen by a camera as most are: properly exposed, sharp, little noise. The others have defects of any strength."""
     turning: float = 0.15
     """Turn by 6 to 20 degrees from frame to frame."""
-    extreme: float = 0.1
-    """Seen through a lens of 20 to 34 or of 101 to 112 degrees."""
+    narrow: float = 0.04
+    """Seen through a lens of 20 to 34 degrees."""
+    wide: float = 0.02
+    """Seen through a lens of 101 to 112 degrees."""
+    motion: str | None = None
+    """One of `cameras.MOTIONS`: all clips move so. None: in all ways, each with its share."""
 
 
 @dataclass
@@ -79,6 +83,7 @@ class SceneGenerator:
         self.catalogue = Catalogue(_TEMPLATES, self.draws)
         self.renderer = Renderer(self.draws, tiles, compile)
         self._degradations = Degradations(self.draws, compile, shares.plain) if degrade else None
+        self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
         self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
@@ -86,12 +91,14 @@ class SceneGenerator:
     def render(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
         """New clips of new scenes, sorted by kind. Works on the device without waiting for it."""
         world, poses, kinds = self._next_world(clips, frames)
-        focal = draw_focal(self.draws, clips, height, width, self.shares.extreme)
+        focal = draw_focal(self.draws, clips, height, width, self.shares.narrow, self.shares.wide)
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
         if self._degradations is not None:
             images = self._degradations(images, depth, poses, intrinsics)
+        else:
+            images = images.clamp(0, 1)
         device = self.draws.device
         kind = torch.cat([torch.full((kinds.count(k),), k, device=device) for k in (ROOM, OUTDOOR, CLUTTERED)])
         return ClipBatch(images, depth, poses, intrinsics, kind)
@@ -115,8 +122,10 @@ class SceneGenerator:
     def next_kinds(self, clips: int) -> list[int]:
         """Kinds of the next clips, in order of kind: 55 % rooms, 33 % outdoors, the rest clutter.
 
-        Spread evenly over calls of any size by the golden ratio.
+        Spread evenly over calls of any size by the golden ratio. Straight down is looked outdoors alone.
         """
+        if self._motion == NADIR:
+            return [OUTDOOR] * clips
         kinds = []
         for _ in range(clips):
             self._clips += 1
@@ -126,18 +135,20 @@ class SceneGenerator:
 
     def draw_layouts(self, kinds: list[int], frames: int) -> list[Layout]:
         """Layouts of clips, in order of kind."""
-        layouts, turning = [], self.shares.turning
+        layouts, turning, motion = [], self.shares.turning, self._motion
         rooms, outdoors, cluttered = (kinds.count(kind) for kind in (ROOM, OUTDOOR, CLUTTERED))
         if rooms:
-            layouts.append(draw_rooms(self.draws, self.catalogue, rooms, frames, turning))
+            layouts.append(draw_rooms(self.draws, self.catalogue, rooms, frames, turning, motion))
         # About a fifth of the outdoor clips is seen from above; the counter rounds differently from call to call.
         flying = (outdoors * 2 + self._clips % 10) // 10
+        if motion is not None:
+            flying = outdoors if motion == NADIR else 0
         if outdoors - flying:
-            layouts.append(draw_outdoors(self.draws, self.catalogue, outdoors - flying, frames, False, turning))
+            layouts.append(draw_outdoors(self.draws, self.catalogue, outdoors - flying, frames, False, turning, motion))
         if flying:
-            layouts.append(draw_outdoors(self.draws, self.catalogue, flying, frames, True, turning))
+            layouts.append(draw_outdoors(self.draws, self.catalogue, flying, frames, True, turning, motion))
         if cluttered:
-            layouts.append(draw_clutter(self.draws, self.catalogue, cluttered, frames, turning))
+            layouts.append(draw_clutter(self.draws, self.catalogue, cluttered, frames, turning, motion))
         return layouts
 
     def build(self, layouts: list[Layout]) -> tuple[World, Tensor]:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STRAFE, WALK, draw_path
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STAIRS, STATIC, STRAFE, WALK, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized
 from stream_recon.app.scenes.parts import Catalogue
@@ -12,7 +12,7 @@ from stream_recon.app.scenes.shading import LIGHT
 from stream_recon.app.scenes.streetware import CLUTTER
 from stream_recon.models.pose import quaternion_to_matrix
 
-_MODES = {WALK: 0.25, STRAFE: 0.2, ORBIT: 0.2, SCAN: 0.27, PAN: 0.08}
+_MODES = {WALK: 0.23, STRAFE: 0.2, ORBIT: 0.2, SCAN: 0.23, PAN: 0.08, STATIC: 0.02, STAIRS: 0.04}
 _SHAPES = {template.name: 3.0 for template in CLUTTER} | {
     "chair": 1.5, "table": 1.0, "bookshelf": 0.7, "plant": 1.0, "floor_lamp": 0.7, "ladder": 0.5, "boxes": 1.0,
     "bench": 0.7, "toy": 0.5, "stairs": 0.5, "rock": 0.5, "bush": 0.5,
@@ -21,10 +21,13 @@ _FINISHES = (("wild", "wallpaper", "brick", "paint"),) * 6
 _NUMBER = 44
 
 
-def draw_clutter(draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0) -> Layout:
-    """Layouts of floating objects around camera paths, in half of the clips inside a large box."""
+def draw_clutter(
+    draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0, motion: int | None = None
+) -> Layout:
+    """Layouts of floating objects around camera paths, of one motion if that is given; in half of the clips inside a
+    large box."""
     depth = draws.uniform(2.0, 4.5, clips)
-    path = draw_path(draws, _MODES, frames, depth, turning=turning)
+    path = draw_path(draws, _MODES if motion is None else {motion: 1.0}, frames, depth, turning=turning)
     frame = draws.integer(frames, clips, _NUMBER)
     front = draws.chance(0.75, clips, _NUMBER)
     yaw = torch.where(

@@ -5,7 +5,20 @@ import math
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes.cameras import DRIVE, DRONE, ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
+from stream_recon.app.scenes.cameras import (
+    DRIVE,
+    DRONE,
+    NADIR,
+    ORBIT,
+    PAN,
+    SCAN,
+    STAIRS,
+    STATIC,
+    STRAFE,
+    WALK,
+    Path,
+    draw_path,
+)
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.intersect import height_at
 from stream_recon.app.scenes.layout import (
@@ -26,7 +39,8 @@ from stream_recon.app.scenes.shading import LIGHT
 from stream_recon.app.scenes.surfaces import index_of
 from stream_recon.app.scenes.wayside import LEAFLESS, UNDER_SNOW
 
-_MODES = {WALK: 0.3, STRAFE: 0.12, ORBIT: 0.1, SCAN: 0.1, DRIVE: 0.22, PAN: 0.06, STATIC: 0.03}
+_MODES = {WALK: 0.28, STRAFE: 0.12, ORBIT: 0.1, SCAN: 0.1, DRIVE: 0.22, PAN: 0.06, STATIC: 0.03, STAIRS: 0.04}
+_FLYING = {DRONE: 0.7, NADIR: 0.3}
 _BUILDINGS = {"block": 2.0, "house": 2.0, "low_wall": 0.4, "shed": 0.3, "hedge": 0.3}
 _ROADSIDE = {
     "car": 4.0, "van": 0.8, "tree": 1.2, "young_tree": 1.2, "street_lamp": 1.2, "sign": 1.0, "bench": 0.5,
@@ -157,13 +171,20 @@ def _winter_light(draws: Draws, lights: Tensor, snow: Tensor) -> None:
 
 
 def draw_outdoors(
-    draws: Draws, catalogue: Catalogue, clips: int, frames: int, flying: bool, turning: float = 0.0
+    draws: Draws,
+    catalogue: Catalogue,
+    clips: int,
+    frames: int,
+    flying: bool,
+    turning: float = 0.0,
+    motion: int | None = None,
 ) -> Layout:
-    """Layouts of streets and land around camera paths; flying: cameras of a drone."""
+    """Layouts of streets and land around camera paths, of one motion if that is given; flying: cameras of a drone."""
     depth = draws.log_uniform(4.0, 18.0, clips)
     if flying:
         depth = draws.log_uniform(12.0, 45.0, clips)
-    path = draw_path(draws, {DRONE: 1.0} if flying else _MODES, frames, depth, turning=turning)
+    modes = _FLYING if flying else _MODES
+    path = draw_path(draws, modes if motion is None else {motion: 1.0}, frames, depth, turning=turning)
     span = path.position[..., :2]
     path.position = torch.cat([span - span.mean(1, keepdim=True), path.position[..., 2:]], -1)
     streets, _ = _street(draws, catalogue, path, clips)

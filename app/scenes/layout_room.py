@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.scenes.assembly import clearance
-from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STATIC, STRAFE, WALK, Path, draw_path
+from stream_recon.app.scenes.cameras import ORBIT, PAN, SCAN, STAIRS, STATIC, STRAFE, WALK, Path, draw_path
 from stream_recon.app.scenes.draws import Draws
 from stream_recon.app.scenes.layout import (
     MAP,
@@ -25,7 +25,7 @@ from stream_recon.app.scenes.parts import Catalogue, Objects, join
 from stream_recon.app.scenes.shading import LIGHT
 from stream_recon.app.scenes.walls import Taken, Walls, along_walls, draw_openings
 
-_MODES = {WALK: 0.27, STRAFE: 0.15, ORBIT: 0.15, SCAN: 0.28, PAN: 0.1, STATIC: 0.05}
+_MODES = {WALK: 0.25, STRAFE: 0.14, ORBIT: 0.15, SCAN: 0.26, PAN: 0.1, STATIC: 0.05, STAIRS: 0.05}
 _CLOSE = 0.3  # of all clips look down from close by
 _PLACES = 3
 _AT_WALLS = {
@@ -195,10 +195,13 @@ def _light(draws: Draws, walls: Walls, height: Tensor, clips: int) -> Tensor:
     return row
 
 
-def draw_rooms(draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0) -> Layout:
-    """Layouts of furnished rooms around camera paths of their own."""
+def draw_rooms(
+    draws: Draws, catalogue: Catalogue, clips: int, frames: int, turning: float = 0.0, motion: int | None = None
+) -> Layout:
+    """Layouts of furnished rooms around camera paths of their own, of one motion if that is given."""
     depth = draws.uniform(2.0, 4.0, clips)
-    return room_around(draws, catalogue, draw_path(draws, _MODES, frames, depth, _CLOSE, turning))
+    modes = _MODES if motion is None else {motion: 1.0}
+    return room_around(draws, catalogue, draw_path(draws, modes, frames, depth, _CLOSE, turning))
 
 
 def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
@@ -218,6 +221,9 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     usual = draws.uniform(2.3, 3.1, clips)
     height = torch.where(draws.chance(0.12, clips), draws.uniform(3.5, 7.0, clips), usual)
     eye = draws.uniform(0.7, 1.8, clips)
+    # Who goes down stairs begins above the floor, and who goes up needs height.
+    eye = eye + (-low[:, 2] - 0.4).clamp_min(0)
+    height = torch.maximum(height, eye + high[:, 2].clamp_min(0) * (high[:, 2] > 0.6) + 0.4)
     z = (eye[:, None] + path.position[..., 2]).clamp_min(0.3)
     z = torch.minimum(z, height[:, None] - 0.3)
     path = with_height(path, z, shift)

@@ -20,6 +20,8 @@ _SAMPLES_CPU = 1 << 16
 # tree may fill the view.
 _EDGES, _EDGES_OF_MANY = 0.35, 0.12
 _MANY = 24  # clips
+BRIGHTEST = 2.5
+"""Of images as they are rendered; an exposure brings it down to 1, or not."""
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Renderer:
 
     @torch.no_grad()
     def render(self, world: World, poses: Tensor, focal: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Clean images [B, S, 3, H, W] in 0..1 and depth [B, S, H, W] in metres (0: no surface).
+        """Clean images [B, S, 3, H, W] in 0..BRIGHTEST and depth [B, S, H, W] in metres (0: no surface).
 
         poses: T_world_camera [B, S, 4, 4]; focal: fx, fy in pixels [B, 2], the principal point in the middle.
         """
@@ -80,7 +82,7 @@ class Renderer:
         colours = self._colours(world.scene, lamps, hits, surroundings)
         images = torch.stack([tiling.to_image(c.view(clips * frames, -1)) for c in colours], 1)
         depth = no_surface(tiling.to_image(hits.depth.view(clips * frames, -1)))
-        images = images.view(clips, frames, 3, height, width).clamp(0, 1)
+        images = images.view(clips, frames, 3, height, width).clamp(0, BRIGHTEST)
         return images, depth.reshape(clips, frames, height, width)
 
     def _colours(self, scene: Scene, lamps: Tensor, hits: Hits, s: Surroundings) -> Tensor:

@@ -5,6 +5,7 @@ Written for torch.compile: element by element, no branch, so that all of it beco
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import cv2
@@ -118,6 +119,7 @@ class Tiles:
     count: int
 
 
+@lru_cache(maxsize=2)
 def load_tiles(path: Path | None, device: torch.device) -> Tiles:
     """Tiles of scripts/make_tiles (npz: JPEG bytes `data`, `length` of each), or none without a path."""
     if path is None:

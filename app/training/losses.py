@@ -23,6 +23,8 @@ class LossWeights:
     """For each radian."""
     quaternion_norm: float = 0.02
     fov: float = 1.0
+    clip_fov: float = 2.0
+    """Of the mean field of view over a clip's frames: what all frames agree on, and are wrong about together."""
     relative_rotation: float = 2.0
     relative_translation: float = 0.5
     direction: float = 0.3
@@ -139,6 +141,7 @@ def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str
         "rotation": weights.rotation * _weighted(turned),
         "quaternion_norm": weights.quaternion_norm * _weighted((quaternion.norm(dim=-1) - 1).abs()),
         "fov": weights.fov * _weighted((fov - targets.fov).abs().mean(-1)),
+        "clip_fov": weights.clip_fov * _weighted((fov.mean(2, keepdim=True) - targets.fov).abs().mean(-1)),
     }
 
 

@@ -155,7 +155,7 @@ class Trainer:
             step += 1
             seconds = clock.now()
             if seconds - validated_at > config.validate_seconds:
-                validation = self._validate(metrics, step)
+                self._validate(metrics, step, hard=False)
                 validated_at = seconds
                 report.restart()
             if seconds - saved_at > config.save_seconds:
@@ -223,8 +223,10 @@ class Trainer:
         if self.workers.leads:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
 
-    def _validate(self, metrics: MetricsFile | None, step: int) -> dict[str, Any]:
+    def _validate(self, metrics: MetricsFile | None, step: int, *, hard: bool = True) -> dict[str, Any]:
         """Figures of the averaged weights; {} where there is no validation. To be called by all workers.
+
+        hard: on the clips of what is rare, too, which takes several times as long.
 
         Those of the weights as they are go to the metrics beside them: they say what averaging does.
         """
@@ -244,7 +246,8 @@ class Trainer:
             )
         sheet = self._folder / "sheet.png" if self.workers.leads else None
         with self.average.in_use():
-            figures = self._validator.measure(self._flex, sheet)
+            measure = self._validator.measure if hard else self._validator.measure_usual
+            figures = measure(self._flex, sheet)
         latest = self._validator.measure_usual(self._flex)
         if metrics is not None:
             took = time.monotonic() - begin

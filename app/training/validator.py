@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from stream_recon.app.scenes import SceneShares
+from stream_recon.app.scenes.cameras import MOTIONS
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.model import TrainingModel
 from stream_recon.app.training.schedule import ClipShape, Schedule
@@ -19,7 +20,11 @@ from stream_recon.app.training.validation import (
 )
 
 FRAMES, ROWS, COLUMNS = 16, 12, 16
-HARD = {"turning": SceneShares(turning=1.0), "extreme": SceneShares(extreme=1.0)}
+HARD = {
+    "turning": SceneShares(turning=1.0),
+    "narrow": SceneShares(narrow=1.0, wide=0.0),
+    "wide": SceneShares(narrow=0.0, wide=1.0),
+} | {motion: SceneShares(turning=0.0, motion=motion) for motion in MOTIONS}
 """What is rare, in clips of its own, half as many as of the usual ones."""
 APART = 1 << 16
 """Between the numbers of the sets' batches."""

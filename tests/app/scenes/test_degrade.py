@@ -27,10 +27,12 @@ def neutral(frames: int) -> Tone:
         gamma=torch.ones(frames),
         lift=torch.zeros(frames),
         vignette=torch.zeros(frames),
+        local=torch.zeros(frames),
         blur=torch.full((frames,), 0.8),
         detail=torch.ones(frames),
         noise=torch.zeros(frames),
         shot=torch.zeros(frames),
+        smear=torch.zeros(frames),
     )
 
 
@@ -53,10 +55,12 @@ def test_neutral_tone_changes_nothing(frames: Tensor) -> None:
         ("gamma", 0.7),
         ("lift", 0.1),
         ("vignette", 0.4),
+        ("local", 0.5),
         ("detail", 0.0),
         ("detail", 2.5),
         ("noise", 0.03),
         ("shot", 0.04),
+        ("smear", 1.5),
     ],
 )
 def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -> None:
@@ -76,9 +80,9 @@ def test_every_tone_changes_the_image(frames: Tensor, name: str, value: float) -
 
 def test_plain_clips_have_smaller_defects_than_others() -> None:
     clips, frames = 300, 2
-    brightness = torch.full((clips,), 0.4)
+    brightness = torch.full((clips, frames), 0.4)
     plain = torch.arange(clips) % 2 == 0
-    tone = draw_tone(Draws(torch.device("cpu"), 0), brightness, frames, plain)
+    tone = draw_tone(Draws(torch.device("cpu"), 0), brightness, plain)
     of_plain = plain.repeat_interleave(frames)
     for name in ("noise", "shot", "contrast", "gamma", "detail", "gain", "saturation"):
         value = getattr(tone, name).view(clips * frames, -1).mean(1)
@@ -116,8 +120,9 @@ def test_jpeg_gets_worse_with_lower_quality(frames: Tensor) -> None:
     assert 0 < errors[0] < errors[1] < errors[2] < 0.1
 
 
-def lens(clips: int, distortion: float = 0.0, readout: float = 0.0, exposure: float = 0.0) -> Lens:
-    return Lens(*(torch.full((clips,), value) for value in (distortion, readout, exposure)))
+def lens(clips: int, distortion: float = 0.0, readout: float = 0.0, exposure: float = 0.0, shift: float = 0.0) -> Lens:
+    values = [torch.full((clips,), value) for value in (distortion, readout, exposure)]
+    return Lens(*values, torch.full((clips, 2), shift))
 
 
 def test_no_lens_defect_changes_nothing(clean: ClipBatch) -> None:
@@ -125,11 +130,14 @@ def test_no_lens_defect_changes_nothing(clean: ClipBatch) -> None:
     torch.testing.assert_close(result, clean.images, atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize(("distortion", "readout", "exposure"), [(0.03, 0, 0), (0, 0.35, 0), (0, 0, 0.7)])
+@pytest.mark.parametrize(
+    ("distortion", "readout", "exposure", "shift"),
+    [(0.03, 0, 0, 0), (0, 0.35, 0, 0), (0, 0, 0.7, 0), (0, 0, 0, 0.02)],
+)
 def test_every_lens_defect_changes_the_image(
-    clean: ClipBatch, distortion: float, readout: float, exposure: float
+    clean: ClipBatch, distortion: float, readout: float, exposure: float, shift: float
 ) -> None:
-    defect = lens(9, distortion, readout, exposure)
+    defect = lens(9, distortion, readout, exposure, shift)
     result = apply_lens(clean.images, clean.depth, clean.T_world_camera, clean.intrinsics, defect)
     assert result.min() >= 0 and result.max() <= 1 + 1e-5
     assert (result - clean.images).abs().mean() > 1e-3
@@ -152,3 +160,23 @@ def test_degraded_clips_differ_from_clean_ones_and_keep_their_range() -> None:
     assert torch.equal(clean.depth, real.depth)
     assert real.images.min() >= 0 and real.images.max() <= 1
     assert ((real.images - clean.images).abs().flatten(1).mean(1) > 5e-3).all()
+
+
+def test_evening_out_brings_dark_and_light_parts_nearer_and_keeps_what_is_fine() -> None:
+    image = torch.full((1, 3, 64, 64), 0.05)
+    image[..., 32:] = 0.7
+    image[..., ::2, :] *= 1.1
+    tone = neutral(1)
+    tone.local.fill_(0.4)
+    evened = apply_tone(image, tone, torch.zeros_like(image))
+    dark, light = evened[..., 4:16], evened[..., -16:-4]
+    assert 2 < light.mean() / dark.mean() < 10
+    assert 1.07 < light[..., ::2, :].mean() / light[..., 1::2, :].mean() < 1.12
+
+
+def test_cameras_follow_the_brightness_they_see() -> None:
+    brightness = torch.tensor([0.2] * 8 + [0.6] * 8).expand(200, 16)
+    tone = draw_tone(Draws(torch.device("cpu"), 0), brightness, torch.ones(200, dtype=torch.bool))
+    gain = tone.gain.mean(1).view(200, 16)
+    share = gain[:, -1] / gain[:, 0]
+    assert 0.5 < share.median() < 0.8 and (share < 1).float().mean() > 0.9

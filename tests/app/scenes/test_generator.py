@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes import ClipBatch, SceneGenerator
+from stream_recon.app.scenes import ClipBatch, SceneGenerator, SceneShares
 from stream_recon.app.scenes.primitives import SLOTS
 
 
@@ -176,7 +176,7 @@ def test_extreme_lenses_are_narrower_and_wider_than_the_others() -> None:
     from stream_recon.app.scenes.cameras import draw_focal
     from stream_recon.app.scenes.draws import Draws
 
-    focal = draw_focal(Draws(torch.device("cpu"), 0), 4000, 168, 224, 0.1)
+    focal = draw_focal(Draws(torch.device("cpu"), 0), 4000, 168, 224, 0.06, 0.04)
     field = 2 * torch.atan(112 / focal[:, 0]) * 180 / math.pi
     assert 0.04 < (field < 33).float().mean() < 0.09 and 0.02 < (field > 102.5).float().mean() < 0.06
     assert field.min() < 22 and field.max() > 110
@@ -191,3 +191,31 @@ def test_batches_built_ahead_mix_all_kinds() -> None:
     _, depth = generator.renderer.render(part, poses[1::4], focal, 14, 28)
     _, whole = generator.renderer.render(world, poses, focal[:1].expand(8, 2), 14, 28)
     assert torch.equal(depth, whole[1::4])
+
+
+def test_named_motions_are_what_they_say() -> None:
+    from stream_recon.app.scenes.cameras import MOTIONS, draw_path
+    from stream_recon.app.scenes.draws import Draws
+
+    def path(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        drawn = draw_path(Draws(torch.device("cpu"), 3), {MOTIONS[name]: 1.0}, 16, torch.full((300,), 3.0))
+        move = drawn.position.diff(dim=1)
+        return move.norm(dim=-1).mean(1), drawn.position[:, -1, 2].abs(), drawn.pitch.mean(1)
+
+    assert path("still")[0].max() < 3e-3
+    assert path("rotation")[0].median() < 5e-3
+    length, rise, _ = path("stairs")
+    assert (rise > 0.2 * 15 * length).float().mean() > 0.5
+    assert path("nadir")[2].quantile(0.95) < -1.15
+    length, rise, _ = path("orbit")
+    assert (rise < 5 * length).float().mean() > 0.8
+
+
+def test_clips_of_one_motion_alone() -> None:
+    down = SceneGenerator("cpu", 1, shares=SceneShares(turning=0.0, motion="nadir")).render(3, 2, 14, 28)
+    assert down.kind.tolist() == [1, 1, 1]
+    assert (down.T_world_camera[:, :, 2, 2] < -0.9).all()
+    stairs = SceneGenerator("cpu", 1, shares=SceneShares(turning=0.0, motion="stairs")).render(4, 8, 14, 28)
+    assert stairs.images.isfinite().all() and (stairs.depth >= 0).all()
+    room = stairs.kind == 0
+    assert room.any() and (stairs.depth[room] > 0).float().mean() > 0.5

@@ -61,7 +61,7 @@ def test_the_unit_of_length_does_not_matter(batch: ClipBatch, factor: float) -> 
     [
         (slice(0, 3), {"translation", "relative_translation", "direction"}),
         (slice(3, 7), {"rotation", "relative_rotation"}),
-        (slice(7, 9), {"fov"}),
+        (slice(7, 9), {"fov", "clip_fov"}),
     ],
 )
 def test_each_part_of_the_pose_has_its_terms(batch: ClipBatch, channels: slice, terms: set[str]) -> None:
@@ -73,6 +73,17 @@ def test_each_part_of_the_pose_has_its_terms(batch: ClipBatch, channels: slice, 
     )
     parts = evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary)
     assert {name for name in terms if parts[name] > exact[name] + 0.01} == terms
+
+
+def test_fields_of_view_that_are_wrong_together_cost_more_than_ones_that_scatter(batch: ClipBatch) -> None:
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+    cost = []
+    for errors in ([0.1, 0.1, 0.1, 0.1], [0.1, -0.1, 0.1, -0.1]):
+        pose = prediction.pose.clone()
+        pose[..., 7:9] += torch.tensor(errors)[:, None]
+        cost.append(evaluate(batch, dataclasses.replace(prediction, pose=pose), auxiliary))
+    assert cost[0]["fov"] == pytest.approx(cost[1]["fov"], rel=1e-3)
+    assert cost[0]["clip_fov"] == pytest.approx(0.2, rel=1e-3) and cost[1]["clip_fov"] < 1e-3
 
 
 def test_direction_is_judged_even_when_the_step_is_short() -> None:
