@@ -67,7 +67,9 @@ class Fp8FrameCache(FrameCache):
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
         if self._inputs is not None:
-            self._widen_all(layer, self._inputs)
+            from stream_recon.cache.kernels.widen import EVERYTHING  # needs Triton
+
+            self._widen(layer, EVERYTHING, self._inputs)
             return self.backend.attend(rounded(q), keys, self._widened, key_norms)
         self._widened[: self.schema.base], self._widened[self.schema.base :] = (
             self._values[layer],
@@ -77,26 +79,18 @@ class Fp8FrameCache(FrameCache):
         return self.backend.attend(rounded(q).to(SPECIAL_DTYPE), keys.to(SPECIAL_DTYPE), self._widened, key_norms)
 
     def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepInputs) -> Tensor:
-        """To their places, and from there to what is widened; all else is there from the second layer on. Gives the
-        queries in e4m3."""
+        """To their places and to what is widened; all else is there from the second layer on. Gives the queries in
+        e4m3."""
         from stream_recon.cache.kernels.fp8_store import store_frame  # needs Triton
-        from stream_recon.cache.kernels.widen import OWN
+        from stream_recon.cache.kernels.widen import ALL_BUT_OWN
 
         assert self._beside is not None
-        queries = store_frame(
-            q, k, v, self._keys[layer], self._values[layer], self._pages[layer], self._key_norms[layer], inputs
-        )
         if layer == 0:
-            self._widen_all(layer, inputs)
-            return queries
-        torch.cuda.current_stream().wait_stream(self._beside)
-        self._widen(layer, OWN, inputs)
-        return queries
-
-    def _widen_all(self, layer: int, inputs: StepInputs) -> None:
-        from stream_recon.cache.kernels.widen import EVERYTHING
-
-        self._widen(layer, EVERYTHING, inputs)
+            self._widen(layer, ALL_BUT_OWN, inputs)
+        else:
+            torch.cuda.current_stream().wait_stream(self._beside)
+        keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
+        return store_frame(q, k, v, keys, values, self._pages[layer], self._widened, key_norms, inputs)
 
     def _widen_beside(self, layer: int, inputs: StepInputs) -> None:
         """All that a layer will see but the step's own frame, while the network goes on."""

@@ -1,5 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""One frame's queries and keys to e4m3, its values to a page, its special tokens' to a pool, as the step says (Triton).
+"""One frame's queries and keys to e4m3, its values to a page and its special tokens' to a pool, where the step says,
+and both to where attention reads them (Triton).
 
 Two kernels, since a page's scale has to be known before its first number is written. The first one rounds queries and
 keys, and leaves the largest value of every few tokens; each program of the second takes the largest of these, so
@@ -23,9 +24,9 @@ def _rounded(x, LARGEST: tl.constexpr):
 
 
 @triton.jit
-def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, queries, keys, values, special_at,
-           patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr,
-           LARGEST: tl.constexpr):  # fmt: skip
+def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, queries, keys, values, widened,
+           special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
+           BLOCK_T: tl.constexpr, LARGEST: tl.constexpr):  # fmt: skip
     chunk, head, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     token = chunk * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
     column = head * D + tl.arange(0, D)[None, :]
@@ -38,6 +39,7 @@ def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_st
     tl.store(keys + place * (H * D) + column, k, mask=mask)
     v = tl.load(new_values + token * value_stride + column, mask=mask, other=0.0)
     tl.store(values + place * (H * D) + column, v, mask=mask & (token < special))
+    tl.store(widened + place * (H * D) + column, v, mask=mask & (token < special))
     tl.store(largest + head * chunks + chunk, tl.max(tl.max(tl.where(is_patch, tl.abs(v.to(tl.float32)), 0.0), 1), 0))
     k32 = k.to(tl.float32)
     norm = tl.max(tl.sqrt(tl.sum(k32 * k32, 1)), 0)
@@ -46,21 +48,26 @@ def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_st
 
 
 @triton.jit
-def _quantise(new_values, value_stride, values, scales, patch_at, largest, chunks, base, special,
+def _quantise(new_values, value_stride, values, scales, widened, patch_at, largest, chunks, base, special,
               PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
               LARGEST: tl.constexpr, LEAST: tl.constexpr):  # fmt: skip
     head = tl.program_id(1)
     part = tl.arange(0, BLOCK_C)
     v_largest = tl.maximum(tl.max(tl.load(largest + head * chunks + part, mask=part < chunks, other=0.0), 0), LEAST)
-    slot = (tl.load(patch_at) - base) // PATCHES
+    at_patches = tl.load(patch_at)
+    slot = (at_patches - base) // PATCHES
     patch = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
     column = head * D + tl.arange(0, D)[None, :]
     mask = patch < PATCHES
     v = tl.load(new_values + (special + patch) * value_stride + column, mask=mask, other=0.0).to(tl.float32)
     place = (slot * PATCHES + patch).to(tl.int64) * (H * D) + column
-    tl.store(values + place, (v * tl.div_rn(LARGEST, v_largest)).to(tl.float8e4nv), mask=mask)
+    kept = (v * tl.div_rn(LARGEST, v_largest)).to(tl.float8e4nv)
+    scale = v_largest / LARGEST
+    tl.store(values + place, kept, mask=mask)
+    place = (at_patches + patch).to(tl.int64) * (H * D) + column
+    tl.store(widened + place, (kept.to(tl.float32) * scale).to(widened.dtype.element_ty), mask=mask)
     if tl.program_id(0) == 0:
-        tl.store(scales + slot * H + head, v_largest / LARGEST)
+        tl.store(scales + slot * H + head, scale)
 
 
 def store_frame(
@@ -70,12 +77,14 @@ def store_frame(
     keys: Tensor,
     values: Tensor,
     pages: ValuePages,
+    widened: Tensor,
     key_norms: Tensor,
     inputs: StepInputs,
 ) -> Tensor:
     """Put one frame's k [T, H, D] where ``inputs`` says: in e4m3 into a pool ``keys`` [C, H, D]; v of its special
     tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as `quantise`
-    does. Raise ``key_norms`` [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
+    does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise ``key_norms``
+    [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
     tokens, heads, channels = k.shape
     assert all(x.stride()[1:] == (channels, 1) for x in (q, k, v)), "heads and channels of a token lie together"
     patches = pages.values.shape[1]
@@ -93,6 +102,7 @@ def store_frame(
         queries,
         keys,
         values,
+        widened,
         inputs.special_at,
         inputs.patch_at,
         key_norms,
@@ -109,6 +119,7 @@ def store_frame(
         v.stride(0),
         pages.values,
         pages.scales,
+        widened,
         inputs.patch_at,
         largest,
         chunks,

@@ -14,8 +14,8 @@ from stream_recon.cache.fp8_pages import ValuePages
 from stream_recon.cache.step_inputs import StepInputs
 
 TOKENS_AT_ONCE = 8
-EVERYTHING, ALL_BUT_OWN, OWN = range(3)
-"""What is widened of all that is visible: also what the step itself wrote, all else, or that alone."""
+EVERYTHING, ALL_BUT_OWN = range(2)
+"""What is widened of all that is visible: also what the step itself wrote, or all else."""
 
 
 @triton.jit
@@ -29,8 +29,6 @@ def _widen(log, pages, scales, pool, spans, special_at, patch_at, base, special,
     is_own = ((token >= first) & (token < first + special)) | ((token >= own_page) & (token < own_page + PATCHES))
     if WHAT == 1:
         seen = seen & (is_own == 0)
-    elif WHAT == 2:
-        seen = seen & is_own
     seen = seen & (token < stop)
     if tl.max(seen.to(tl.int32), 0) > 0:
         head, channel = tl.arange(0, BLOCK_H)[None, :, None], tl.arange(0, D)[None, None, :]

@@ -52,8 +52,8 @@ def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> l
 @pytest.mark.parametrize("slots", [[(0, 1)], [(0, 7)], [(0, 2), (3, 7)], [(0, 5), (6, 7)]])
 @pytest.mark.parametrize("patches", PAGE_SIZES)
 def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patches: int) -> None:
-    """In one go, or the step's own frame after all else."""
-    from stream_recon.cache.kernels.widen import ALL_BUT_OWN, EVERYTHING, OWN, widen
+    """With or without the step's own frame."""
+    from stream_recon.cache.kernels.widen import ALL_BUT_OWN, EVERYTHING, widen
 
     pages, log = random_pages(patches), random(BASE, HEADS, CHANNELS)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
@@ -69,14 +69,11 @@ def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patche
     is_own = torch.zeros_like(seen)
     is_own[BASE - 5 * SPECIAL : BASE - 4 * SPECIAL] = is_own[BASE + own * patches : BASE + (own + 1) * patches] = True
     expected = torch.cat([log, pages.restored().to(torch.bfloat16)])
-    for steps in ([EVERYTHING], [ALL_BUT_OWN, OWN]):
+    for what, wanted in ((EVERYTHING, seen), (ALL_BUT_OWN, seen & ~is_own)):
         pool = random(len(seen), HEADS, CHANNELS, seed=2)
         before = pool.clone()
-        for step in steps:
-            widen(log, pages, pool, SPECIAL, inputs, step)
-            if step == ALL_BUT_OWN:
-                assert torch.equal(pool[is_own], before[is_own])
-        assert torch.equal(pool, torch.where(seen[:, None, None], expected, before))
+        widen(log, pages, pool, SPECIAL, inputs, what)
+        assert torch.equal(pool, torch.where(wanted[:, None, None], expected, before))
 
 
 def same_but_for_ties(got: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -101,10 +98,11 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     values = torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
     norms = torch.zeros(HEADS, device="cuda")
     pages, expected = empty_pages(patches), empty_pages(patches)
+    widened = torch.zeros_like(keys, dtype=torch.bfloat16)
     own = BASE + slot * patches
     for _ in range(2):  # a place that was used before
         expected.write(slot, v[SPECIAL:])
-        queries = store_frame(q, k, v, keys, values, pages, norms, inputs)
+        queries = store_frame(q, k, v, keys, values, pages, widened, norms, inputs)
         assert same_but_for_ties(pages.values, expected.values)
         torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
         assert torch.equal(queries.float(), rounded(q).float())
@@ -115,6 +113,10 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
         assert torch.equal(values[30 : 30 + SPECIAL], v[:SPECIAL])
         values[30 : 30 + SPECIAL] = 0
         assert not values.any()
+        assert torch.equal(widened[30 : 30 + SPECIAL], v[:SPECIAL])
+        assert torch.equal(widened[own : own + patches], pages.restored()[own - BASE :][:patches].to(torch.bfloat16))
+        widened[30 : 30 + SPECIAL] = widened[own : own + patches] = 0
+        assert not widened.any()
         qkv[:, SPECIAL:] /= 8
         norms.zero_()
 
