@@ -35,13 +35,13 @@ class Measured:
 
 MEASURED = [
     Measured(FULL, 64, (28, 37), "full", 24.76, 12.95, 0),
-    Measured(FULL, 64, (28, 37), "fp8", 27.6, 0, 0),
+    Measured(FULL, 64, (28, 37), "fp8", 24.7, 0, 0),
     Measured(FULL, 64, (27, 36), "full", 22.33, 12.31, 14.71),
-    Measured(FULL, 64, (27, 36), "fp8", 25.4, 9.18, 0),
+    Measured(FULL, 64, (27, 36), "fp8", 22.0, 9.14, 0),
     Measured(FULL, 64, (21, 37), "full", 1e3 / 59.8, 10.50, 12.58),
     Measured(FULL, 64, (18, 32), "full", 1e3 / 80.8, 8.64, 10.40),
-    Measured(FULL, 64, (21, 37), "fp8", 18.9, 0, 0),
-    Measured(FULL, 64, (18, 32), "fp8", 14.1, 0, 0),
+    Measured(FULL, 64, (21, 37), "fp8", 16.8, 0, 0),
+    Measured(FULL, 64, (18, 32), "fp8", 12.95, 0, 0),
     Measured(SMALL, 8, (12, 16), "full", 3.55, 0.269, 0),
 ]
 
@@ -103,10 +103,10 @@ def test_a_few_tokens_more_than_a_wave_cost_a_few_percent() -> None:
     assert 1 < times[1] / times[0] < 1.1
 
 
-def test_a_cache_in_e4m3_costs_the_time_of_widening_it() -> None:
-    slow, fast = (dataclasses.replace(H200, bandwidth=rate * H200.bandwidth) for rate in (0.5, 1))
-    extra = [step_seconds(FULL, (27, 36), r, "fp8") - step_seconds(FULL, (27, 36), r) for r in (slow, fast)]
-    assert extra[0] == pytest.approx(2 * extra[1]) and extra[1] > 0
+def test_a_cache_in_e4m3_saves_products_and_costs_widening() -> None:
+    slow, endless = (dataclasses.replace(H200, bandwidth=rate * H200.bandwidth) for rate in (0.25, 1e6))
+    costs, saves = (step_seconds(FULL, (27, 36), r, "fp8") - step_seconds(FULL, (27, 36), r) for r in (slow, endless))
+    assert saves < 0 < costs
 
 
 def test_a_device_without_limits_still_has_to_be_given_its_work() -> None:
