@@ -308,7 +308,7 @@ def batch_command(
         int | None,
         typer.Option(
             help="Scenes at once through one network on each GPU, a frame of each in one step, decoded and written on "
-            "all cores."
+            "all cores; with the embedded network on a GPU 16 unless there are --workers (--workers 1: one by one)."
         ),
     ] = None,
     ray: Annotated[

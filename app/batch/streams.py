@@ -15,6 +15,8 @@ from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
+BY_ITSELF = 16
+"""Streams at once on a GPU where nobody says how many."""
 ANSWER_SECONDS = 600.0
 """A network of gigabytes may come over a network."""
 
@@ -122,6 +124,18 @@ def check_streams(loader: ModelLoader) -> None:
         raise ResourceError(f"--streams needs --cache full, not {choice.cache}; use --workers")
     if choice.attention not in ("auto", "triton"):
         raise ResourceError(f"--streams has its own attention kernel: use --attention auto, not {choice.attention}")
+
+
+def shares_by_itself(loader: ModelLoader) -> bool:
+    """Whether scenes share a network without being told to: where its step leaves most of a GPU idle, as the embedded
+    one's does."""
+    choice = loader.choice
+    try:
+        check_streams(loader)
+    except ResourceError:
+        return False
+    assert choice is not None
+    return choice.load_preset().network == ModelChoice().load_preset().network and bool(loader.gpus())
 
 
 def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> None:

@@ -18,7 +18,7 @@ from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
-from stream_recon.app.batch.streams import StreamPool, check_streams
+from stream_recon.app.batch.streams import BY_ITSELF, StreamPool, check_streams, shares_by_itself
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import ModelLoader
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
@@ -70,7 +70,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         _list_scenes(batch, console)
         return DONE
     with _Bar(PlainConsole(stderr=True)) as bar:
-        summary = run_batch(batch, loader, _pool(options, loader, store), bar)
+        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes)), bar)
     _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
@@ -82,8 +82,8 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     return FAILED if summary["totals"]["failed"] else DONE
 
 
-def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
-    streams = _streams(options, loader, store)
+def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> Pool:
+    streams = _streams(options, loader, store, scenes)
     if streams is not None:
         return StreamPool(loader, store, streams)
     if options.ray is None and (options.workers is None or options.workers == 1):
@@ -96,10 +96,12 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store) -> Pool:
     return ProcessPool(loader, store, options.workers)
 
 
-def _streams(options: BatchOptions, loader: ModelLoader, store: Store) -> int | None:
+def _streams(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> int | None:
     """How many streams are to share a network; None where none do."""
     if options.streams is None:
-        return None
+        if options.workers is not None or options.ray is not None or store.of_one_process:
+            return None
+        return BY_ITSELF if scenes * options.split > 1 and shares_by_itself(loader) else None
     if options.streams < 1:
         raise ConfigError(f"--streams must be at least 1, not {options.streams}")
     if options.workers is not None or options.ray is not None:

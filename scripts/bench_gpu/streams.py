@@ -101,6 +101,7 @@ def bench_folder(clips: int) -> None:
         root = Path(folder) / "clips"
         write_clips(root, clips)
         ways = {
+            "by itself": [],
             "--streams 16": ["--streams", "16"],
             "--streams 32": ["--streams", "32"],
             "one after the other": ["--workers", "1"],

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
-from stream_recon.app.batch.streams import StreamPool, check_streams
+from stream_recon.app.batch.streams import StreamPool, check_streams, shares_by_itself
 from stream_recon.app.batch.units import EngineLoader
 from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.model_choice import ModelChoice
@@ -68,6 +68,17 @@ def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
     batch = Batch(root, store, scenes, FrameChoice())
     with pytest.raises(WeightsError, match="not a readable"):
         run_batch(batch, loader, pool, Listening())
+
+
+def test_scenes_share_the_embedded_network_by_themselves_where_there_is_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineLoader, "gpus", lambda self: ["0"] if self.uses_gpu else [])
+    assert shares_by_itself(EngineLoader(ModelChoice()))
+    assert not shares_by_itself(EngineLoader(ModelChoice(device="cpu")))
+    assert not shares_by_itself(EngineLoader(ModelChoice(cache="fp8")))
+    assert not shares_by_itself(EngineLoader(ModelChoice(preset="lingbot-map", weights=tmp_path / "full.safetensors")))
+    assert not shares_by_itself(tiny_loader(tmp_path))
 
 
 def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:
