@@ -1,4 +1,4 @@
-"""Patch tokens in one byte a channel: e4m3; values with a scale for each page and head. A page is one frame's patches.
+"""Numbers in one byte: e4m3. Patches' values with a scale for each page and head; a page is one frame's patches.
 
 Keys need no scale: the network norms them, head by head, so that their channels are of order one, and from 2^-6 to 448
 e4m3 rounds all alike. Values may be of any size.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 SPECIAL_DTYPE = torch.bfloat16
-"""What the special tokens beside the pages are in: they are few, and all that is left once a frame's patches went."""
+"""What values of the special tokens are in: they are few, and all that is left once a frame's patches went."""
 LARGEST = 448.0
 """The largest number of e4m3."""
 LEAST = 1e-12
@@ -24,24 +24,20 @@ def rounded(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fp8Pages:
-    """One layer's pages: S slots of P patches, H heads of D channels. What is kept: ``keys``, and ``values * scale``."""
+class ValuePages:
+    """One layer's pages: S slots of P patches, H heads of D channels. What is kept is ``values * scale``."""
 
-    keys: Tensor
-    """e4m3 [S, P, H, D]."""
     values: Tensor
     """e4m3 [S, P, H, D]."""
     scales: Tensor
     """float32 [S, H]."""
 
-    def restored(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of all pages, float32 [S * P, H, D] each."""
-        values = self.values.float() * self.scales[:, None, :, None]
-        return self.keys.float().flatten(0, 1), values.flatten(0, 1)
+    def restored(self) -> Tensor:
+        """Values of all pages, float32 [S * P, H, D]."""
+        return (self.values.float() * self.scales[:, None, :, None]).flatten(0, 1)
 
-    def write(self, slot: int, k: Tensor, v: Tensor) -> None:
-        """Keep one frame's k, v [P, H, D]."""
-        self.keys[slot] = rounded(k)
+    def write(self, slot: int, v: Tensor) -> None:
+        """Keep one frame's v [P, H, D]."""
         self.values[slot], self.scales[slot] = quantise(v)
 
 

@@ -71,18 +71,16 @@ class FramePools:
     keys: Tensor
     """[L, C, H, D]."""
     values: Tensor
-    """[L, C, H, D]."""
+    """[L, C, H, D], or of the lowest positions alone."""
     key_norms: Tensor
     """float32 [L, H], the largest norm of a key so far, for kernels that bound scores by it."""
     kept_norms: Tensor
     """float32 [L, H], the same of committed frames alone."""
 
     @staticmethod
-    def empty(
-        schema: FrameCacheSchema, tokens: int, device: torch.device, dtype: torch.dtype, seats: int = 1
-    ) -> "FramePools":
-        """Pools of ``tokens`` for each of ``seats``, one seat after the other; norms are [L, seats, H] here."""
-        shape = (schema.layers, seats * tokens, schema.heads, schema.head_dim)
+    def empty(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype, seats: int = 1) -> "FramePools":
+        """Pools of all tokens for each of ``seats``, one seat after the other; norms are [L, seats, H] here."""
+        shape = (schema.layers, seats * schema.tokens, schema.heads, schema.head_dim)
         # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
         keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
         now, kept = (torch.zeros(schema.layers, seats, schema.heads, device=device) for _ in range(2))
@@ -115,16 +113,16 @@ class FrameCache:
         self.backend = backend
         self._shares_norms = pools is not None
         if pools is None:
-            pools = FramePools.empty(schema, self.pool_tokens(schema), device, dtype).of_seat(0, 1)
+            pools = self._empty_pools(schema, device, dtype).of_seat(0, 1)
         self._keys, self._values = pools.keys, pools.values
         self._key_norms, self._kept_norms = pools.key_norms, pools.kept_norms
         self._inputs = inputs
         self._written: tuple[Lease, Lease] | None = None
 
     @staticmethod
-    def pool_tokens(schema: FrameCacheSchema) -> int:
-        """How many tokens lie in the pool: all, from its lowest address on, unless a subclass keeps some elsewhere."""
-        return schema.tokens
+    def _empty_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
+        """What a cache of its own keeps: all tokens, unless a subclass keeps some elsewhere."""
+        return FramePools.empty(schema, device, dtype)
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
@@ -215,4 +213,5 @@ class FrameCache:
         start = self._special_span(len(kept) - 1)[0]
         # Layer by layer, so that no copy of all of them is ever made.
         for layer in (*self._keys, *self._values):
-            layer[start : self.schema.base] = layer[source]
+            numbers = layer.view(torch.uint8)  # not all kinds of numbers can be picked by an index
+            numbers[start : self.schema.base] = numbers[source]

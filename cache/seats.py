@@ -60,7 +60,7 @@ class SharedPools:
 
     @staticmethod
     def empty(schema: StreamSchema, seats: int, device: torch.device) -> "SharedPools":
-        frames = FramePools.empty(schema.frames, schema.frames.tokens, device, schema.dtype, seats)
+        frames = FramePools.empty(schema.frames, device, schema.dtype, seats)
         camera = camera_pools(schema.camera, device, schema.camera_dtype, seats)
         return SharedPools(seats, frames, camera, schema.frames.tokens, schema.frames.special)
 

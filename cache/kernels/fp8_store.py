@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""One frame's queries to e4m3, its patches' keys and values to a page, its special tokens' to pools, where the step
-says, and all values to where attention reads them (Triton).
+"""One frame's queries and keys to e4m3, its values to a page and its special tokens' to a pool, where the step says,
+and both to where attention reads them (Triton).
 
 Two kernels, since a page's scale has to be known before its first number is written. The first one rounds queries and
 keys, and leaves the largest value of every few tokens; each program of the second takes the largest of these, so
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, Fp8Pages
+from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, ValuePages
 from stream_recon.cache.step_inputs import StepInputs
 
 TOKENS_AT_ONCE = 32
@@ -24,8 +24,8 @@ def _rounded(x, LARGEST: tl.constexpr):
 
 
 @triton.jit
-def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, queries, keys, values, page_keys,
-           widened, special_at, patch_at, key_norms, largest, tokens, base, special, H: tl.constexpr, D: tl.constexpr,
+def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, queries, keys, values, widened,
+           special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
            BLOCK_T: tl.constexpr, LARGEST: tl.constexpr):  # fmt: skip
     chunk, head, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     token = chunk * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
@@ -33,18 +33,15 @@ def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_st
     mask, is_patch = token < tokens, token >= special
     q = tl.load(new_queries + token * query_stride + column, mask=mask, other=0.0)
     tl.store(queries + token * (H * D) + column, _rounded(q, LARGEST), mask=mask)
-    is_special = mask & (token < special)
-    at_special, at_patches = tl.load(special_at) + token, tl.load(patch_at) + token - special
-    log_place = at_special.to(tl.int64) * (H * D) + column
-    k = tl.load(new_keys + token * key_stride + column, mask=mask, other=0.0)
-    kept = _rounded(k, LARGEST)
-    tl.store(keys + log_place, k, mask=is_special)
-    tl.store(page_keys + (at_patches - base).to(tl.int64) * (H * D) + column, kept, mask=mask & is_patch)
+    at_special = tl.load(special_at)
+    place = tl.where(is_patch, tl.load(patch_at) + token - special, at_special + token).to(tl.int64)
+    k = _rounded(tl.load(new_keys + token * key_stride + column, mask=mask, other=0.0), LARGEST)
+    tl.store(keys + place * (H * D) + column, k, mask=mask)
     v = tl.load(new_values + token * value_stride + column, mask=mask, other=0.0)
-    tl.store(values + log_place, v, mask=is_special)
-    tl.store(widened + log_place, v, mask=is_special)
+    tl.store(values + place * (H * D) + column, v, mask=mask & (token < special))
+    tl.store(widened + place * (H * D) + column, v, mask=mask & (token < special))
     tl.store(largest + head * chunks + chunk, tl.max(tl.max(tl.where(is_patch, tl.abs(v.to(tl.float32)), 0.0), 1), 0))
-    k32 = tl.where(is_patch, kept.to(tl.float32), k.to(tl.float32))
+    k32 = k.to(tl.float32)
     norm = tl.max(tl.sqrt(tl.sum(k32 * k32, 1)), 0)
     # Most keys are no longer than one before them: look first, so that few programs write.
     tl.atomic_max(key_norms + head, norm, mask=norm > tl.load(key_norms + head))
@@ -79,15 +76,15 @@ def store_frame(
     v: Tensor,
     keys: Tensor,
     values: Tensor,
-    pages: Fp8Pages,
+    pages: ValuePages,
     widened: Tensor,
     key_norms: Tensor,
     inputs: StepInputs,
 ) -> Tensor:
-    """Put one frame's k, v [T, H, D] where ``inputs`` says: its special tokens, all before the last P, into pools
-    ``keys`` and ``values`` [base, H, D], and its P patches into a page, as `Fp8Pages.write` does; and all of v, as it
-    is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise ``key_norms`` [H] to the largest norm of
-    a key as it is kept. Gives q in e4m3, [T, H, D]."""
+    """Put one frame's k [T, H, D] where ``inputs`` says: in e4m3 into a pool ``keys`` [C, H, D]; v of its special
+    tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as `quantise`
+    does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise ``key_norms``
+    [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
     tokens, heads, channels = k.shape
     assert all(x.stride()[1:] == (channels, 1) for x in (q, k, v)), "heads and channels of a token lie together"
     patches = pages.values.shape[1]
@@ -105,14 +102,12 @@ def store_frame(
         queries,
         keys,
         values,
-        pages.keys,
         widened,
         inputs.special_at,
         inputs.patch_at,
         key_norms,
         largest,
         tokens,
-        len(values),
         special,
         H=heads,
         D=channels,

@@ -39,19 +39,18 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
 
 
 @triton.jit
-def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop, shift, scale, head,
+def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop, scale, head,
                columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
                TMA: tl.constexpr):  # fmt: skip
-    # Keys of a position lie `shift` before it in their pool.
     full = start + (stop - start) // BLOCK_N * BLOCK_N
     for block in tl.range(start, full, BLOCK_N, num_stages=STAGES):
-        k = _keys_at(keys, key_descriptor, block - shift, head, columns, channels, H, D, TMA, stop - shift)
+        k = _keys_at(keys, key_descriptor, block, head, columns, channels, H, D, TMA, stop)
         weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
         total += tl.sum(weights, 1)
         v = _keys_at(values, value_descriptor, block, head, columns, channels, H, D, TMA, stop)
         acc = tl.dot(weights.to(v.dtype), v, acc)
     if full < stop:
-        k = _keys_at(keys, key_descriptor, full - shift, head, columns, channels, H, D, TMA, stop - shift)
+        k = _keys_at(keys, key_descriptor, full, head, columns, channels, H, D, TMA, stop)
         weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
         weights = tl.where((full + columns)[None, :] < stop, weights, 0.0)
         total += tl.sum(weights, 1)
@@ -61,10 +60,10 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, log_queries, log_keys, log_descriptor, base, out,
-            sums, totals, spans, seat, inputs_stride, key_norms, tokens, whole, rest, row_blocks, scale, headroom,
-            H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-            TMA: tl.constexpr, LOG: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, seat, inputs_stride,
+            key_norms, tokens, whole, rest, row_blocks, scale, headroom, H: tl.constexpr, D: tl.constexpr,
+            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+            PARTS: tl.constexpr):  # fmt: skip
     tile, part, parts = tile_and_part(whole, rest, PARTS)
     stream, head = tile // row_blocks // H, tile // row_blocks % H
     spans += stream * inputs_stride
@@ -74,60 +73,36 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, log_queries
     place = (stream * tokens + rows[:, None]) * (H * D) + head * D + channels[None, :]
     q = tl.load(queries + place, mask=rows[:, None] < tokens, other=0.0)
     q32 = q.to(tl.float32)
-    length = tl.sum(q32 * q32, 1)
-    if LOG:
-        log_q = tl.load(log_queries + place, mask=rows[:, None] < tokens, other=0.0)
-        q32 = log_q.to(tl.float32)
-        length = tl.maximum(length, tl.sum(q32 * q32, 1))
     # Whole binary orders: another bound then shifts exponents and changes no digit of the result.
-    bound = tl.ceil(tl.sqrt(length) * tl.load(key_norms + head) * scale) - headroom
+    bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale) - headroom
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    # Blocks of all runs are counted through, and those from first to last are this part's.
-    begin, end = tl.load(spans), tl.load(spans + 1)
-    middle = begin  # where what lies in the log ends
-    if LOG:
-        middle = tl.minimum(tl.maximum(base, begin), end)
-    in_log = tl.cdiv(middle - begin, BLOCK_N)
-    blocks = tl.cdiv(end - middle, BLOCK_N)
-    blocks_in_all = in_log + blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
+    # Blocks of both spans are counted through, and those from first to last are this part's.
+    blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
+    blocks_in_all = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
     first, last = blocks_in_all * part // parts, blocks_in_all * (part + 1) // parts
-    if LOG:
-        stop = tl.minimum(middle, begin + last * BLOCK_N)
-        start = tl.minimum(stop, begin + first * BLOCK_N)
-        acc, total = _over_span(acc, total, log_q, bound, log_keys, values, log_descriptor, value_descriptor, start,
-                                stop, 0, scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
     for span in tl.static_range(2):
-        if span == 1:
-            middle, end = tl.load(spans + 2), tl.load(spans + 3)
-        before = in_log + blocks * span
-        start = middle + tl.maximum(first - before, 0) * BLOCK_N
-        stop = tl.minimum(end, middle + tl.maximum(last - before, 0) * BLOCK_N)
+        begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+        before = blocks * span
+        start = begin + tl.maximum(first - before, 0) * BLOCK_N
+        stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
         acc, total = _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop,
-                                base, scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
+                                scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
     store_tile(acc, total, out, place, rows[:, None] < tokens, sums, totals, tile, part, whole, rest, channels,
                BLOCK_M, D, PARTS)  # fmt: skip
 
 
 def attend_spans(
-    q: Tensor,
-    keys: "Pool",
-    values: "Pool",
-    inputs: StepInputs,
-    key_norms: Tensor,
-    visible: int,
-    log: tuple[Tensor, "Pool"] | None = None,
+    q: Tensor, keys: "Pool", values: "Pool", inputs: StepInputs, key_norms: Tensor, visible: int
 ) -> Tensor:
     """Attention of q [R, T, H, D], frames of R streams, over the spans of each row of ``inputs`` in pools [C, H, D]
-    -> [R, T, H, D], in what the values are in.
+    -> [R, T, H, D], in what the values are in. Queries and keys are both in that, or both in e4m3.
 
     ``key_norms``: float32 [seats, H], at least the norm of every key that the stream of that seat sees; ``visible``:
-    most tokens that one of them sees. ``log``: the queries once more and the keys of the lowest positions, both in
-    another precision; ``keys`` then begin after them.
+    most tokens that one of them sees.
     """
     _, tokens, heads, channels = q.shape
     q = q.contiguous()
-    log_queries, log_keys = (q, keys) if log is None else log
     output = SplitOutput.of(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
     waves = output.waves
     _attend[(waves.programs,)](
@@ -136,10 +111,6 @@ def attend_spans(
         values.tensor,
         keys.descriptor,
         values.descriptor,
-        log_queries.contiguous(),
-        log_keys.tensor,
-        log_keys.descriptor,
-        0 if log is None else len(log_keys.tensor),
         output.out,
         output.sums,
         output.totals,
@@ -159,7 +130,6 @@ def attend_spans(
         BLOCK_N=KEY_BLOCK,
         STAGES=STAGES,
         TMA=keys.by_tma,
-        LOG=log is not None,
         PARTS=waves.parts,
         num_warps=WARPS,
     )
@@ -197,15 +167,6 @@ class SpanAttention:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
         return attend_spans(q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys))[0]
-
-    def attend_rounded(
-        self, q: Tensor, rounded: Tensor, keys: Tensor, pages: Tensor, values: Tensor, key_norms: Tensor
-    ) -> Tensor:
-        """As `attend`, where the ``keys`` [base, H, D] of the lowest positions meet q, and those behind them, ``pages``
-        [C - base, H, D] in e4m3, meet the ``rounded`` q [T, H, D], in e4m3."""
-        pools = self._pool(pages), self._pool(values)
-        log = (q[None], self._pool(keys))
-        return attend_spans(rounded[None], *pools, self._inputs, key_norms[None], len(values), log)[0]
 
     def _pool(self, tensor: Tensor) -> Pool:
         known = self._pools.get(tensor.data_ptr())

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.fp8_pages import Fp8Pages
+from stream_recon.cache.fp8_pages import ValuePages
 from stream_recon.cache.step_inputs import StepInputs
 
 TOKENS_AT_ONCE = 8
@@ -44,7 +44,7 @@ def _widen(log, pages, scales, pool, spans, special_at, patch_at, base, special,
         tl.store(pool + place, v.to(pool.dtype.element_ty), mask=wanted)
 
 
-def widen(log: Tensor, pages: Fp8Pages, pool: Tensor, special: int, inputs: StepInputs, what: int) -> None:
+def widen(log: Tensor, pages: ValuePages, pool: Tensor, special: int, inputs: StepInputs, what: int) -> None:
     """Values of all visible special tokens, in the ``log`` [C, H, D], and of pages, which count on from C, to the same
     positions of ``pool`` [C + S * P, H, D]. ``special``: tokens a frame; ``what``: see `EVERYTHING`."""
     tokens, heads, channels = pool.shape

@@ -58,7 +58,7 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     assert isinstance(cache, Fp8FrameCache)
     tensors = [cache._keys, cache._values, cache._widened]
     for pages in cache._pages:
-        tensors += [pages.keys, pages.values, pages.scales]
+        tensors += [pages.values, pages.scales]
     assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)
 
 

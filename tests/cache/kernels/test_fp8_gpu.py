@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from stream_recon.cache.attention import Span
-from stream_recon.cache.fp8_pages import FP8, Fp8Pages, rounded
+from stream_recon.cache.attention import Span, TorchAttention
+from stream_recon.cache.fp8_pages import FP8, ValuePages, rounded
 from stream_recon.cache.kernels.choose import supports_fp8
 from stream_recon.cache.step_inputs import StepInputs
 
@@ -30,17 +30,16 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def empty_pages(patches: int) -> Fp8Pages:
-    keys, values = (torch.zeros(SLOTS, patches, HEADS, CHANNELS, device="cuda", dtype=FP8) for _ in range(2))
-    return Fp8Pages(keys, values, torch.ones(SLOTS, HEADS, device="cuda"))
+def empty_pages(patches: int) -> ValuePages:
+    values = torch.zeros(SLOTS, patches, HEADS, CHANNELS, device="cuda", dtype=FP8)
+    return ValuePages(values, torch.ones(SLOTS, HEADS, device="cuda"))
 
 
-def random_pages(patches: int) -> Fp8Pages:
-    """Pages of values of very different sizes."""
+def random_pages(patches: int) -> ValuePages:
+    """Pages of very different sizes."""
     pages = empty_pages(patches)
     for slot in range(SLOTS):
-        k, v = (random(patches, HEADS, CHANNELS, seed=10 * slot + i) for i in range(2))
-        pages.write(slot, k, v * 4.0 ** (slot - 3))
+        pages.write(slot, random(patches, HEADS, CHANNELS, seed=10 * slot) * 4.0 ** (slot - 3))
     return pages
 
 
@@ -69,7 +68,7 @@ def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patche
         seen[start:stop] = True
     is_own = torch.zeros_like(seen)
     is_own[BASE - 5 * SPECIAL : BASE - 4 * SPECIAL] = is_own[BASE + own * patches : BASE + (own + 1) * patches] = True
-    expected = torch.cat([log, pages.restored()[1].to(torch.bfloat16)])
+    expected = torch.cat([log, pages.restored().to(torch.bfloat16)])
     for what, wanted in ((EVERYTHING, seen), (ALL_BUT_OWN, seen & ~is_own)):
         pool = random(len(seen), HEADS, CHANNELS, seed=2)
         before = pool.clone()
@@ -95,60 +94,51 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     qkv[:, :SPECIAL] *= 100  # no part of the page, and of its scale
     q, k, v = qkv[0].unbind(1)  # strided, as they come
-    keys, values = (torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    widened = torch.zeros(BASE + SLOTS * patches, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
+    keys = torch.zeros(BASE + SLOTS * patches, HEADS, CHANNELS, device="cuda", dtype=FP8)
+    values = torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
     norms = torch.zeros(HEADS, device="cuda")
     pages, expected = empty_pages(patches), empty_pages(patches)
+    widened = torch.zeros_like(keys, dtype=torch.bfloat16)
     own = BASE + slot * patches
     for _ in range(2):  # a place that was used before
-        expected.write(slot, k[SPECIAL:], v[SPECIAL:])
+        expected.write(slot, v[SPECIAL:])
         queries = store_frame(q, k, v, keys, values, pages, widened, norms, inputs)
-        assert torch.equal(queries.float(), rounded(q).float())
-        assert torch.equal(pages.keys.float(), expected.keys.float())
         assert same_but_for_ties(pages.values, expected.values)
         torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
-        longest = torch.maximum(
-            k[:SPECIAL].float().norm(dim=-1).amax(0), expected.keys.float().norm(dim=-1).amax((0, 1))
-        )
-        torch.testing.assert_close(norms, longest)
-        shown = torch.zeros_like(widened)
-        shown[30 : 30 + SPECIAL] = v[:SPECIAL]
-        shown[own : own + patches] = pages.restored()[1][own - BASE :][:patches].to(torch.bfloat16)
-        assert torch.equal(widened, shown)
-        for pool, new in ((keys, k), (values, v)):
-            assert torch.equal(pool[30 : 30 + SPECIAL], new[:SPECIAL])
-            pool[30 : 30 + SPECIAL] = 0
-            assert not pool.any()
+        assert torch.equal(queries.float(), rounded(q).float())
+        kept = torch.zeros_like(keys)
+        kept[30 : 30 + SPECIAL], kept[own : own + patches] = rounded(k[:SPECIAL]), rounded(k[SPECIAL:])
+        assert torch.equal(keys.float(), kept.float())
+        torch.testing.assert_close(norms, rounded(k).float().norm(dim=-1).amax(0))
+        assert torch.equal(values[30 : 30 + SPECIAL], v[:SPECIAL])
+        values[30 : 30 + SPECIAL] = 0
+        assert not values.any()
+        assert torch.equal(widened[30 : 30 + SPECIAL], v[:SPECIAL])
+        assert torch.equal(widened[own : own + patches], pages.restored()[own - BASE :][:patches].to(torch.bfloat16))
+        widened[30 : 30 + SPECIAL] = widened[own : own + patches] = 0
+        assert not widened.any()
         qkv[:, SPECIAL:] /= 8
         norms.zero_()
 
 
 @pytest.mark.parametrize("slots", [[(0, 7)], [(0, 2), (3, 7)]])
-@pytest.mark.parametrize("special_from", [BASE - 5 * SPECIAL, 0])
 @pytest.mark.parametrize("patches", [90, 972])
-def test_attention_to_special_tokens_and_pages_is_that_to_the_same_numbers(
-    slots: list[tuple[int, int]], special_from: int, patches: int
+def test_attention_by_queries_and_keys_in_e4m3_is_that_of_the_same_numbers(
+    slots: list[tuple[int, int]], patches: int
 ) -> None:
     from stream_recon.cache.kernels.span_attention import SpanAttention
 
-    spans = spans_of(slots, patches, special_from)
-    q = 2 * random(SPECIAL + patches, HEADS, CHANNELS)
-    log, pages = random(BASE, HEADS, CHANNELS, seed=1), rounded(random(SLOTS * patches, HEADS, CHANNELS, seed=2))
-    values = random(BASE + SLOTS * patches, HEADS, CHANNELS, seed=3)
-    keys = torch.cat([log.float(), pages.float()])
+    spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
+    tokens = BASE + SLOTS * patches
+    q, keys = rounded(2 * random(SPECIAL + patches, HEADS, CHANNELS)), rounded(random(tokens, HEADS, CHANNELS, seed=1))
+    values = random(tokens, HEADS, CHANNELS, seed=2)
     inputs = StepInputs(4, torch.device("cuda"))
     inputs.open()
     attention = SpanAttention(inputs)
     attention.plan(len(q), spans)
     inputs.upload()
-    got = attention.attend_rounded(q, rounded(q), log, pages, values, keys.norm(dim=-1).amax(0))
-    seen = torch.zeros(len(keys), dtype=torch.bool, device="cuda")
-    for start, stop in spans:
-        seen[start:stop] = True
-    scores = torch.cat(
-        [torch.einsum("qhd,khd->hqk", x.float(), part) for x, part in ((q, keys[:BASE]), (rounded(q), keys[BASE:]))],
-        dim=2,
-    )
-    weights = (scores / CHANNELS**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+    got = attention.attend(q, keys, values, keys.float().norm(dim=-1).amax(0))
+    exact = TorchAttention()
+    exact.plan(len(q), spans)
     assert got.dtype == values.dtype
-    assert relative(got, torch.einsum("hqk,khd->qhd", weights, values.float())) < 1e-2
+    assert relative(got, exact.attend(q.float(), keys.float(), values.float())) < 1e-2
