@@ -153,10 +153,16 @@ def last_priors(priors: Priors) -> Priors:
     return replace(priors, depth_sigma=LAST_DEPTH_SIGMA)
 
 
-def network_steps(T_world_camera: FloatArray, hops: Sequence[int] = (1,)) -> RelativePoses:
-    """The network's relative poses of keyframes ``hops`` apart, as weak priors."""
+def network_steps(
+    T_world_camera: FloatArray, hops: Sequence[int] = (1,), stretch: Sequence[int] | None = None
+) -> RelativePoses:
+    """The network's relative poses of keyframes ``hops`` apart, as weak priors; none between stretches.
+
+    ``stretch``: [N], where there are several.
+    """
     count = len(T_world_camera)
-    pairs = [(a, a + hop) for hop in hops for a in range(count - hop)]
+    of = [0] * count if stretch is None else stretch
+    pairs = [(a, a + hop) for hop in hops for a in range(count - hop) if of[a] == of[a + hop]]
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
     relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
     spread = np.sqrt(second - first).astype(np.float64)

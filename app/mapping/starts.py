@@ -66,6 +66,8 @@ class Starts:
     loops: bool
     """There are matches of keyframes far apart, over which the network may have drifted far."""
     known_lens: bool = False
+    stretch: Sequence[int] | None = None
+    """[N] of each keyframe, where there are several."""
     T_begin: FloatArray | None = None
     """[N, 4, 4] better poses than the network's to begin with, where there are."""
 
@@ -124,7 +126,7 @@ class Starts:
         return fit.start(T, lens, self.features, self.tracks)
 
     def _steps(self) -> RelativePoses:
-        return fit.network_steps(self.T_network)
+        return fit.network_steps(self.T_network, stretch=self.stretch)
 
     def _adjusted(
         self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors
