@@ -23,8 +23,6 @@ FloatArray = NDArray[np.float64]
 
 EXPLAINED = 0.85
 """Where less than this share of the observations can be explained from the network's motion, matches are asked."""
-MOST_FOCAL = 0.45
-"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 LEAST_K1 = 0.05
 """Many lenses are bent a little, which the focal length makes up for, and few are bent much."""
 SURE_K1 = 20.0
@@ -132,7 +130,7 @@ class Starts:
         self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors
     ) -> Attempt:
         found, free = skeleton.narrow(begin, steps, rounds, priors), True
-        if abs(np.log(found.scene.lens.focal / self.lens.focal)) > MOST_FOCAL:
+        if abs(np.log(found.scene.lens.focal / self.lens.focal)) > fit.MOST_FOCAL:
             # What moves by itself, or a motion that says nothing of the lens.
             straight = replace(begin, scene=replace(begin.scene, lens=self.lens))
             found, free = skeleton.narrow(straight, steps, rounds, priors, free_focal=False), False
