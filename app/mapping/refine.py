@@ -93,7 +93,8 @@ class _Refiner:
         on_sketch: Callable[[Sketch], None] | None,
         known_lens: bool,
     ) -> None:
-        self._views, self._images, self._scale, self._workers = views, images, scale, workers
+        self._views: Sequence[View] = stretches.numbered(views)
+        self._images, self._scale, self._workers = images, scale, workers
         self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
         self._progress = progress
         self._report = Report()

@@ -3,7 +3,7 @@ before is a guess. Stretches that see the same are laid onto one another by thei
 the network has them, whatever becomes of their inside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +23,15 @@ TURN_DEG, SHIFT, UNIT = 10.0, 0.2, 1.25
 STILL = 0.02
 """Of the depth: where cameras spread by less, their places say nothing of the scale."""
 ROUNDS = 10
+
+
+def numbered(views: Sequence[View]) -> list[View]:
+    """With a number of its own for each run of frames: joined windows count theirs each from 0."""
+    found, number = [], 0
+    for k, view in enumerate(views):
+        number += k > 0 and view.stretch != views[k - 1].stretch
+        found.append(view if view.stretch == number else replace(view, stretch=number))
+    return found
 
 
 def laid(

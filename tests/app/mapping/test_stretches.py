@@ -1,5 +1,7 @@
 """Several stretches of one video, each of which the network begins anew."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +74,12 @@ def test_one_pair_that_says_otherwise_is_not_believed() -> None:
     ties = stretches.laid(seen, stretch, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
     assert ties[0][0] == ties[1][0] == 0
     assert np.allclose(ties[1][1].matrix, back.matrix)
+
+
+def test_joined_windows_may_count_alike() -> None:
+    truth = walk(6)
+    views = [replace(v, stretch=s) for v, s in zip(Video(truth, truth).views(), (0, 0, 1, 1, 0, 0), strict=True)]
+    assert [view.stretch for view in stretches.numbered(views)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_stretch_on_a_line_is_laid_by_its_axes() -> None:
