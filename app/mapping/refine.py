@@ -155,7 +155,7 @@ class _Refiner:
         found = pairs.match_pairs(self._kept, self._features, self._lens, wanted, self._workers).matches
         edges = graph.match_edges(self._features, self._lens, found)
         depths = np.array([_usual_depth(view) for view in self._kept])
-        ties = stretches.laid(self._T_keyframes, stretch, depths, edges)
+        ties = stretches.laid(self._T_keyframes, stretch, depths, edges, found)
         self._report.stretches = len({root for root, _ in ties.values()})
         self._unit = np.array([ties[view.stretch][1].scale for view in self._views])
         self._views = [stretches.relaid(view, ties[view.stretch]) for view in self._views]
@@ -274,6 +274,9 @@ class _Refiner:
         network, mapped = self._evidence(None, found), self._evidence(attempt.fit, found)
         grids = [view.grid for view in self._kept]
         agreement = judgement.depth_agreement(self._side(None), self._side(attempt.fit), grids)
+        # Where two stretches lie beside one another neither side knows.
+        apart = np.diff(self._stretch[self._keyframes]) != 0
+        agreement[1][apart] = agreement[0][apart]
         before, after = (float(share.mean()) for share in agreement)
         report = self._report
         report.disagreement_before, report.disagreement = network.mean, mapped.mean

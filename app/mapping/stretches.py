@@ -3,7 +3,7 @@ before is a guess. Stretches that see the same are laid onto one another by thei
 the network has them, whatever becomes of their inside.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,15 +35,23 @@ def numbered(views: Sequence[View]) -> list[View]:
 
 
 def laid(
-    T_world_camera: FloatArray, stretch: Labels, depths: FloatArray, edges: Mapping[tuple[int, int], Edge]
+    T_world_camera: FloatArray,
+    stretch: Labels,
+    depths: FloatArray,
+    edges: Mapping[tuple[int, int], Edge],
+    matched: Collection[tuple[int, int]] = (),
 ) -> dict[int, tuple[int, Similarity]]:
     """For each stretch the first one that it is tied to, and the similarity from where the network has it to there.
+
+    Where matches say that two stretches see the same, but depth is too poor to say how they lie, they lie as the
+    network guesses: that may be near enough for an adjustment.
 
     Args:
         T_world_camera: [N, 4, 4], the network's poses of the keyframes.
         stretch: [N] of each keyframe.
         depths: [N] usual depth of each keyframe.
         edges: of keyframes in different stretches, by matches.
+        matched: all pairs of keyframes in different stretches that have verified matches.
     """
     found = {int(number): (int(number), Similarity(1.0, np.eye(3), np.zeros(3))) for number in np.unique(stretch)}
     known: set[int] = set()
@@ -57,12 +65,25 @@ def laid(
                 n: _agreed(T_world_camera, stretch, depths, edges, found, group, n) for n in found if n not in known
             }
             best = max(said, key=lambda n: said[n][0], default=None)
-            if best is None or said[best][0] < AGREEING:
+            if best is None:
                 break
-            found[best] = (root, said[best][1])
+            if said[best][0] >= AGREEING:
+                found[best] = (root, said[best][1])
+            else:
+                seen = {n: [there for there, here in _between(stretch, matched, group) if here == n] for n in said}
+                best = max(seen, key=lambda n: len(seen[n]))
+                if len(seen[best]) < AGREEING:
+                    break
+                found[best] = (root, found[seen[best][0]][1])
             group.add(best)
             known.add(best)
     return found
+
+
+def _between(stretch: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
+    """The stretches of pairs of which one is in the group, that one first."""
+    both = [(int(stretch[i]), int(stretch[j])) for i, j in pairs]
+    return [(a, b) if a in group else (b, a) for a, b in both if (a in group) != (b in group)]
 
 
 def _agreed(
