@@ -28,6 +28,8 @@ DEPTH_SIGMA, LAST_DEPTH_SIGMA = 1.0, 3.0
 """Depth maps are wrong as wholes and alike in all frames. At first they keep the scene in shape; in the end they only
 hold what nothing else holds, or they would bend the focal length to their own errors."""
 LOG_FOCAL_SIGMA = 0.2
+MOST_FOCAL = 0.45
+"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 K1_SIGMA = 0.001
 """k1 and the focal length take one another's part, so that a lens is straight unless it is plainly bent."""
 
@@ -153,10 +155,16 @@ def last_priors(priors: Priors) -> Priors:
     return replace(priors, depth_sigma=LAST_DEPTH_SIGMA)
 
 
-def network_steps(T_world_camera: FloatArray, hops: Sequence[int] = (1,)) -> RelativePoses:
-    """The network's relative poses of keyframes ``hops`` apart, as weak priors."""
+def network_steps(
+    T_world_camera: FloatArray, hops: Sequence[int] = (1,), stretch: Sequence[int] | None = None
+) -> RelativePoses:
+    """The network's relative poses of keyframes ``hops`` apart, as weak priors; none between stretches.
+
+    ``stretch``: [N], where there are several.
+    """
     count = len(T_world_camera)
-    pairs = [(a, a + hop) for hop in hops for a in range(count - hop)]
+    of = [0] * count if stretch is None else stretch
+    pairs = [(a, a + hop) for hop in hops for a in range(count - hop) if of[a] == of[a + hop]]
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
     relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
     spread = np.sqrt(second - first).astype(np.float64)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.matching import Matches
@@ -24,19 +25,24 @@ EPIPOLAR_PX = 1.5
 CARRIED_PX = 8.0
 """Errors of this size count half; larger ones at most whole. The second one has the depth's error in it."""
 MIN_CELLS = 20
-DOUBTFUL = 0.89
-"""Where less than this share of the observations can be explained, something else moves, too."""
-COST, COST_IN_DOUBT = 0.45, 0.2
-"""Neighbours' depth may agree less than the network's, whose poses and depth come from one guess: for each percent by
-which held-out matches contradict less, by so many percent."""
+CLOSE = (4, 8)
+"""Depths agree if they differ by at most so many times what half of them differ by under the network; the mean over
+these. Closer, the network is good at agreeing with itself, since its poses and depth come from one guess; what follows
+something that moves by itself is off by more."""
+COST = 0.1
+"""Depth may agree less than under the network: for each percent by which held-out matches contradict less, by so many
+percent."""
 WHY = "what neither was fitted to agrees better with the network"
 MARGIN = 0.02
 """By so much the map has to be worse before the network is preferred."""
 CHANCE = 0.1
 """Depth of a few keyframes may agree less by so much as a share, without its meaning anything."""
 BROKEN, BROKEN_DEPTH = 0.15, 0.5
-"""A step is broken where so much more of the image contradicts the map, or some more and depth agrees on so much less
-of it than elsewhere."""
+"""A step is broken where so much more of the image contradicts the map, or where keyframes were matched across it, and
+depth agrees on so much less of it than under the network."""
+TIED, MIN_TIES = 0.8, 30
+"""Parts on either side of a break belong together where the map explains so many of their matches, and such a share of
+what is usual: chance alone lets a pair's matches fit more than half."""
 SHORTEST = 3
 """Keyframes in a stretch that is left to the network."""
 
@@ -85,22 +91,22 @@ class Evidence:
 
 def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> tuple[FloatArray, FloatArray]:
     """For each side and each keyframe but the last [N - 1] the share of what it and the next see on whose depth they
-    agree, also where there is no texture; as closely as half of it does for the network."""
+    agree, also where there is no texture; see `CLOSE`."""
     errors = []
     for side in (network, mapped):
         pairs = [(i, i + 1) for i in range(len(grids) - 1)]
         errors.append([[_depth_errors(side, grids, a, b), _depth_errors(side, grids, b, a)] for a, b in pairs])
     every = np.concatenate([off for both in errors[0] for off in both]) if len(grids) > 1 else np.zeros(0)
-    tolerance = float(np.median(every)) if len(every) else 0.0
+    close = np.array(CLOSE) * (float(np.median(every)) if len(every) else 0.0)
 
     def share(off: FloatArray) -> float:
-        return float(np.mean(off <= tolerance)) if len(off) >= MIN_CELLS else 0.0
+        return float(np.mean(off <= close[:, None])) if len(off) >= MIN_CELLS else 0.0
 
     before, after = (np.array([np.mean([share(off) for off in both]) for both in side]) for side in errors)
     return before, after
 
 
-def is_better(held_out: tuple[float, float], agreement: tuple[float, float], explained: float) -> bool:
+def is_better(held_out: tuple[float, float], agreement: tuple[float, float]) -> bool:
     """Whether the map is nearer to the images than the network.
 
     Matches lie where texture is, and something that moves by itself may have more of it than all else; depth says what
@@ -109,11 +115,10 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float], exp
     Args:
         held_out: how much of the image contradicts the network and the map, see `Evidence.mean`.
         agreement: of depth under the network and the map, see `depth_agreement`.
-        explained: share of the observations that the network's motion explains when adjusted.
     """
     gain = 1 - held_out[1] / max(held_out[0], 1e-9)
     loss = 1 - agreement[1] / max(agreement[0], 1e-9)
-    return gain >= 0 and loss <= gain * (COST if explained >= DOUBTFUL else COST_IN_DOUBT)
+    return gain >= 0 and loss <= COST * gain
 
 
 def _depth_errors(side: Side, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:
@@ -142,11 +147,17 @@ def epipolar_px(
     )
 
 
-def worse_keyframes(mapped: Evidence, network: Evidence, agreement: tuple[FloatArray, FloatArray]) -> NDArray[np.bool_]:
+def worse_keyframes(
+    mapped: Evidence,
+    network: Evidence,
+    agreement: tuple[FloatArray, FloatArray],
+    explained: Mapping[tuple[int, int], tuple[int, int]],
+) -> NDArray[np.bool_]:
     """[N] keyframes at which the map is worse than the network, in stretches of at least `SHORTEST`.
 
     Args:
         agreement: of depth under the network and the map, see `depth_agreement`.
+        explained: of each matched pair how many matches the map explains, and of how many that it was fitted to.
     """
     before, after = agreement
     count = len(before) + 1
@@ -165,21 +176,38 @@ def worse_keyframes(mapped: Evidence, network: Evidence, agreement: tuple[FloatA
     for start, end in runs(worse):
         if end - start < min(SHORTEST, count):
             worse[start:end] = False
-    return np.asarray(worse | _cut_off(mapped, network, after))
+    return np.asarray(worse | _cut_off(mapped, network, agreement, explained))
 
 
-def _cut_off(mapped: Evidence, network: Evidence, agree: FloatArray) -> NDArray[np.bool_]:
-    """[N] keyframes beyond a step at which the map breaks, all but the longest part.
+def _cut_off(
+    mapped: Evidence,
+    network: Evidence,
+    agreement: tuple[FloatArray, FloatArray],
+    explained: Mapping[tuple[int, int], tuple[int, int]],
+) -> NDArray[np.bool_]:
+    """[N] keyframes beyond a step at which the map breaks, all but the largest part with what is tied to it.
 
-    What carried a stretch away may agree with the map all along it; it shows where the stretch begins and ends.
+    What carried a stretch away may agree with the map all along it; it shows where the stretch begins and ends. What
+    comes before and after it may see the same.
     """
-    breaks = np.zeros(len(agree), bool)
-    for k in range(len(agree)):
+    before, after = agreement
+    across = np.zeros(len(after) + 1, np.int64)
+    for i, j in explained:
+        across[i] += 1
+        across[j] -= 1
+    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * before)
+    for k in range(len(after)):
         if (k, k + 1) in mapped.pairs:
-            more = mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean()
-            breaks[k] = more > BROKEN or (more > MARGIN and agree[k] < BROKEN_DEPTH * np.median(agree))
+            breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > BROKEN
     part = np.concatenate([[0], np.cumsum(breaks)])
-    return np.asarray(part != np.bincount(part).argmax())
+    fits, of = np.zeros((2, part[-1] + 1, part[-1] + 1))
+    for (i, j), (kept, every) in explained.items():
+        fits[part[i], part[j]] += kept
+        of[part[i], part[j]] += every
+    tied = (fits >= MIN_TIES) & (fits * of.sum() >= TIED * of * fits.sum())
+    _, label = connected_components(tied, directed=False)
+    group = label[part]
+    return np.asarray(group != np.bincount(group).argmax())
 
 
 def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -25,12 +25,21 @@ MOST = 2500
 
 
 def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = MOST) -> list[int]:
-    """Positions in ``views`` of the keyframes, in order; the first and the last frame are among them.
+    """Positions in ``views`` of the keyframes, in order; the first and the last frame of each stretch are among them.
 
     Args:
         size: width and height of the working image.
         most: how many there may be.
     """
+    starts = [0, *(k for k in range(1, len(views)) if views[k].stretch != views[k - 1].stretch), len(views)]
+    return [
+        begin + k
+        for begin, end in pairwise(starts)
+        for k in _of_stretch(views[begin:end], size, max(most * (end - begin) // max(len(views), 1), 2))
+    ]
+
+
+def _of_stretch(views: Sequence[View], size: tuple[int, int], most: int) -> list[int]:
     if len(views) < 3:
         return list(range(len(views)))
     moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])

@@ -93,18 +93,30 @@ def _explained(first: Features, second: Features, asked: Matches, every: Matches
     """Those of ``every`` match that the fundamental matrix of those ``asked`` explains."""
     if len(asked) < max(least, 8):
         return NONE
-    a, b = first.uv[asked[:, 0]], second.uv[asked[:, 1]]
-    try:
-        F, inliers = cv2.findFundamentalMat(a, b, cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
-    except cv2.error:  # where no sample gives any model
+    F, inliers = _fundamental(first.uv[asked[:, 0]], second.uv[asked[:, 1]])
+    if F is None:
         return NONE
-    if F is None or inliers is None:
-        return NONE
-    good = inliers[:, 0] > 0
+    good = inliers
     if asked is not every:
         good = _sampson_px(F, first.uv[every[:, 0]], second.uv[every[:, 1]]) < EPIPOLAR_PX
     kept = every[good]
     return kept if len(kept) >= least else NONE
+
+
+def _fundamental(
+    a: NDArray[np.float32], b: NDArray[np.float32]
+) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
+    """The fundamental matrix of matched points [N, 2], None where there is none; and which of them it explains."""
+    for order in (slice(None), slice(None, None, -1)):
+        # OpenCV's samples are always the same ones, and where one that gives no model is to be improved it raises, on
+        # points of a plane as well as on chance matches: then others are drawn.
+        try:
+            F, inliers = cv2.findFundamentalMat(a[order], b[order], cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
+        except cv2.error:
+            continue
+        if F is not None and inliers is not None:
+            return np.asarray(F, np.float64), inliers[order, 0] > 0
+    return None, np.zeros(len(a), bool)
 
 
 def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -21,6 +21,8 @@ class Report:
     pairs_tried: int = 0
     pairs_accepted: int = 0
     loops: int = 0
+    stretches: int = 1
+    """That no matches tie together: each one is kept where the network has it."""
     tracks: int = 0
     observations: int = 0
     reprojection_px_before: float | None = None
@@ -36,7 +38,7 @@ class Report:
     """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
     depth_agreement_before: float | None = None
     depth_agreement: float | None = None
-    """Share of the image on whose depth neighbouring keyframes agree; as closely as half of it does before."""
+    """Share of the image on whose depth neighbouring keyframes agree, see `judgement.CLOSE`."""
     left_to_network: list[dict[str, object]] = field(default_factory=list)
     """Stretches: first and last frame, and why."""
     seconds: dict[str, float] = field(default_factory=dict)

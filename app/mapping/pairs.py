@@ -73,10 +73,12 @@ def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) ->
     """
     found: dict[tuple[int, int], Candidate] = {}
     shared = overlaps(views, lens)
+    stretch = np.array([view.stretch for view in views])
     for second in range(len(views)):
         for first in range(max(0, second - NEIGHBOURS), second):
-            found[first, second] = Candidate(first, second, "near", guided=True)
-        earlier = np.arange(max(0, second - NEIGHBOURS))
+            if stretch[first] == stretch[second]:
+                found[first, second] = Candidate(first, second, "near", guided=True)
+        earlier = np.flatnonzero(stretch[: max(0, second - NEIGHBOURS)] == stretch[second])
         for other in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
             found[other, second] = Candidate(other, second, "covisible", guided)
@@ -85,6 +87,19 @@ def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) ->
         for other in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
             found[other, second] = Candidate(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
+
+
+def across(views: Sequence[View], alike: NDArray[np.float32]) -> list[Candidate]:
+    """Pairs of keyframes of different stretches: the nearest in time, and those that look alike. For `candidates` see
+    there."""
+    stretch = np.array([view.stretch for view in views])
+    found = []
+    for second in range(len(views)):
+        earlier = np.flatnonzero(stretch[:second] != stretch[second])
+        near = earlier[earlier >= second - NEIGHBOURS]
+        chosen = {*near.tolist(), *_best(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
+        found += [Candidate(first, second, "loop", guided=False) for first in sorted(chosen)]
+    return found
 
 
 def _best(positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int) -> list[int]:

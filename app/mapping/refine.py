@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skeleton
+from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skeleton, stretches
 from stream_recon.app.mapping.depth_scales import depth_scales
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
@@ -22,6 +23,7 @@ from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
 from stream_recon.app.mapping.handover import Known
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
+from stream_recon.app.mapping.matching import Matches
 from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.pairs import held_out
 from stream_recon.app.mapping.problem import Lens
@@ -91,16 +93,19 @@ class _Refiner:
         on_sketch: Callable[[Sketch], None] | None,
         known_lens: bool,
     ) -> None:
-        self._views, self._images, self._scale, self._workers = views, images, scale, workers
+        self._views: Sequence[View] = stretches.numbered(views)
+        self._images, self._scale, self._workers = images, scale, workers
         self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
         self._progress = progress
         self._report = Report()
         self._keyframes: list[int] = []
-        self._explained = 1.0
-        """Share of the observations that an adjustment of the network's motion explains."""
         focal = float(np.median([view.focal for view in views]))
         self._lens = Lens(focal, scale.size[0] / 2, scale.size[1] / 2)
-        self._T_network = np.array([view.T_world_camera for view in views])
+        self._T_given = self._T_network = np.array([view.T_world_camera for view in views])
+        self._unit = np.ones(len(views))
+        """Of each frame, where its stretch was laid onto another one: of the network's lengths."""
+        self._across: dict[tuple[int, int], Matches] = {}
+        """Between stretches that see the same."""
         self._report.focal_before = focal / scale.factor
 
     def run(self) -> Refinement:
@@ -109,28 +114,60 @@ class _Refiner:
             self._keyframes = known.keyframes if known else choose_keyframes(self._views, self._scale.size)
         with self._stage("features"):
             self._features = known.features if known else self._detected()
-        self._kept = [self._views[k] for k in self._keyframes]
-        self._T_keyframes = self._T_network[self._keyframes]
+        self._take()
         report = self._report
         report.keyframes, report.features = len(self._keyframes), sum(len(f) for f in self._features)
         if len(self._keyframes) < MIN_KEYFRAMES:
             return self.unchanged("too few keyframes")
         with self._stage("matches"):
+            self._lay_stretches()
             first = self._matched(self._kept, self._features, self._lens)
         with self._stage("adjustment"):
             attempt = self._first_pass(first)
         if attempt is None:
             return self.unchanged("too few matches")
+        attempt = replace(attempt, fit=self._in_place(attempt.fit))
         self._sketch(attempt.fit, first)
         with self._stage("judgement"):
             left = self._judged(attempt, first)
         if left.all():
             return self.unchanged(judgement.WHY)
         with self._stage("adjustment again"):
-            fitted = self._second_pass(attempt, first, left)
+            fitted = self._in_place(self._second_pass(attempt, first, left), left)
         self._sketch(fitted, first, left)
         with self._stage("frames between"):
             return self._completed(fitted, first, left)
+
+    def _take(self) -> None:
+        """Note what the views say."""
+        self._kept = [self._views[k] for k in self._keyframes]
+        self._T_network = np.array([view.T_world_camera for view in self._views])
+        self._T_keyframes = self._T_network[self._keyframes]
+        self._stretch = np.array([view.stretch for view in self._views])
+
+    def _lay_stretches(self) -> None:
+        """Lay stretches onto one another where matches say how; from here on these are one."""
+        stretch = self._stretch[self._keyframes]
+        self._report.stretches = len(np.unique(stretch))
+        if self._report.stretches < 2:
+            return
+        wanted = pairs.across(self._kept, likeness(self._features))
+        found = pairs.match_pairs(self._kept, self._features, self._lens, wanted, self._workers).matches
+        edges = graph.match_edges(self._features, self._lens, found)
+        depths = np.array([_usual_depth(view) for view in self._kept])
+        ties = stretches.laid(self._T_keyframes, stretch, depths, edges, found)
+        self._report.stretches = len({root for root, _ in ties.values()})
+        self._unit = np.array([ties[view.stretch][1].scale for view in self._views])
+        self._views = [stretches.relaid(view, ties[view.stretch]) for view in self._views]
+        units = self._unit[self._keyframes].tolist()
+        self._features = [f.scaled(unit) for f, unit in zip(self._features, units, strict=True)]
+        self._take()
+        stretch = self._stretch[self._keyframes]
+        self._across = {(i, j): found[i, j] for i, j in edges if stretch[i] == stretch[j]}
+
+    def _in_place(self, fitted: Fit, left: NDArray[np.bool_] | None = None) -> Fit:
+        """With stretches that nothing ties to one another where the network has them."""
+        return stretches.kept_in_place(fitted, self._stretch[self._keyframes], self._T_keyframes, left)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -164,6 +201,8 @@ class _Refiner:
         wanted = [pair for pair in wanted if (pair.first, pair.second) not in known]
         found = pairs.match_pairs(views, features, lens, wanted, self._workers, self._counter("matches", len(wanted)))
         found.tried += len(known)
+        found.matches.update(self._across)
+        found.loops |= self._across.keys()
         found.matches.update({pair: m for pair, m in known.items() if len(m)})
         found.held_out.update(self._known.held_out if self._known else {})
         far = {pair: found.matches[pair] for pair in found.loops}
@@ -190,11 +229,7 @@ class _Refiner:
 
     def _first_pass(self, found: pairs.PairMatches) -> Attempt | None:
         """The best of the starts, by evidence that none was fitted to."""
-        fitted_to = {
-            (i, j): m[~(held_out(self._features[i])[m[:, 0]] | held_out(self._features[j])[m[:, 1]])]
-            for (i, j), m in found.matches.items()
-        }
-        tracks = build_tracks([len(f) for f in self._features], fitted_to)
+        tracks = build_tracks([len(f) for f in self._features], self._fitted_to(found))
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
         starts = Starts(
@@ -204,10 +239,10 @@ class _Refiner:
             tracks,
             bool(found.loops),
             self._known_lens,
+            self._stretch[self._keyframes].tolist(),
             self._known.T_world_camera if self._known else None,
         )
         best = starts.network()
-        self._explained = best.share
         self._report.reprojection_px_before = starts.before_px
         bent = starts.bent(best)
         best = bent or best
@@ -217,6 +252,13 @@ class _Refiner:
                 best = other
         self._report.start = best.start
         return best
+
+    def _fitted_to(self, found: pairs.PairMatches) -> dict[tuple[int, int], Matches]:
+        """The matches without features that are kept for the judgement."""
+        return {
+            (i, j): m[~(held_out(self._features[i])[m[:, 0]] | held_out(self._features[j])[m[:, 1]])]
+            for (i, j), m in found.matches.items()
+        }
 
     def _side(self, fitted: Fit | None) -> judgement.Side:
         """A fit as the judgement sees it; None: the network."""
@@ -232,13 +274,27 @@ class _Refiner:
         network, mapped = self._evidence(None, found), self._evidence(attempt.fit, found)
         grids = [view.grid for view in self._kept]
         agreement = judgement.depth_agreement(self._side(None), self._side(attempt.fit), grids)
+        # Where two stretches lie beside one another neither side knows.
+        apart = np.diff(self._stretch[self._keyframes]) != 0
+        agreement[1][apart] = agreement[0][apart]
         before, after = (float(share.mean()) for share in agreement)
         report = self._report
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = before, after
-        if not judgement.is_better((network.mean, mapped.mean), (before, after), self._explained):
+        if not judgement.is_better((network.mean, mapped.mean), (before, after)):
             return np.ones(len(grids), bool)
-        return judgement.worse_keyframes(mapped, network, agreement)
+        return judgement.worse_keyframes(mapped, network, agreement, self._explained(attempt.fit, found))
+
+    def _explained(self, fitted: Fit, found: pairs.PairMatches) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of each pair how many matches are in the fit, and of how many that it could be of."""
+        starts = np.cumsum([0, *(len(features) for features in self._features)])
+        point = np.full(starts[-1], -1)
+        point[starts[fitted.observations.camera] + fitted.feature] = fitted.observations.point
+        counts = {}
+        for (i, j), m in self._fitted_to(found).items():
+            a, b = point[starts[i] + m[:, 0]], point[starts[j] + m[:, 1]]
+            counts[i, j] = int(((a == b) & (a >= 0)).sum()), len(m)
+        return counts
 
     def _scales(self, fitted: Fit) -> FloatArray:
         positions = range(len(self._keyframes))
@@ -272,13 +328,15 @@ class _Refiner:
         report.reprojection_px = float(np.median(fitted.errors)) if len(fitted.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         loops = sorted(found.loops)
-        return Refinement(T, depth_scale, lens, self._scale, self._keyframes, fitted, loops, report)
+        return Refinement(T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report)
 
     def _carried(self, fitted: Fit, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        carrier = between.Carrier(positions, self._T_network, fitted.scene.T_world_camera[kept], scales[kept])
+        stretch = self._stretch if len(np.unique(self._stretch)) > 1 else None
+        T_kept = fitted.scene.T_world_camera[kept]
+        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 
@@ -287,7 +345,7 @@ class _Refiner:
             loops = [(self._keyframes[i], self._keyframes[j]) for i, j in sorted(found.loops)]
             scene, none = fitted.scene, np.zeros(len(self._keyframes), bool)
             T, depth_scale = self._carried(fitted, none if left is None else left)
-            self._on_sketch(Sketch(T, depth_scale, scene.lens, scene.points, loops))
+            self._on_sketch(Sketch(T, depth_scale * self._unit, scene.lens, scene.points, loops))
 
     def _follow(self, fitted: Fit, T: FloatArray) -> None:
         """Fit each frame between to the points of the keyframes on either side; changes ``T``."""
@@ -316,7 +374,7 @@ class _Refiner:
         count = len(self._views)
         self._leave(0, -1, why)
         return Refinement(
-            self._T_network, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
+            self._T_given, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
         )
 
 

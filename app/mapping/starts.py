@@ -23,8 +23,6 @@ FloatArray = NDArray[np.float64]
 
 EXPLAINED = 0.85
 """Where less than this share of the observations can be explained from the network's motion, matches are asked."""
-MOST_FOCAL = 0.45
-"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 LEAST_K1 = 0.05
 """Many lenses are bent a little, which the focal length makes up for, and few are bent much."""
 SURE_K1 = 20.0
@@ -66,6 +64,8 @@ class Starts:
     loops: bool
     """There are matches of keyframes far apart, over which the network may have drifted far."""
     known_lens: bool = False
+    stretch: Sequence[int] | None = None
+    """[N] of each keyframe, where there are several."""
     T_begin: FloatArray | None = None
     """[N, 4, 4] better poses than the network's to begin with, where there are."""
 
@@ -124,13 +124,13 @@ class Starts:
         return fit.start(T, lens, self.features, self.tracks)
 
     def _steps(self) -> RelativePoses:
-        return fit.network_steps(self.T_network)
+        return fit.network_steps(self.T_network, stretch=self.stretch)
 
     def _adjusted(
         self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors
     ) -> Attempt:
         found, free = skeleton.narrow(begin, steps, rounds, priors), True
-        if abs(np.log(found.scene.lens.focal / self.lens.focal)) > MOST_FOCAL:
+        if abs(np.log(found.scene.lens.focal / self.lens.focal)) > fit.MOST_FOCAL:
             # What moves by itself, or a motion that says nothing of the lens.
             straight = replace(begin, scene=replace(begin.scene, lens=self.lens))
             found, free = skeleton.narrow(straight, steps, rounds, priors, free_focal=False), False

@@ -165,6 +165,8 @@ class View:
     grid: DepthGrid
     sharpness: float
     """Variance of the Laplacian of the network's image at half size."""
+    stretch: int = 0
+    """As in `FrameResult`: where one begins, the network only guesses where it is beside those before."""
 
     @classmethod
     def of(cls, result: FrameResult, scale: Scale) -> "View":
@@ -172,7 +174,8 @@ class View:
         k = result.intrinsics
         focal = float(np.sqrt(k.fx * k.fy)) * scale.factor
         pose = np.asarray(result.T_world_camera, np.float64)
-        return cls(result.index, pose, focal, DepthReader.of(result, scale).grid(), sharpness(result.rgb))
+        grid = DepthReader.of(result, scale).grid()
+        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.stretch)
 
 
 def sharpness(rgb: NDArray[np.uint8]) -> float:

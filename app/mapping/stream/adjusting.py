@@ -31,8 +31,6 @@ FOCAL_SHARE = 0.1
 """Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
 STILL, MOST_UNIT = 0.02, 1.3
 """Of the depth: less than that is no motion; and by how much a unit may change at once."""
-MOST_FOCAL = 0.45
-"""By so much its log may leave the network's."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) 
     known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
-    off = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -MOST_FOCAL, MOST_FOCAL))
+    off = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -fit.MOST_FOCAL, fit.MOST_FOCAL))
     return focal_network * float(np.exp(off * information / (information + prior)))
 
 

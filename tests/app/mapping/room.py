@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.views import DepthReader, Scale, View
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.transforms import Similarity
 
 FloatArray = NDArray[np.float64]
 
@@ -57,8 +58,8 @@ def look_down(count: int) -> FloatArray:
     )
 
 
-def picture(T: FloatArray) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """What a camera sees: rgb [h, w, 3] and depth [h, w]."""
+def picture(T: FloatArray, draw: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """What a camera sees: rgb [h, w, 3], with another noise for each ``draw``, and depth [h, w]."""
     width, height = SIZE
     u, v = np.meshgrid(np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2)
     rays = np.stack([u / FOCAL, v / FOCAL, np.ones_like(u)], axis=-1) @ T[:3, :3].T
@@ -73,8 +74,8 @@ def picture(T: FloatArray) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
             place = ((a + 4) * 120).astype(np.float32), ((b + 4) * 120).astype(np.float32)
             seen = cv2.remap(TEXTURES[2 * k + side], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
             grey = np.where((axis == k) & ((rays[..., k] > 0) == bool(side)), seen, grey)
-    # By the pose alone, so that a test sees the same whatever ran before it.
-    noise = np.random.default_rng(np.frombuffer(np.ascontiguousarray(T, np.float64).tobytes(), np.uint32))
+    # By the pose and the draw alone, so that a test sees the same whatever ran before it.
+    noise = np.random.default_rng([draw, *np.frombuffer(np.ascontiguousarray(T, np.float64).tobytes(), np.uint32)])
     grey = np.clip(grey + noise.normal(0, 1.5, grey.shape), 0, 255).astype(np.uint8)
     return np.repeat(grey[..., None], 3, axis=2), depth.astype(np.float32)
 
@@ -112,14 +113,19 @@ class Video:
     """Frames of a camera in the room, with what a network says of them; also `refine.Images`."""
 
     def __init__(
-        self, truth: FloatArray, guessed: FloatArray, focal: float = 1.08 * FOCAL, scale_noise: float = 0.05
+        self,
+        truth: FloatArray,
+        guessed: FloatArray,
+        focal: float = 1.08 * FOCAL,
+        scale_noise: float = 0.05,
+        draw: int = 0,
     ) -> None:
         self.truth = truth
         random = np.random.default_rng(5)
         self.scale = Scale.of(SIZE)
         self.pictures, self.results = [], []
         for index, (T, guess) in enumerate(zip(truth, guessed, strict=True)):
-            rgb, depth = picture(T)
+            rgb, depth = picture(T, draw)
             wrong = depth * np.exp(random.normal(0, scale_noise))
             self.pictures.append(rgb)
             self.results.append(network_result(index, guess, focal, rgb, wrong))
@@ -153,6 +159,13 @@ class Video:
             left, top = int(4 + 7 * number) % (width - size[0]), int(6 + 3 * number) % (height - size[1])
             self.pictures[k] = self.pictures[k].copy()
             self.pictures[k][top : top + size[1], left : left + size[0]] = patch[..., None]
+
+    def cut(self, at: int, world: Similarity) -> None:
+        """From a frame on the network is in another stretch, and has a world of its own."""
+        for k in range(at, len(self.results)):
+            old = self.results[k]
+            pose, depth = world.move_pose(old.T_world_camera), (world.scale * old.depth).astype(np.float32)
+            self.results[k] = replace(old, T_world_camera=pose, depth=depth, stretch=1)
 
     def blank(self) -> None:
         """Nothing is to be seen in any image."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stream_recon.app.mapping import judgement, matching
 from stream_recon.app.mapping.judgement import Evidence, Side
@@ -11,6 +12,9 @@ from tests.app.mapping.test_pieces import detected
 
 LENS = Lens(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
 COUNT = 10
+
+
+TIES = {(k, k + 1): (100, 100) for k in range(COUNT - 1)}
 
 
 def sides() -> tuple[Side, Side, Video]:
@@ -29,15 +33,15 @@ def test_the_side_that_is_right_is_preferred() -> None:
     agreement = judgement.depth_agreement(wrong, right, grids)
     assert good.mean < bad.mean
     assert agreement[1].mean() > agreement[0].mean()
-    assert not judgement.worse_keyframes(good, bad, agreement).any()
-    assert judgement.worse_keyframes(bad, good, agreement[::-1]).all()
+    assert not judgement.worse_keyframes(good, bad, agreement, TIES).any()
+    assert judgement.worse_keyframes(bad, good, agreement[::-1], TIES).all()
 
 
-def test_half_of_the_depth_agrees_with_the_network() -> None:
+def test_most_of_the_depth_agrees_with_the_network() -> None:
     _, wrong, video = sides()
     before, after = judgement.depth_agreement(wrong, wrong, [view.grid for view in video.views()])
     assert np.array_equal(before, after) and before.shape == (COUNT - 1,)
-    assert 0.4 < before.mean() < 0.6
+    assert 0.7 < before.mean() < 1
 
 
 def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
@@ -50,25 +54,57 @@ def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
     evidence = [Evidence.of(side, found, held) for side in (mapped, network)]
     agreement = judgement.depth_agreement(network, mapped, [view.grid for view in video.views()])
-    worse = judgement.worse_keyframes(evidence[0], evidence[1], agreement)
+    worse = judgement.worse_keyframes(evidence[0], evidence[1], agreement, TIES)
     assert worse[6:].all() and not worse[:4].any()
 
 
+def halves(agree: float) -> tuple[Evidence, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Held-out matches that say nothing; depth that agrees, under the map only so much in the middle two steps."""
+    evidence = Evidence({(k, k + 1): np.array([0.3, 0.3]) for k in range(COUNT - 1)})
+    before = np.full(COUNT - 1, 0.9)
+    after = before.copy()
+    after[[3, 6]] = agree
+    return evidence, (before, after)
+
+
+def test_what_lies_between_two_breaks_is_left_and_what_is_tied_across_stays() -> None:
+    evidence, agreement = halves(0.0)
+    ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (2, 8): (300, 310)}
+    worse = judgement._cut_off(evidence, evidence, agreement, ties)
+    assert np.flatnonzero(worse).tolist() == [4, 5, 6]
+    without = {pair: counts for pair, counts in ties.items() if pair != (2, 8)}
+    worse = judgement._cut_off(evidence, evidence, agreement, without)
+    assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
+
+
+def test_depth_that_agrees_with_neither_is_no_break() -> None:
+    evidence, (before, after) = halves(0.1)
+    before[[3, 6]] = 0.1
+    assert not judgement.worse_keyframes(evidence, evidence, (before, after), TIES).any()
+
+
+def test_nothing_breaks_where_nothing_was_matched() -> None:
+    evidence, agreement = halves(0.4)
+    untied = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60)}
+    assert judgement._cut_off(evidence, evidence, agreement, untied).any()
+    apart = {pair: counts for pair, counts in TIES.items() if pair not in ((3, 4), (6, 7))}
+    assert not judgement._cut_off(evidence, evidence, agreement, apart).any()
+
+
 @pytest.mark.parametrize(
-    ("held_out", "agreement", "explained", "better"),
+    ("held_out", "agreement", "better"),
     [
-        ((0.5, 0.3), (0.6, 0.6), 0.95, True),
-        ((0.5, 0.51), (0.6, 0.7), 0.95, False),
-        # A little depth for many matches, unless something else moves, too.
-        ((0.5, 0.3), (0.6, 0.54), 0.95, True),
-        ((0.5, 0.3), (0.6, 0.54), 0.7, False),
-        ((0.5, 0.3), (0.6, 0.3), 0.95, False),
+        ((0.5, 0.3), (0.95, 0.95), True),
+        ((0.5, 0.51), (0.95, 0.97), False),
+        # A little depth for many matches.
+        ((0.5, 0.3), (0.95, 0.93), True),
+        ((0.5, 0.3), (0.95, 0.9), False),
     ],
 )
 def test_matches_and_depth_have_a_say(
-    held_out: tuple[float, float], agreement: tuple[float, float], explained: float, better: bool
+    held_out: tuple[float, float], agreement: tuple[float, float], better: bool
 ) -> None:
-    assert judgement.is_better(held_out, agreement, explained) == better
+    assert judgement.is_better(held_out, agreement) == better
 
 
 def test_nothing_seen_says_nothing() -> None:

@@ -114,16 +114,18 @@ def test_what_moves_by_itself_does_not_win() -> None:
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m <= 1.1 * before.ate_m
 
 
-def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network() -> None:
+@pytest.mark.parametrize("draw", [0, 6, 15])
+def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network(draw: int) -> None:
+    """Whatever the noise: with some it looks as if the lens were bent, where something large passes by."""
     truth = walk(40)
     guess = drifting(truth, turn_deg=0.8, move=0.2)
-    video = Video(truth, guess, focal=FOCAL)
+    video = Video(truth, guess, focal=FOCAL, draw=draw)
     video.cover(range(16, 24), share=0.8)
     found = refine(video.views(), video, video.scale)
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)
-    assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 1.1 * before.ate_m
+    assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.7 * before.ate_m
     (stretch,) = found.report.left_to_network
-    assert stretch["first"] in range(12, 18)
+    assert stretch["first"] in range(12, 18) and stretch["last"] in range(22, 28)
 
 
 def test_blank_images_leave_everything_to_the_network() -> None:

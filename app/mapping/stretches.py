@@ -1,0 +1,175 @@
+"""Stretches of one video. After a cut or a gap the network begins a new stream, and where that is beside what came
+before is a guess. Stretches that see the same are laid onto one another by their matches; the others each stay where
+the network has them, whatever becomes of their inside.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.mapping.fit import Fit, measured
+from stream_recon.app.mapping.graph import Edge
+from stream_recon.app.mapping.views import View
+from stream_recon.app.transforms import FloatArray, Similarity, mean_rotation, rotation_angle_deg
+
+Labels = NDArray[np.intp]
+
+AGREEING = 2
+"""Pairs of keyframes that have to say the same of how two stretches lie: one may be of two things that look alike."""
+TURN_DEG, SHIFT, UNIT = 10.0, 0.2, 1.25
+"""By so much they may differ: in rotation, in place as a share of the depth there, in scale."""
+STILL = 0.02
+"""Of the depth: where cameras spread by less, their places say nothing of the scale."""
+ROUNDS = 10
+
+
+def numbered(views: Sequence[View]) -> list[View]:
+    """With a number of its own for each run of frames: joined windows count theirs each from 0."""
+    found, number = [], 0
+    for k, view in enumerate(views):
+        number += k > 0 and view.stretch != views[k - 1].stretch
+        found.append(view if view.stretch == number else replace(view, stretch=number))
+    return found
+
+
+def laid(
+    T_world_camera: FloatArray,
+    stretch: Labels,
+    depths: FloatArray,
+    edges: Mapping[tuple[int, int], Edge],
+    matched: Collection[tuple[int, int]] = (),
+) -> dict[int, tuple[int, Similarity]]:
+    """For each stretch the first one that it is tied to, and the similarity from where the network has it to there.
+
+    Where matches say that two stretches see the same, but depth is too poor to say how they lie, they lie as the
+    network guesses: that may be near enough for an adjustment.
+
+    Args:
+        T_world_camera: [N, 4, 4], the network's poses of the keyframes.
+        stretch: [N] of each keyframe.
+        depths: [N] usual depth of each keyframe.
+        edges: of keyframes in different stretches, by matches.
+        matched: all pairs of keyframes in different stretches that have verified matches.
+    """
+    found = {int(number): (int(number), Similarity(1.0, np.eye(3), np.zeros(3))) for number in np.unique(stretch)}
+    known: set[int] = set()
+    for root in sorted(found):
+        if root in known:
+            continue
+        known.add(root)
+        group = {root}
+        while True:
+            said = {
+                n: _agreed(T_world_camera, stretch, depths, edges, found, group, n) for n in found if n not in known
+            }
+            best = max(said, key=lambda n: said[n][0], default=None)
+            if best is None:
+                break
+            if said[best][0] >= AGREEING:
+                found[best] = (root, said[best][1])
+            else:
+                seen = {n: [there for there, here in _between(stretch, matched, group) if here == n] for n in said}
+                best = max(seen, key=lambda n: len(seen[n]))
+                if len(seen[best]) < AGREEING:
+                    break
+                found[best] = (root, found[seen[best][0]][1])
+            group.add(best)
+            known.add(best)
+    return found
+
+
+def _between(stretch: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
+    """The stretches of pairs of which one is in the group, that one first."""
+    both = [(int(stretch[i]), int(stretch[j])) for i, j in pairs]
+    return [(a, b) if a in group else (b, a) for a, b in both if (a in group) != (b in group)]
+
+
+def _agreed(
+    T: FloatArray,
+    stretch: Labels,
+    depths: FloatArray,
+    edges: Mapping[tuple[int, int], Edge],
+    found: Mapping[int, tuple[int, Similarity]],
+    group: set[int],
+    number: int,
+) -> tuple[int, Similarity]:
+    """How many edges agree on where a stretch lies beside a group that is in place, and the similarity to there."""
+    said: list[tuple[int, FloatArray]] = []
+    for (i, j), edge in edges.items():
+        there, here = int(stretch[i]), int(stretch[j])
+        S = edge.S_first_second
+        if there == number and here in group:
+            i, j, there, S = j, i, here, np.asarray(np.linalg.inv(S), np.float64)
+        elif here != number or there not in group:
+            continue
+        said.append((j, found[there][1].matrix @ T[i] @ S))
+    best: tuple[int, Similarity] = (0, found[number][1])
+    for j, target in said:
+        candidate = _similarity(target @ np.linalg.inv(T[j]))
+        agree = sum(_is_near(candidate.matrix @ T[k], other, depths[k]) for k, other in said)
+        if agree > best[0]:
+            best = agree, candidate
+    return best
+
+
+def _similarity(S: FloatArray) -> Similarity:
+    scale = float(np.cbrt(np.linalg.det(S[:3, :3])))
+    return Similarity(scale, S[:3, :3] / scale, S[:3, 3].copy())
+
+
+def _is_near(mine: FloatArray, theirs: FloatArray, depth: float) -> bool:
+    a, b = _similarity(mine), _similarity(theirs)
+    shift = float(np.linalg.norm(a.translation - b.translation)) / (b.scale * depth)
+    unit = max(a.scale / b.scale, b.scale / a.scale)
+    return bool(rotation_angle_deg(a.rotation.T @ b.rotation) < TURN_DEG and shift < SHIFT and unit < UNIT)
+
+
+def relaid(view: View, tie: tuple[int, Similarity]) -> View:
+    """A view where its stretch lies beside the one that it is tied to, as a view of that one."""
+    stretch, similarity = tie
+    pose, grid = similarity.move_pose(view.T_world_camera), view.grid.scaled(similarity.scale)
+    return replace(view, T_world_camera=pose, grid=grid, stretch=stretch)
+
+
+def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None) -> Fit:
+    """Each stretch as the map has it, laid onto the network's poses [N, 4, 4] of its keyframes as a whole, of those not
+    ``left`` to the network. No point is seen from two of them.
+    """
+    if len(np.unique(stretch)) < 2:
+        return fit
+    scene, seen = fit.scene, fit.observations
+    assert scene.log_depth_scale is not None
+    T, points, log_scale = scene.T_world_camera.copy(), scene.points.copy(), scene.log_depth_scale.copy()
+    for number in np.unique(stretch):
+        mine = stretch == number
+        rows, stays = mine[seen.camera], mine if left is None else mine & ~left
+        if not stays.any():
+            continue
+        depth = float(np.median(fit.depth[rows])) if rows.any() else 1.0
+        similarity = _onto(T[stays], T_network[stays], depth, float(np.exp(-np.median(log_scale[stays]))))
+        T[mine] = similarity.move_pose(T[mine])
+        own = np.unique(seen.point[rows])
+        points[own] = similarity.apply(points[own])
+        log_scale[mine] += np.log(similarity.scale)
+    return measured(replace(scene, T_world_camera=T, points=points, log_depth_scale=log_scale), seen, fit.feature)
+
+
+def _onto(source: FloatArray, target: FloatArray, depth: float, unit: float) -> Similarity:
+    """From poses [N, 4, 4] to the same cameras' poses, by reweighted least squares of their places; the rotation by
+    all axes, as places along a line leave it open. ``unit``: the scale where cameras hardly move."""
+    R = mean_rotation(target[:, :3, :3] @ np.swapaxes(source[:, :3, :3], 1, 2))
+    a, b = source[:, :3, 3] @ R.T, target[:, :3, 3]
+    weight, scale, shift = np.ones(len(a)), unit, np.zeros(3)
+    for _ in range(ROUNDS):
+        mean_a, mean_b = np.average(a, axis=0, weights=weight), np.average(b, axis=0, weights=weight)
+        away = a - mean_a
+        spread = float(np.average(np.square(away).sum(axis=1), weights=weight))
+        if np.sqrt(spread) > STILL * depth:
+            along = float(np.average((away * (b - mean_b)).sum(axis=1), weights=weight))
+            scale = along / spread if along > 0 else unit
+        shift = mean_b - scale * mean_a
+        off = np.linalg.norm(scale * a + shift - b, axis=1)
+        weight = 1 / (1 + np.square(off / max(2 * float(np.median(off)), 1e-12)))
+    return Similarity(scale, R, shift)
