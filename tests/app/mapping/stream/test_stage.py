@@ -143,4 +143,4 @@ def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
     assert stage.told == ""
     Heard(wandering[0], stage)
     assert "tracks off by" in stage.told
-    assert len(stage.points) > 50 and np.isfinite(stage.points).all()
+    assert len(stage.sparse.points) > 50 and np.isfinite(stage.sparse.points).all()
