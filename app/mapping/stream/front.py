@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -22,7 +23,7 @@ from stream_recon.app.mapping.stream.finding import (
     recognise,
     verified,
 )
-from stream_recon.app.mapping.stream.judge import network_is_better
+from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
 from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
 from stream_recon.app.mapping.stream.loops import Bend, Loop
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
@@ -109,6 +110,7 @@ class Front:
         self._T: FloatArray | None = T_world_camera
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
+        self._doubt = Doubt()
         self._looped: set[int] = set()
         """Numbers of the keyframes at the ends of loops."""
 
@@ -152,6 +154,9 @@ class Front:
         The network's depths and its ways need not be in one unit, so the depths' one only serves where nothing moves.
         """
         recent = self.keyframes[-GAIN_OVER:]
+        if recent and recent[-1].doubtful:
+            return recent[-1].gain
+        recent = [keyframe for keyframe in recent if not keyframe.doubtful]
         if len(recent) < 2:
             return float(np.exp(self.log_scale))
         T, T_network = (np.array([getattr(k, name)[:3, 3] for k in recent]) for name in ("T_world_camera", "T_network"))
@@ -192,6 +197,9 @@ class Front:
             row, uv = found.row[kept], found.uv[kept]
             new.extend(last.track[row], uv, reader.at(uv))
             new.moved = found.moved
+        if found is not None:
+            last = self.keyframes[-1]
+            self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
         if self._sights and len(new.track) < FEW:
             recognise(sight, self._sights, self.lens, self._tracks)
             pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
@@ -207,9 +215,13 @@ class Front:
         if len(self.keyframes) > ACTIVE:
             self.keyframes[-ACTIVE - 1].forget()
         try:
-            if number < BEGINNING or number % 2:
-                self._adjust()
-            self._judge(new)
+            new.gain = self._gain()
+            if self._doubt.holds:
+                self._leave(new)
+            else:
+                if number < BEGINNING or number % 2:
+                    self._adjust()
+                self._judge(new)
         except FAILURES:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
@@ -299,7 +311,9 @@ class Front:
 
     def _judge(self, new: Keyframe) -> None:
         judged = self.keyframes[-JUDGED:]
-        if len(judged) < 2 or not network_is_better(judged, self.lens):
+        if len(judged) < 2:
+            return
+        if not network_is_better(judged, self.lens):
             return
         before = judged[-2]
         self.counts.left_to_network += before.trusted
@@ -308,6 +322,20 @@ class Front:
         relative[:3, 3] *= self._gain()
         new.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
         new.z = np.full(len(new.track), np.nan)
+
+    def _leave(self, new: Keyframe) -> None:
+        """Put it where the network's motion leads; where doubt begins, those before it, of which it came to be, too."""
+        first = new.number
+        if not self.keyframes[first - 1].doubtful:
+            first = max(first - DOUBT_OVER + 1, 1)
+            self.counts.left_to_network += 1
+        for before, keyframe in pairwise(self.keyframes[first - 1 :]):
+            relative = invert_pose(before.T_network) @ keyframe.T_network
+            relative[:3, 3] *= before.gain
+            keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+            keyframe.gain, keyframe.trusted, keyframe.doubtful = before.gain, False, True
+            keyframe.z = np.full(len(keyframe.track), np.nan)
+            self.changed.add(keyframe.number)
 
     @property
     def intrinsics(self) -> Intrinsics:

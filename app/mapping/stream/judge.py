@@ -1,18 +1,67 @@
 """Whether the map or the network moves a keyframe as the images show, by tracks that neither was fitted to."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.judgement import Evidence, Side
+from stream_recon.app.mapping.judgement import PARTS, Evidence, Side
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Keyframe, shared
+from stream_recon.app.mapping.stream.tracking import LEAST_MOTION, Located
+from stream_recon.app.transforms import invert_pose
+
+FloatArray = NDArray[np.float64]
 
 MARGIN = 0.06
 """By so much the map has to be worse, as a share of the image, before the network is preferred."""
+DOUBT_OVER = 4
+"""Keyframes."""
+DOUBT_DEG, SURE_DEG, DOUBT_PARTS, PART_PX = 20.0, 12.0, 0.05, 5.0
+"""Between the ways by the tracks and by the network, where doubt begins and where it ends; share of the image whose tracks miss by so many pixels."""
 LEAST_MATCHES = 30
 """Over all pairs: fewer say nothing."""
+
+
+class Doubt:
+    """Whether something large moves by itself, and the tracks are its.
+
+    A network that sees the whole image is hardly ever wrong about where the camera goes, by as much as tracks are that
+    follow something else. But where it is blind, as after half a turn, the tracks all agree. So both together tell:
+    tracks that lead elsewhere, and parts of the image that contradict them.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque(maxlen=DOUBT_OVER)
+        self.holds = False
+        """Of the last keyframes."""
+
+    def look(self, last: Keyframe, found: Located, T_network: FloatArray, side: float) -> None:
+        """Hear of a new keyframe.
+
+        Args:
+            T_network: [4, 4], the network's motion since ``last``.
+            side: longer side of the image.
+        """
+        if found.T_tracks is None:
+            return
+        T = invert_pose(last.T_world_camera) @ found.T_tracks
+        ours, theirs = np.linalg.norm(T[:3, 3]), np.linalg.norm(T_network[:3, 3])
+        if min(ours, theirs * np.exp(last.log_scale)) < LEAST_MOTION * last.usual_depth:
+            return
+        angle = float(np.degrees(np.arccos(np.clip(T[:3, 3] @ T_network[:3, 3] / (ours * theirs), -1, 1))))
+        part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
+        order = np.argsort(part, kind="stable")
+        missed = np.split(found.missed_px[order], np.flatnonzero(np.diff(part[order])) + 1)
+        medians = np.array([np.median(each) for each in missed if len(each) > 1])
+        self._seen.append((angle, float((medians > PART_PX).mean()) if len(medians) else 0.0))
+        angle, share = np.median(self._seen, axis=0)
+        if self.holds:
+            self.holds = bool(angle > SURE_DEG)
+        else:
+            self.holds = len(self._seen) > 1 and bool(angle > DOUBT_DEG and share > DOUBT_PARTS)
 
 
 def network_is_better(keyframes: Sequence[Keyframe], lens: Lens) -> bool:

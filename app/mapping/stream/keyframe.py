@@ -44,6 +44,10 @@ class Keyframe:
     z: FloatArray  # [N], depth in the map; NaN where only the network knows one
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
+    gain: float = 1.0
+    """Lengths of the camera's way in the map, for each of the network's, when it came."""
+    doubtful: bool = False
+    """True where that is since something large seems to move by itself."""
     members: list[Member] = field(default_factory=list)
     moved: float = 1.0
     """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""

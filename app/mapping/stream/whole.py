@@ -76,7 +76,7 @@ class Background:
         Args:
             held: keyframes before them that stay, where loops come back to.
         """
-        copies = [replace(keyframe, members=[], trusted=True) for keyframe in (*held, *keyframes)]
+        copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
         job = self._pool.submit(whole, copies, lens, self._known_lens, len(held))
         self._job = job, [keyframe.number for keyframe in copies]
 
