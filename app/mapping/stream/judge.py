@@ -19,8 +19,10 @@ MARGIN = 0.06
 """By so much the map has to be worse, as a share of the image, before the network is preferred."""
 DOUBT_OVER = 4
 """Keyframes."""
-DOUBT_DEG, SURE_DEG, DOUBT_PARTS, PART_PX = 20.0, 12.0, 0.05, 5.0
-"""Between the ways by the tracks and by the network, where doubt begins and where it ends; share of the image whose tracks miss by so many pixels."""
+DOUBT_DEG, SURE_DEG = 20.0, 12.0
+"""Between the ways by the tracks and by the network, where doubt begins and where it may end."""
+DOUBT_PARTS, SURE_PARTS, PART_PX = 0.12, 0.05, 5.0
+"""Likewise, the share of the image whose tracks miss by so many pixels."""
 LEAST_MATCHES = 30
 """Over all pairs: fewer say nothing."""
 
@@ -59,7 +61,7 @@ class Doubt:
         self._seen.append((angle, float((medians > PART_PX).mean()) if len(medians) else 0.0))
         angle, share = np.median(self._seen, axis=0)
         if self.holds:
-            self.holds = bool(angle > SURE_DEG)
+            self.holds = bool(share > SURE_PARTS and (angle > SURE_DEG or share > DOUBT_PARTS))
         else:
             self.holds = len(self._seen) > 1 and bool(angle > DOUBT_DEG and share > DOUBT_PARTS)
 
