@@ -51,7 +51,7 @@ def test_shared_tracks() -> None:
     second.forget()
     second.extend(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
     assert shared(first, second).tolist() == [[3, 1], [7, 0]]
-    assert second.usual_depth == 1.0
+    assert second.usual_depth == first.usual_depth, "known although the tracks are forgotten"
 
 
 def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
