@@ -2,7 +2,6 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,7 +24,7 @@ from stream_recon.app.mapping.stream.finding import (
 )
 from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
 from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
-from stream_recon.app.mapping.stream.loops import Bend, Loop
+from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
@@ -259,7 +258,7 @@ class Front:
     def _holds(self, number: int, tracks: set[int]) -> bool:
         return number < len(self.keyframes) - ACTIVE and not tracks.isdisjoint(self.keyframes[number].looped)
 
-    def close(self, loops: Sequence[Loop], bend: Bend) -> None:
+    def close(self, bend: Bend) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
         after = bend.at(range(len(self.keyframes)))
         for keyframe, S in zip(self.keyframes, after, strict=True):
@@ -269,7 +268,7 @@ class Front:
             keyframe.move(T, keyframe.log_scale + float(np.log(unit)))
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
-        for loop in loops:
+        for loop in bend.loops:
             joined = join(loop.first, loop.second, loop.matches, self._tracks)
             for place in (loop.first, loop.second):
                 place.keyframe.looped |= joined

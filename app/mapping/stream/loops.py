@@ -9,7 +9,7 @@ taken in so many keyframes later, which for a file does not depend on how fast a
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
-from stream_recon.app.mapping.features import detect
+from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.graph import MOST_DRIFT, SLACK, match_edges
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.matching import MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.mapping.matching import MIN_UNGUIDED, NONE, Matches, match, verify
 from stream_recon.app.mapping.pairs import ALIKE, MIN_LIKENESS
 from stream_recon.app.mapping.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.mapping.problem import Lens
@@ -54,11 +54,14 @@ MOST_EDGES = 200
 URGENT = 0.05
 """Of the depth: what is further off is put right at once, else when the map has grown by `GROWTH`."""
 GROWTH = 1.1
+REST = 10
+"""Keyframes between two closings, at least."""
 MOST_BEHIND = 2
 """Places that wait to be looked at before a live stream leaves out more."""
 ROTATION_SIGMA, TRANSLATION_SIGMA, STILL_SIGMA, LOG_SCALE_SIGMA = np.radians(0.2), 0.05, 0.005, 0.02
 """Of the map from keyframe to keyframe, growing with the square root of their number: rad, shares of the way and of the
 depth, and of the unit."""
+NOTHING = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
 LOOP_ROTATION_SIGMA, LOOP_TRANSLATION_SIGMA = np.radians(1.0), 0.05
 """Of an edge by 100 matches: rad, share of the depth and of the unit."""
 
@@ -72,6 +75,11 @@ class Loop:
     matches: Matches
     S_first_second: FloatArray  # [4, 4], a similarity between the axes and units of the network's depth
     inliers: int
+
+    def remembered(self) -> "Loop":
+        """What is kept once both see the same tracks: no features."""
+        first, second = (replace(place, features=NOTHING, tracks={}) for place in (self.first, self.second))
+        return replace(self, first=first, second=second, matches=NONE)
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -111,6 +119,10 @@ class Bend:
 
     numbers: NDArray[np.intp]  # [N] keyframes, ascending
     S_after_before: FloatArray  # [N, 4, 4], similarities of the world there
+    loops: Sequence[Loop]
+    """Those that it closes."""
+    off: float
+    """How far one of them was open at most, as a share of the depth."""
 
     def at(self, numbers: Sequence[int]) -> FloatArray:
         """[K, 4, 4] at any keyframes: blended between those known, the last one's beyond it."""
@@ -173,7 +185,7 @@ class Loops:
         bend = None
         if self._bending is not None and self._due(*self._bending, newest, wait):
             bend, self._bending = _result(self._bending[1]), None
-        if self._new and self._bending is None and bend is None and (wait or self._is_time(newest)):
+        elif self._new and self._bending is None and (wait or self._is_time(newest)):
             self._begin(keyframes)
             if wait and self._bending is not None:
                 bend, self._bending = _result(self._bending[1]), None
@@ -183,6 +195,8 @@ class Loops:
         return wait or (newest >= begun + LATER if self._waits else future.done())
 
     def _is_time(self, newest: int) -> bool:
+        if newest < self._size + REST:
+            return False
         return newest > GROWTH * self._size or max(loop.off() for loop in self._new) > URGENT
 
     def _sort(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
@@ -203,8 +217,9 @@ class Loops:
             self._waiting = recent
 
     def _begin(self, keyframes: Sequence[Keyframe]) -> None:
-        self.closed += self._new
-        self._new = []
+        new, self._new = self._new, []
+        off = max(loop.off() for loop in new)
+        self.closed += [loop.remembered() for loop in new]
         if len(self.closed) > MOST_EDGES:
             # Every other one of the older half.
             half = len(self.closed) // 2
@@ -214,7 +229,7 @@ class Loops:
         known = np.array(sorted(number for number in numbers if number <= self._size), np.intp)
         nodes = np.array([_node(keyframes[number]) for number in known])
         edges = _edges(known, nodes, keyframes, self.closed)
-        self._bending = self._size, self._pool.submit(_bent, known, nodes, edges)
+        self._bending = self._size, self._pool.submit(_bent, known, nodes, edges, new, off)
 
 
 class _Memory:
@@ -319,11 +334,11 @@ def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyfr
     )
 
 
-def _bent(known: NDArray[np.intp], nodes: FloatArray, edges: Edges) -> Bend | None:
+def _bent(known: NDArray[np.intp], nodes: FloatArray, edges: Edges, loops: Sequence[Loop], off: float) -> Bend | None:
     solved = solve_pose_graph(nodes, edges, loss_scales=(100.0, 10.0, 3.0)).S_world_node
     if not np.isfinite(solved).all():
         return None
-    return Bend(known, np.asarray(solved @ np.linalg.inv(nodes)))
+    return Bend(known, np.asarray(solved @ np.linalg.inv(nodes)), loops, off)
 
 
 def _result(future: "Future[_T]") -> _T | None:

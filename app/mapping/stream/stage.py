@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.stream.front import Counts, Front
-from stream_recon.app.mapping.stream.loops import Loops
+from stream_recon.app.mapping.stream.loops import URGENT, Loops
 from stream_recon.app.mapping.stream.whole import FIRST, Background
 from stream_recon.app.mapping.views import Scale
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
@@ -166,14 +166,14 @@ class StreamStage:
             self.sparse = replace(self.sparse, points=front.points())
 
     def _close_loops(self, front: Front, *, wait: bool = False) -> bool:
-        """Whether any were closed."""
+        """Whether any were closed that were open by much."""
         bend = self._loops.take_in(front.keyframes, wait=wait)
         if bend is None:
             return False
-        front.close(self._loops.closed, bend)
+        front.close(bend)
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
-        return True
+        return bend.off > URGENT
 
     def _given_out(self, front: Front) -> list[Item]:
         """The results that waited, then a revision of what moved meanwhile."""

@@ -99,6 +99,6 @@ def test_loops_are_closed_over_keyframes_that_have_forgotten(
 def test_a_bend_is_blended_between_what_is_known() -> None:
     S = np.tile(np.eye(4), (3, 1, 1))
     S[2, :3, 3], S[2, :3, :3] = (4, 0, 0), 2 * np.eye(3)
-    found = Bend(np.array([0, 10, 20]), S).at([0, 5, 15, 20, 30])
+    found = Bend(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
     assert np.allclose(found[:2], np.eye(4)) and np.allclose(found[3], found[4])
     assert np.isclose(found[2, 0, 3], 2) and np.isclose(found[2, 0, 0], np.sqrt(2))
