@@ -134,16 +134,6 @@ def test_a_live_stage_that_is_late_adjusts_less_and_counts_it() -> None:
     assert stage.figures["adjustments_skipped"] > 2 and "adjustments skipped" in stage.told
 
 
-def test_what_moves_by_itself_does_not_win() -> None:
-    truth = walk(60)[:30]
-    guess = drifting(truth, turn_deg=0.2, move=0.05)
-    video = Video(truth, guess, focal=FOCAL)
-    video.cover(range(30))
-    heard = Heard(video, StreamStage(together=4))
-    for first in (True, False):
-        assert ate(heard.poses(first=first), truth) < 1.1 * ate(guess, truth)
-
-
 def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "ACTIVE", 10)
     truth = walk(60)[:40]
