@@ -57,7 +57,7 @@ class Doubt:
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:
             return
-        ours, theirs = (_way([each[source] for each in self._seen]) for source in (0, 1))
+        ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
         astray = float(np.linalg.norm(ours - theirs))
         parts = float(np.median([each[2] for each in self._seen])) > ASTRAY_PARTS
         if self.holds:

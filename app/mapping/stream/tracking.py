@@ -92,7 +92,7 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
 
     def missed(pose: FloatArray) -> FloatArray:
         off = np.linalg.norm(in_view(lens, pose, points[row]) - there, axis=1)
-        return np.nan_to_num(off, nan=np.inf)
+        return np.asarray(np.nan_to_num(off, nan=np.inf), np.float64)
 
     return Located(T, row, there, missed(T) / sigma, asked, alone, missed(alone), moved)
 
