@@ -66,7 +66,7 @@ LOOP_ROTATION_SIGMA, LOOP_TRANSLATION_SIGMA = np.radians(1.0), 0.05
 """Of an edge by 100 matches: rad, share of the depth and of the unit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loop:
     """Two places that are one."""
 
