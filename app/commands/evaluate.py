@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.progress import Progress, TaskID
 
@@ -169,6 +170,10 @@ class OverheardStage:
     @property
     def told(self) -> str:
         return self._stage.told
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return self._stage.figures
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         self.gatherer.add(result)

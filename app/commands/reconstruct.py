@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from stream_recon.app.commands.console import PlainConsole
@@ -93,16 +91,16 @@ def reconstruct_source(
         # After a break the network gives one frame at a time, in the world of those before.
         together = 1 if unfinished else preset.stream.scale_frames
         stage = stream_stage(mapping, together, live=source.live, known_lens=frames.camera is not None)
-        shown: list[NDArray[np.float32] | None] = [None]
+        shown: list[object] = [None]
         with progress_bar(err) as show:
 
             def on_progress(progress: Progress) -> None:
                 show(progress)
                 if viewer:
                     viewer.status(describe(progress))
-                    if stage is not None and stage.points is not shown[-1]:
-                        shown[:] = [stage.points]
-                        viewer.show_map(stage.points, np.zeros((0, 2), np.int64))
+                    if stage is not None and stage.sparse is not shown[-1]:
+                        shown[:] = [stage.sparse]
+                        viewer.show_map(stage.sparse.points, stage.sparse.loops)
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
@@ -121,10 +119,14 @@ def reconstruct_source(
         live = source.live
         source.close()
         refinement_stopped = False
-        if mapping == "full" and not live and not summary.interrupted and summary.frames_reconstructed:
+        if mapping == "full" and not summary.interrupted and summary.frames_reconstructed:
             lock.release()  # which the refinement takes for itself
             result = read_result(folder)
-            refinement_stopped = refined(result, open_again, out, err, viewer) is None
+            if live and not result.with_depth(result.cameras):
+                out.print("not refined: no depth was kept")
+            else:
+                # Of a live source nothing is left but what the result holds.
+                refinement_stopped = refined(result, None if live else open_again, out, err, viewer) is None
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)

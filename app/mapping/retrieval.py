@@ -17,11 +17,19 @@ STRONGEST = 600
 
 def likeness(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32]:
     """Cosines [N, N] of the keyframes' descriptors; 0 for those without features."""
+    words = learn_words(features, seed)
+    if words is None:
+        return np.zeros((len(features), len(features)), np.float32)
+    return cosines(np.stack([described(each, words) for each in features]))
+
+
+def learn_words(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32] | None:
+    """Centres [WORDS, 128] of the descriptors; None where these are too few."""
     picked = [f.descriptors[:STRONGEST] for f in features]
     starts = np.cumsum([0, *(len(d) for d in picked)])
     total = int(starts[-1])
     if total < 4 * WORDS:
-        return np.zeros((len(features), len(features)), np.float32)
+        return None
     random = np.random.default_rng(seed)
     chosen = np.sort(random.choice(total, min(TRAINING, total), replace=False))
     sample = np.concatenate(
@@ -32,12 +40,20 @@ def likeness(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32]
     )
     cv2.setRNGSeed(seed + 1)
     stop = (cv2.TERM_CRITERIA_MAX_ITER, 8, 0.0)
-    _, _, words = cv2.kmeans(sample, WORDS, None, stop, 1, cv2.KMEANS_RANDOM_CENTERS)
-    vectors = np.stack([_vlad(d, words) for d in picked])
+    return np.asarray(cv2.kmeans(sample, WORDS, None, stop, 1, cv2.KMEANS_RANDOM_CENTERS)[2], np.float32)
+
+
+def cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[N, N] of what `described` gave for all keyframes."""
     # What all keyframes share says nothing about any of them.
-    vectors -= vectors.mean(axis=0)
+    vectors = vectors - vectors.mean(axis=0)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     return np.asarray(vectors @ vectors.T, np.float32)
+
+
+def described(features: Features, words: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How a keyframe looks: a vector [WORDS * 128]."""
+    return _vlad(features.descriptors[:STRONGEST], words)
 
 
 def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -76,6 +76,8 @@ class Summary:
     """How well tracking went, and where it did not; see `stream_recon.app.run.health`."""
     resumed: tuple[dict[str, Any], ...] = ()
     """Where the run was gone on with after it had been cut off; see `Seam`."""
+    stream: dict[str, Any] | None = None
+    """What geometry did while frames came in; None without."""
     source_lost: bool = False
     """A live source broke off and did not come back."""
 
@@ -148,6 +150,7 @@ def run_record(
         "resumed": list(summary.resumed),
         "stretches": list(summary.stretches),
         "health": summary.health,
+        "stream": summary.stream,
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }

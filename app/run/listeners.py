@@ -1,7 +1,7 @@
 """Who takes what the engine gives: listeners, and a stage in front of them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 
@@ -30,6 +30,10 @@ class Stage(Protocol):
     @property
     def told(self) -> str:
         """A line of figures for the user; may be asked for in another thread."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What ``run.json`` keeps of it; likewise."""
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         """Take a result with the frame that it is of; gives what is ready for the listeners, in order."""

@@ -263,6 +263,7 @@ class _Run:
             resumed=self._before.resumed,
             stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
             source_lost=self._source.lost,
+            stream=self._stage.figures if self._stage is not None else None,
         )
 
     def _stretches(self) -> list[Stretch]:

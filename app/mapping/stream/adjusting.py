@@ -132,14 +132,14 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: float) -> Fit | None
     xyz = gathered([keyframe.points(lens) for keyframe in keyframes])
     known = np.isfinite(depths)
     weight = np.where(known, np.where(mapped, 100.0, 1.0) / np.where(known, depths, 1.0), 0.0)
-    tracks, track, views = np.unique(
+    tracks, track = np.unique(
         np.concatenate([keyframe.track[row] for keyframe, row in zip(keyframes, rows, strict=True)]),
         return_inverse=True,
-        return_counts=True,
     )
     total = np.bincount(track, weight, len(tracks))
     # A point that no depth is known of cannot be begun anywhere.
-    usable = (views[track] >= 2) & (total[track] > 0)
+    sure = ~np.array([keyframe.doubtful for keyframe in keyframes])[camera]
+    usable = (np.bincount(track, sure)[track] >= 2) & (total[track] > 0) & sure
     if usable.sum() < MIN_OBSERVATIONS:
         return None
     used, point = np.unique(track[usable], return_inverse=True)

@@ -39,6 +39,16 @@ something large that moves by itself has some, too."""
 
 
 @dataclass
+class Place:
+    """What is kept of a keyframe to know it again: no images."""
+
+    keyframe: Keyframe
+    features: Features
+    tracks: dict[int, int]
+    """See `Sight`."""
+
+
+@dataclass
 class Sight:
     """What is kept of the last keyframes' images."""
 
@@ -54,6 +64,11 @@ class Sight:
         if self.described is None:
             self.described = detect(self.image, self.reader, DESCRIBED)
         return self.described
+
+    @property
+    def place(self) -> Place:
+        """What is kept of it when the image is gone."""
+        return Place(self.keyframe, self.features(), self.tracks)
 
 
 class Tracks:
@@ -114,30 +129,36 @@ def recognise(new: Sight, earlier: Sequence[Sight], lens: Lens, tracks: Tracks) 
             # The network may be wrong there.
             anywhere = verify(here, there, match(here, there), MIN_UNGUIDED)
             kept = anywhere if len(anywhere) > len(kept) else kept
-        _join(old, new, kept, tracks)
+        join(old.place, new.place, kept, tracks)
 
 
-def _join(old: Sight, new: Sight, matches: Matches, tracks: Tracks) -> None:
-    """Let both keyframes see the tracks of matched features: one that either knows already, or a new one."""
-    sights = old, new
-    seen = [set(sight.keyframe.track.tolist()) for sight in sights]
+def join(old: Place, new: Place, matches: Matches, tracks: Tracks) -> set[int]:
+    """Let both keyframes see the tracks of matched features: one that either knows already, or a new one.
+
+    Gives the tracks.
+    """
+    places = old, new
+    seen = [set(place.keyframe.track.tolist()) for place in places]
     added: tuple[list[int], list[int]] = ([], [])
+    joined = set()
     for pair in matches.tolist():
-        known = [sight.tracks.get(feature) for sight, feature in zip(sights, pair, strict=True)]
-        if None not in known:
-            continue
+        known = [place.tracks.get(feature) for place, feature in zip(places, pair, strict=True)]
         number = next((one for one in known if one is not None), None)
         if number is None:
             number = int(tracks.new(1)[0])
+        if any(one not in (None, number) for one in known):
+            continue
+        joined.add(number)
         for side in (0, 1):
             # A track that two features of one image claim is the first one's.
-            if known[side] is None and number not in seen[side]:
+            if number not in seen[side]:
                 seen[side].add(number)
-                sights[side].tracks[pair[side]] = number
+                places[side].tracks[pair[side]] = number
                 added[side].append(pair[side])
-    for sight, chosen in zip(sights, added, strict=True):
-        features, numbers = sight.features(), [sight.tracks[feature] for feature in chosen]
-        sight.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen])
+    for place, chosen in zip(places, added, strict=True):
+        features, numbers = place.features, [place.tracks[feature] for feature in chosen]
+        place.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen])
+    return joined
 
 
 def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: Lens) -> FloatArray | None:

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -12,9 +13,18 @@ from stream_recon.app.mapping.fit import Round
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
-from stream_recon.app.mapping.stream.finding import Sight, Tracks, add_corners, pose_of_tracks, recognise, verified
-from stream_recon.app.mapping.stream.judge import network_is_better
+from stream_recon.app.mapping.stream.finding import (
+    Sight,
+    Tracks,
+    add_corners,
+    join,
+    pose_of_tracks,
+    recognise,
+    verified,
+)
+from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
 from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
@@ -58,8 +68,11 @@ class Counts:
 
     tracks: int = 0
     error_px: float | None = None
+    keyframes: int = 0
     left_to_network: int = 0
     """Stretches."""
+    skipped: int = 0
+    """Adjustments, since the source was ahead."""
 
 
 class Front:
@@ -67,18 +80,25 @@ class Front:
 
     Args:
         first: its first frame as the network has it; still to be added.
+        counts: goes on counting there.
         T_world_camera: [4, 4], of its first frame; None: as the network has it.
         log_scale: see `Keyframe`.
     """
 
     def __init__(
-        self, scale: Scale, first: FrameResult, T_world_camera: FloatArray | None = None, log_scale: float = 0.0
+        self,
+        scale: Scale,
+        first: FrameResult,
+        counts: Counts,
+        T_world_camera: FloatArray | None = None,
+        log_scale: float = 0.0,
     ) -> None:
         self.scale = scale
         self._centre = first.intrinsics.cx, first.intrinsics.cy
         self.lens = Lens(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
         self.keyframes: list[Keyframe] = []
-        self.counts = Counts()
+        self.counts = counts
+        self._hurried = False
         self.changed: set[int] = set()
         """Numbers of the keyframes that moved since somebody emptied this; their members moved with them."""
         self.joined: set[int] = set()
@@ -89,9 +109,13 @@ class Front:
         self._T: FloatArray | None = T_world_camera
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
+        self._doubt = Doubt()
+        self._looped: set[int] = set()
+        """Numbers of the keyframes at the ends of loops."""
 
-    def add(self, result: FrameResult, image: Grey) -> None:
-        """Put the next frame into the map."""
+    def add(self, result: FrameResult, image: Grey, *, hurried: bool = False) -> None:
+        """Put the next frame into the map; if ``hurried`` without adjusting it with those before."""
+        self._hurried = hurried
         T_network = np.asarray(result.T_world_camera, np.float64)
         if self._T is None:
             self._T = T_network
@@ -129,6 +153,9 @@ class Front:
         The network's depths and its ways need not be in one unit, so the depths' one only serves where nothing moves.
         """
         recent = self.keyframes[-GAIN_OVER:]
+        if recent and recent[-1].doubtful:
+            return recent[-1].gain
+        recent = [keyframe for keyframe in recent if not keyframe.doubtful]
         if len(recent) < 2:
             return float(np.exp(self.log_scale))
         T, T_network = (np.array([getattr(k, name)[:3, 3] for k in recent]) for name in ("T_world_camera", "T_network"))
@@ -168,6 +195,10 @@ class Front:
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
             new.extend(last.track[row], uv, reader.at(uv))
+            new.moved = found.moved
+        if found is not None:
+            last = self.keyframes[-1]
+            self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
         if self._sights and len(new.track) < FEW:
             recognise(sight, self._sights, self.lens, self._tracks)
             pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
@@ -179,12 +210,17 @@ class Front:
         _hand_on(new, [s.keyframe for s in self._sights], self.lens)
         self._sights.append(sight)
         self.keyframes.append(new)
+        self.counts.keyframes += 1
         if len(self.keyframes) > ACTIVE:
             self.keyframes[-ACTIVE - 1].forget()
         try:
-            if number < BEGINNING or number % 2:
-                self._adjust()
-            self._judge(new)
+            new.gain = self._gain()
+            if self._doubt.holds:
+                self._leave(new)
+            else:
+                if number < BEGINNING or number % 2:
+                    self._adjust()
+                self._judge(new)
         except FAILURES:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
@@ -194,6 +230,9 @@ class Front:
         window = self.keyframes[-WINDOW:]
         if len(window) < 2:
             return
+        if self._hurried:
+            self.counts.skipped += 1
+            return
         found = adjusted(window, self.lens, WARM, fixed=FIXED if len(window) == WINDOW else 1)
         if found is not None:
             found.place(window)
@@ -201,16 +240,46 @@ class Front:
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
 
     @property
+    def newest(self) -> Sight:
+        """The last keyframe, with its image."""
+        return self._sights[-1]
+
+    @property
     def active(self) -> list[Keyframe]:
         """Keyframes that may still be adjusted; those before them stay where they are."""
         return self.keyframes[-ACTIVE:]
+
+    @property
+    def held(self) -> list[Keyframe]:
+        """Those before them whose tracks close loops with them."""
+        now = set().union(*(keyframe.looped for keyframe in self.active))
+        return [self.keyframes[number] for number in sorted(self._looped) if self._holds(number, now)]
+
+    def _holds(self, number: int, tracks: set[int]) -> bool:
+        return number < len(self.keyframes) - ACTIVE and not tracks.isdisjoint(self.keyframes[number].looped)
+
+    def close(self, bend: Bend) -> None:
+        """Bend the map so that loops meet, and let their ends see the same tracks."""
+        after = bend.at(range(len(self.keyframes)))
+        for keyframe, S in zip(self.keyframes, after, strict=True):
+            unit = float(np.cbrt(np.linalg.det(S[:3, :3])))
+            T = S @ keyframe.T_world_camera
+            T[:3, :3] /= unit
+            keyframe.move(T, keyframe.log_scale + float(np.log(unit)))
+        self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
+        self.changed |= set(range(len(self.keyframes)))
+        for loop in bend.loops:
+            joined = join(loop.first, loop.second, loop.matches, self._tracks)
+            for place in (loop.first, loop.second):
+                place.keyframe.looped |= joined
+                self._looped.add(place.keyframe.number)
 
     def settle(self, found: Adjusted, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
         count = numbers[-1] + 1
         last = self.keyframes[count - 1]
         before, unit = invert_pose(last.T_world_camera), last.log_scale
-        found.place(self.keyframes[numbers[0] : count])
+        found.place([self.keyframes[number] for number in numbers])
         self.lens = found.lens
         grown = last.log_scale - unit
 
@@ -225,7 +294,7 @@ class Front:
         if self._T is not None:
             self._T = self.newest_pose()
         self.log_scale = newest.log_scale
-        self.changed |= {keyframe.number for keyframe in self.keyframes[numbers[0] :]}
+        self.changed |= {*numbers, *range(count, len(self.keyframes))}
 
     def points(self) -> NDArray[np.float32]:
         """World points [N, 3] of the active keyframes' tracks, each once."""
@@ -241,7 +310,9 @@ class Front:
 
     def _judge(self, new: Keyframe) -> None:
         judged = self.keyframes[-JUDGED:]
-        if len(judged) < 2 or not network_is_better(judged, self.lens):
+        if len(judged) < 2:
+            return
+        if not network_is_better(judged, self.lens):
             return
         before = judged[-2]
         self.counts.left_to_network += before.trusted
@@ -250,6 +321,20 @@ class Front:
         relative[:3, 3] *= self._gain()
         new.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
         new.z = np.full(len(new.track), np.nan)
+
+    def _leave(self, new: Keyframe) -> None:
+        """Put it where the network's motion leads; where doubt begins, those before it, of which it came to be, too."""
+        first = new.number
+        if not self.keyframes[first - 1].doubtful:
+            first = max(first - DOUBT_OVER + 1, 1)
+            self.counts.left_to_network += 1
+        for before, keyframe in pairwise(self.keyframes[first - 1 :]):
+            relative = invert_pose(before.T_network) @ keyframe.T_network
+            relative[:3, 3] *= before.gain
+            keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+            keyframe.gain, keyframe.trusted, keyframe.doubtful = before.gain, False, True
+            keyframe.z = np.full(len(keyframe.track), np.nan)
+            self.changed.add(keyframe.number)
 
     @property
     def intrinsics(self) -> Intrinsics:

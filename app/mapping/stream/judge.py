@@ -1,18 +1,77 @@
 """Whether the map or the network moves a keyframe as the images show, by tracks that neither was fitted to."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.judgement import Evidence, Side
+from stream_recon.app.mapping.judgement import PARTS, Evidence, Side
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Keyframe, shared
+from stream_recon.app.mapping.stream.tracking import Located
+from stream_recon.app.transforms import invert_pose
+
+FloatArray = NDArray[np.float64]
 
 MARGIN = 0.06
 """By so much the map has to be worse, as a share of the image, before the network is preferred."""
+DOUBT_OVER, DOUBT_AFTER = 6, 3
+"""Keyframes over which the tracks' way is held against the network's, at most and at least."""
+ASTRAY, SURE_ASTRAY = 0.4, 0.2
+"""As shares of the way: how far they lead apart where doubt begins, and where it may end."""
+ASTRAY_PARTS, PART_PX = 0.12, 5.0
+"""Share of the image whose tracks have to miss by so many pixels, while doubt lasts, too."""
 LEAST_MATCHES = 30
 """Over all pairs: fewer say nothing."""
+
+
+class Doubt:
+    """Whether something large moves by itself, and the tracks are its.
+
+    A network that sees the whole image is hardly ever as wrong about where the camera goes, over some keyframes, as
+    tracks are that follow something else. But where it is blind, as after half a turn, the tracks all agree. So both
+    together tell: tracks that lead elsewhere, and parts of the image that contradict them.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=DOUBT_OVER)
+        self.holds = False
+        """Of the last keyframes."""
+
+    def look(self, last: Keyframe, found: Located, T_network: FloatArray, side: float) -> None:
+        """Hear of a new keyframe.
+
+        Args:
+            T_network: [4, 4], the network's motion since ``last``.
+            side: longer side of the image.
+        """
+        if found.T_tracks is None:
+            return
+        part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
+        order = np.argsort(part, kind="stable")
+        missed = np.split(found.missed_px[order], np.flatnonzero(np.diff(part[order])) + 1)
+        medians = np.array([np.median(each) for each in missed if len(each) > 1])
+        share = float((medians > PART_PX).mean()) if len(medians) else 0.0
+        self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
+        if len(self._seen) < DOUBT_AFTER:
+            return
+        ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
+        astray = float(np.linalg.norm(ours - theirs))
+        parts = float(np.median([each[2] for each in self._seen])) > ASTRAY_PARTS
+        if self.holds:
+            self.holds = astray > SURE_ASTRAY or parts
+        else:
+            self.holds = astray > ASTRAY and parts
+
+
+def _way(steps: Sequence[FloatArray]) -> FloatArray:
+    """[3], where motions [4, 4], one after the other, lead in the first's axes: a share of the length of the way."""
+    T = np.eye(4)
+    for step in steps:
+        T = T @ step
+    return np.asarray(T[:3, 3] / max(sum(float(np.linalg.norm(step[:3, 3])) for step in steps), 1e-12))
 
 
 def network_is_better(keyframes: Sequence[Keyframe], lens: Lens) -> bool:

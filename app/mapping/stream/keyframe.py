@@ -44,7 +44,17 @@ class Keyframe:
     z: FloatArray  # [N], depth in the map; NaN where only the network knows one
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
+    gain: float = 1.0
+    """Lengths of the camera's way in the map, for each of the network's, when it came."""
+    doubtful: bool = False
+    """True where that is since something large seems to move by itself."""
     members: list[Member] = field(default_factory=list)
+    moved: float = 1.0
+    """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""
+    looped: set[int] = field(default_factory=set)
+    """Tracks that close a loop."""
+    usual_network: float = 1.0
+    """Depth that the network usually saw here; known once tracks are forgotten."""
 
     @property
     def held_out(self) -> NDArray[np.bool_]:
@@ -59,10 +69,10 @@ class Keyframe:
 
     @property
     def usual_depth(self) -> float:
-        """In the map's unit; 1 where nothing is known."""
+        """In the map's unit."""
         depths = self.depths
         known = np.isfinite(depths)
-        return float(np.median(depths[known])) if known.any() else 1.0
+        return float(np.median(depths[known])) if known.any() else self.usual_network * float(np.exp(self.log_scale))
 
     def points(self, lens: Lens) -> FloatArray:
         """World points [N, 3]; NaN where there is no depth."""
@@ -76,8 +86,11 @@ class Keyframe:
         self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
 
     def forget(self) -> None:
-        """Keep poses alone."""
-        self.track, self.uv, self.z_network, self.z = self.track[:0], self.uv[:0], self.z_network[:0], self.z[:0]
+        """Keep poses alone, and what closes loops."""
+        self.usual_network = self.usual_depth * float(np.exp(-self.log_scale))
+        kept = np.isin(self.track, list(self.looped))
+        self.track, self.uv = self.track[kept], self.uv[kept]
+        self.z_network, self.z = self.z_network[kept], self.z[kept]
 
     def move(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Place it anew; points and members come along."""

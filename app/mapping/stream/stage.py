@@ -1,17 +1,32 @@
 """The stage between engine and listeners: each result gets a causal pose, earlier ones are revised."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping.stream.front import Front
+from stream_recon.app.mapping.stream.front import Counts, Front
+from stream_recon.app.mapping.stream.loops import URGENT, Loops
 from stream_recon.app.mapping.stream.whole import FIRST, Background
 from stream_recon.app.mapping.views import Scale
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 
 Item = FrameResult | Revision
+
+LATE = 0.5
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """What the map stands on."""
+
+    points: NDArray[np.float32]  # [N, 3], in the world
+    loops: NDArray[np.int32]  # [L, 2], source frames between which loops were closed
 
 
 class StreamStage:
@@ -19,19 +34,34 @@ class StreamStage:
 
     Args:
         together: so many first results are given out together: as many as the network itself makes at once.
-        live: the source does not wait: neither does this, and what comes too late is left out and counted.
+        live: the source does not wait: neither does this. While results come more than `LATE` seconds later than they
+            once did, keyframes are not adjusted with those before them; what is left out is counted.
         known_lens: the results' focal length is right.
     """
 
-    def __init__(self, *, together: int = 1, live: bool = False, known_lens: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        together: int = 1,
+        live: bool = False,
+        known_lens: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._together = together
         self._front: Front | None = None
         self._waiting: dict[int, FrameResult] = {}
         """By their numbers: placed, and not given out yet."""
         self._stretch = 0
+        self._waits = not live
         self._background = Background(waits=not live, known_lens=known_lens)
-        self.points = np.zeros((0, 3), np.float32)
-        """[N, 3], in the world: what the map stands on, as of the last adjustment of all. Replaced, never changed."""
+        self._pool = ThreadPoolExecutor(1, "loops")
+        self._loops = Loops(self._pool, waits=not live)
+        self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
+        """As of the last adjustment of all. Replaced, never changed."""
+        self._loops_before = self.sparse.loops
+        self._counts = Counts()
+        self._clock = clock
+        self._best_delay = np.inf
 
     @property
     def wants_grey(self) -> bool:
@@ -39,20 +69,35 @@ class StreamStage:
 
     @property
     def told(self) -> str:
-        """Figures for the user: tracks, their error, what was left to the network, what was skipped."""
-        front = self._front
-        if front is None:
-            return ""
-        counts, parts = front.counts, []
+        """Figures for the user: tracks, their error, loops, what was left to the network, what was skipped."""
+        counts, parts = self._counts, []
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks off by {counts.error_px:.2f} px")
         for count, name in (
+            (len(self.sparse.loops), "loops"),
             (counts.left_to_network, "stretches left to the network"),
-            (self._background.skipped, "adjustments skipped"),
+            (self._skipped, "adjustments skipped"),
         ):
             if count:
                 parts.append(f"{count} {name}")
         return ", ".join(parts)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For ``run.json``."""
+        counts = self._counts
+        return {
+            "keyframes": counts.keyframes,
+            "tracks": counts.tracks,
+            "reprojection_px": None if counts.error_px is None else round(counts.error_px, 4),
+            "loops": len(self.sparse.loops),
+            "left_to_network": counts.left_to_network,
+            "adjustments_skipped": self._skipped,
+        }
+
+    @property
+    def _skipped(self) -> int:
+        return self._counts.skipped + self._background.skipped + self._loops.skipped
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[Item]:
         """Place a result; gives it, and what became of those before."""
@@ -62,13 +107,19 @@ class StreamStage:
             items += self._ended()
             self._front, self._stretch = self._begun(result, frame.grey), result.stretch
             self._background.restart()
+            self._counts.skipped += self._loops.skipped
+            self._loops_before = self.sparse.loops
+            self._loops = Loops(self._pool, waits=self._waits)
         front = self._front
         known = len(front.keyframes)
-        front.add(result, frame.grey)
+        front.add(result, frame.grey, hurried=self._is_late(frame))
         self._waiting[result.index] = result
         if len(front.keyframes) > known:
-            self._background.offer(front.active, front.lens)
+            self._loops.offer(front.newest, front.lens)
+            self._background.offer(front.active, front.lens, front.held)
         self._take_in(front)
+        if len(front.keyframes) > known and self._close_loops(front):
+            self._background.begin(front.active, front.lens, front.held)
         self._together -= 1
         return items if self._together > 0 else items + self._given_out(front)
 
@@ -76,16 +127,25 @@ class StreamStage:
         """What is known when the last frame is in."""
         items = self._ended()
         self._background.close()
+        self._pool.shutdown()
         return items
+
+    def _is_late(self, frame: PreparedFrame) -> bool:
+        """Whether a live source has got ahead."""
+        if self._waits:
+            return False
+        delay = self._clock() - frame.timestamp
+        self._best_delay = min(self._best_delay, delay)
+        return delay > self._best_delay + LATE
 
     def _begun(self, result: FrameResult, image: NDArray[np.uint8]) -> Front:
         """A map for a stretch: it goes on where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
         if self._front is None:
-            return Front(scale, result)
+            return Front(scale, result, self._counts)
         # The network begins where the camera was last: so does the map, in its own world.
-        return Front(scale, result, self._front.newest_pose(), self._front.log_scale)
+        return Front(scale, result, self._counts, self._front.newest_pose(), self._front.log_scale)
 
     def _ended(self) -> list[Item]:
         """The last word on the map so far."""
@@ -93,8 +153,9 @@ class StreamStage:
         if front is None:
             return []
         self._take_in(front, wait=True)
+        self._close_loops(front, wait=True)
         if len(front.keyframes) >= FIRST:
-            self._background.begin(front.active, front.lens)
+            self._background.begin(front.active, front.lens, front.held)
             self._take_in(front, wait=True)
         return self._given_out(front)
 
@@ -102,7 +163,17 @@ class StreamStage:
         found = self._background.collect(wait=wait)
         if found is not None:
             front.settle(*found)
-            self.points = front.points()
+            self.sparse = replace(self.sparse, points=front.points())
+
+    def _close_loops(self, front: Front, *, wait: bool = False) -> bool:
+        """Whether any were closed that were open by much."""
+        bend = self._loops.take_in(front.keyframes, wait=wait)
+        if bend is None:
+            return False
+        front.close(bend)
+        ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
+        self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
+        return bend.off > URGENT
 
     def _given_out(self, front: Front) -> list[Item]:
         """The results that waited, then a revision of what moved meanwhile."""

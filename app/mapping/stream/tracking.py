@@ -41,6 +41,9 @@ class Located:
     distance: FloatArray  # [P], from where the pose has them, in their sigmas; inf where there is no pose
     asked: int
     """Tracks that were followed."""
+    T_tracks: FloatArray | None
+    """[4, 4], the pose by the tracks alone, before it was weighed with the network's; None where there is none."""
+    missed_px: FloatArray  # [P], from where that pose has them; empty without it
     moved: float
     """Median way of the points since the keyframe, as a share of the image's longer side."""
 
@@ -68,9 +71,9 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     off = np.nan_to_num(np.linalg.norm(in_view(lens, guess, points[row]) - there, axis=1), nan=np.inf)
     near = off < FAR_OFF * np.quantile(off, USUAL) + FAR_OFF_PX if len(off) else np.zeros(0, bool)
     fitted = np.flatnonzero(near & ~keyframe.held_out[row])
-    nowhere = np.full(len(row), np.inf)
+    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros(0), moved)
     if len(fitted) < MIN_POINTS:
-        return Located(guess, row, there, nowhere, asked, moved)
+        return lost
     sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0)
     seen = Observations(
         np.zeros(len(fitted), np.intp), np.arange(len(fitted)), there[fitted].astype(np.float64), sigma[fitted]
@@ -80,13 +83,18 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     )
     agrees = found.distances < AGREEING_PX * sigma[fitted]
     if not agrees.any():
-        return Located(guess, row, there, nowhere, asked, moved)
+        return lost
     depth = float(np.median(keyframe.depths[row[fitted[agrees]]]))
-    T = weighed(found.T_world_camera[0], found.information[0] / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
+    alone = found.T_world_camera[0]
+    T = weighed(alone, found.information[0] / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
     if not np.isfinite(T).all():
-        return Located(guess, row, there, nowhere, asked, moved)
-    missed = np.linalg.norm(in_view(lens, T, points[row]) - there, axis=1)
-    return Located(T, row, there, np.nan_to_num(missed, nan=np.inf) / sigma, asked, moved)
+        return lost
+
+    def missed(pose: FloatArray) -> FloatArray:
+        off = np.linalg.norm(in_view(lens, pose, points[row]) - there, axis=1)
+        return np.asarray(np.nan_to_num(off, nan=np.inf), np.float64)
+
+    return Located(T, row, there, missed(T) / sigma, asked, alone, missed(alone), moved)
 
 
 def weighed(T: FloatArray, information: FloatArray, guess: FloatArray, length: float) -> FloatArray:

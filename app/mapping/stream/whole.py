@@ -24,16 +24,19 @@ GROWTH = 1.6
 ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 
 
-def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False) -> Adjusted | None:
+def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False, held: int = 0) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
 
     Where others come before them the first ones stay, and so their unit.
+
+    Args:
+        held: so many of the first ones stay, where loops come back to.
     """
-    if keyframes[0].number == 0:
+    if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
         found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, ROUNDS, fixed=2, free_focal=not known_lens)
+    return adjusted(keyframes, lens, ROUNDS, fixed=held + 2, free_focal=not known_lens)
 
 
 class Background:
@@ -56,7 +59,7 @@ class Background:
         """Keyframes are counted anew."""
         self._due = FIRST
 
-    def offer(self, keyframes: Sequence[Keyframe], lens: Lens) -> None:
+    def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
         """Begin if it is time to."""
         count = keyframes[-1].number + 1
         if count < self._due:
@@ -65,12 +68,17 @@ class Background:
         if self._job is not None:
             self.skipped += 1
             return
-        self.begin(keyframes, lens)
+        self.begin(keyframes, lens, held)
 
-    def begin(self, keyframes: Sequence[Keyframe], lens: Lens) -> None:
-        """Begin, whatever was before."""
-        copies = [replace(keyframe, members=[], trusted=True) for keyframe in keyframes]
-        self._job = self._pool.submit(whole, copies, lens, self._known_lens), [keyframe.number for keyframe in copies]
+    def begin(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
+        """Begin, whatever was before.
+
+        Args:
+            held: keyframes before them that stay, where loops come back to.
+        """
+        copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
+        job = self._pool.submit(whole, copies, lens, self._known_lens, len(held))
+        self._job = job, [keyframe.number for keyframe in copies]
 
     def collect(self, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
         """What was found, and the numbers of its keyframes; None where nothing is ready."""

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -157,6 +157,7 @@ class TruthStage:
 
     wants_grey = False
     told = ""
+    figures: ClassVar = {}
 
     def __init__(self, scene: Scene) -> None:
         self.sequence = read_sequence(scene.path)

@@ -35,6 +35,7 @@ PROGRAM = textwrap.dedent("""
 
     class Lift:
         wants_grey = False
+        figures = {}
 
         def __init__(self, notes):
             self.notes, self.indices, self.height = notes, [], 0

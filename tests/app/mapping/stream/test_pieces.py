@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.adjusting import Adjusted
-from stream_recon.app.mapping.stream.judge import network_is_better
+from stream_recon.app.mapping.stream.judge import Doubt, network_is_better
 from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
-from stream_recon.app.mapping.stream.tracking import weighed
+from stream_recon.app.mapping.stream.tracking import Located, weighed
 from stream_recon.app.mapping.views import seen_at
 from tests.app.mapping.room import pose
 
@@ -51,7 +51,7 @@ def test_shared_tracks() -> None:
     second.forget()
     second.extend(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
     assert shared(first, second).tolist() == [[3, 1], [7, 0]]
-    assert second.usual_depth == 1.0
+    assert second.usual_depth == first.usual_depth, "known although the tracks are forgotten"
 
 
 def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
@@ -80,3 +80,25 @@ def test_the_judge_sees_who_is_right() -> None:
     for one, T in zip(misled, wrong, strict=True):
         one.T_world_camera = T
     assert network_is_better(misled, LENS)
+
+
+def located(T: FloatArray, missed_px: float) -> Located:
+    """A frame at ``T`` in which tracks of a third of the image miss by so much."""
+    uv = np.random.default_rng(0).uniform((0, 0), (320, 240), (300, 2)).astype(np.float32)
+    missed = np.where(uv[:, 0] < 107, missed_px, 0.5)
+    return Located(T, np.arange(300), uv, missed, 300, T, missed, 0.03)
+
+
+@pytest.mark.parametrize(
+    ("sideways", "missed_px", "doubted"), [(0.1, 20.0, True), (0.1, 1.0, False), (0.0, 20.0, False)]
+)
+def test_doubt_takes_both_a_way_that_leads_elsewhere_and_what_contradicts_it(
+    sideways: float, missed_px: float, doubted: bool
+) -> None:
+    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    for _ in range(6):
+        doubt.look(last, located(pose((sideways, 0, 0.1), 0.0), missed_px), ahead, 320)
+    assert doubt.holds == doubted
+    for _ in range(6):
+        doubt.look(last, located(ahead, 1.0), ahead, 320)
+    assert not doubt.holds

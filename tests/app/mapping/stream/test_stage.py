@@ -125,6 +125,15 @@ def test_a_live_stage_gives_every_result_without_waiting() -> None:
     assert len(Heard(video, StreamStage(together=4, live=True)).first) == 20
 
 
+def test_a_live_stage_that_is_late_adjusts_less_and_counts_it() -> None:
+    truth = walk(60)[:20]
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
+    late = iter(np.linspace(0, 40, 20))
+    stage = StreamStage(together=4, live=True, clock=lambda: float(next(late)))
+    assert len(Heard(video, stage).first) == 20
+    assert stage.figures["adjustments_skipped"] > 2 and "adjustments skipped" in stage.told
+
+
 def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "ACTIVE", 10)
     truth = walk(60)[:40]
@@ -143,4 +152,4 @@ def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
     assert stage.told == ""
     Heard(wandering[0], stage)
     assert "tracks off by" in stage.told
-    assert len(stage.points) > 50 and np.isfinite(stage.points).all()
+    assert len(stage.sparse.points) > 50 and np.isfinite(stage.sparse.points).all()
