@@ -28,6 +28,8 @@ class StitchedFiles:
         """Begin the files in ``folder``. Raises OutputError."""
         self.cameras: list[Camera] = []
         """Those written, in the order of their frames."""
+        self._stretch = 0
+        """What a window's own numbers of stretches are raised by: it counts them from its beginning."""
         self.marks: dict[str, Mark] = {}
         """Marks of the depth files taken over, by their names in the folder."""
         self._folder = folder
@@ -53,6 +55,9 @@ class StitchedFiles:
         """
         window, transform = joined.windows[number].folder, joined.transforms[number]
         marks, cameras = recorded_files(window), list(joined.frames_of(number))
+        if number and cameras:
+            before = next(c for c in joined.windows[number - 1].cameras if c.index == cameras[0].index)
+            self._stretch += before.stretch - cameras[0].stretch
         for camera in cameras:
             last = transform.move_pose(camera.T_world_camera)
             first = transform.move_pose(camera.T_world_camera_first)
@@ -62,6 +67,7 @@ class StitchedFiles:
                 T_world_camera_first=first,
                 depth_scale=camera.depth_scale * transform.scale,
                 depth_scale_first=camera.depth_scale_first * transform.scale,
+                stretch=camera.stretch + self._stretch,
             )
             self.cameras.append(joined_camera)
             self._files.append(self.cameras[-1])
