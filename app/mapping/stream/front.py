@@ -41,8 +41,6 @@ BEGINNING = 6
 """Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
 ACTIVE = 150
 """Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
-REMEMBERED = 2 * ACTIVE
-"""Keyframes that are kept at all: an adjustment that took long may still move some that are not active any more."""
 SEEN = 3
 """Keyframes whose images are kept."""
 GAIN_OVER, MOST_GAIN = 6, 2.0
@@ -80,7 +78,6 @@ class Front:
         self._centre = first.intrinsics.cx, first.intrinsics.cy
         self.lens = Lens(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
         self.keyframes: list[Keyframe] = []
-        """The latest ones, in the order of their numbers."""
         self.counts = Counts()
         self.changed: set[int] = set()
         """Numbers of the keyframes that moved since somebody emptied this; their members moved with them."""
@@ -149,7 +146,7 @@ class Front:
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: Located | None) -> FloatArray:
         reader = DepthReader.of(result, self.scale)
-        number = self.newest + 1
+        number = self.keyframes[-1].number + 1 if self.keyframes else 0
         none = np.zeros(0)
         new = Keyframe(
             number,
@@ -184,7 +181,6 @@ class Front:
         self.keyframes.append(new)
         if len(self.keyframes) > ACTIVE:
             self.keyframes[-ACTIVE - 1].forget()
-            del self.keyframes[:-REMEMBERED]
         try:
             if number < BEGINNING or number % 2:
                 self._adjust()
@@ -205,27 +201,16 @@ class Front:
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
 
     @property
-    def newest(self) -> int:
-        """Number of the last keyframe; -1 before the first."""
-        return self.keyframes[-1].number if self.keyframes else -1
-
-    def keyframe(self, number: int) -> Keyframe:
-        """One of those remembered."""
-        return self.keyframes[number - self.keyframes[0].number]
-
-    @property
     def active(self) -> list[Keyframe]:
         """Keyframes that may still be adjusted; those before them stay where they are."""
         return self.keyframes[-ACTIVE:]
 
     def settle(self, found: Adjusted, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
-        begin, count = (number - self.keyframes[0].number for number in (numbers[0], numbers[-1] + 1))
-        if begin < 0:
-            return  # it took so long that nobody remembers all of them
+        count = numbers[-1] + 1
         last = self.keyframes[count - 1]
         before, unit = invert_pose(last.T_world_camera), last.log_scale
-        found.place(self.keyframes[begin:count])
+        found.place(self.keyframes[numbers[0] : count])
         self.lens = found.lens
         grown = last.log_scale - unit
 
@@ -240,7 +225,7 @@ class Front:
         if self._T is not None:
             self._T = self.newest_pose()
         self.log_scale = newest.log_scale
-        self.changed |= {keyframe.number for keyframe in self.keyframes[begin:]}
+        self.changed |= {keyframe.number for keyframe in self.keyframes[numbers[0] :]}
 
     def points(self) -> NDArray[np.float32]:
         """World points [N, 3] of the active keyframes' tracks, each once."""

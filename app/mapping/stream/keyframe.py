@@ -77,9 +77,7 @@ class Keyframe:
 
     def forget(self) -> None:
         """Keep poses alone."""
-        # Copies: a part without rows would hold on to the whole.
-        self.track, self.uv = self.track[:0].copy(), self.uv[:0].copy()
-        self.z_network, self.z = self.z_network[:0].copy(), self.z[:0].copy()
+        self.track, self.uv, self.z_network, self.z = self.track[:0], self.uv[:0], self.z_network[:0], self.z[:0]
 
     def move(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Place it anew; points and members come along."""

@@ -63,10 +63,10 @@ class StreamStage:
             self._front, self._stretch = self._begun(result, frame.grey), result.stretch
             self._background.restart()
         front = self._front
-        newest = front.newest
+        known = len(front.keyframes)
         front.add(result, frame.grey)
         self._waiting[result.index] = result
-        if front.newest != newest:
+        if len(front.keyframes) > known:
             self._background.offer(front.active, front.lens)
         self._take_in(front)
         self._together -= 1
@@ -110,7 +110,7 @@ class StreamStage:
         revised: list[FrameRevision] = []
         lens = front.intrinsics
         for number in sorted(front.changed | front.joined):
-            keyframe = front.keyframe(number)
+            keyframe = front.keyframes[number]
             scale = float(np.exp(keyframe.log_scale))
             for member in keyframe.members:
                 T, result = keyframe.pose_of(member), self._waiting.pop(member.index, None)
