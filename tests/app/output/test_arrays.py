@@ -10,6 +10,7 @@ import pytest
 
 from stream_recon.app.output import arrays
 from stream_recon.app.output.arrays import read_arrays
+from stream_recon.app.output.depth import ARRAYS, depth_path, read_depth
 from stream_recon.app.output.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.configs.errors import OutputError
 
@@ -70,3 +71,28 @@ def test_no_tracks_are_none(tmp_path: Path) -> None:
     (tmp_path / "tracks.npz").write_bytes(b"junk")
     with pytest.raises(OutputError, match="is damaged"):
         read_tracks(tmp_path)
+
+
+class Hostile:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.marker,)
+
+
+def test_code_in_a_file_of_arrays_is_never_run(tmp_path: Path) -> None:
+    marker = tmp_path / "run"
+    (tmp_path / "depth").mkdir()
+    evil = np.array([Hostile(marker)], object)
+    np.savez(depth_path(tmp_path, 0), **dict.fromkeys(ARRAYS, evil))
+    np.savez(tmp_path / "tracks.npz", **dict.fromkeys(vars(some_tracks()), evil))
+    with pytest.raises(OutputError, match="is missing or damaged"):
+        read_depth(depth_path(tmp_path, 0))
+    with pytest.raises(OutputError, match="is damaged"):
+        read_tracks(tmp_path)
+    assert not marker.exists()
+    np.load(tmp_path / "tracks.npz", allow_pickle=True)["lens"]
+    assert marker.exists(), "it would have been"
