@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -89,6 +89,12 @@ class Front:
         self._T: FloatArray | None = T_world_camera
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
+
+    def follow(self, T_network: FloatArray, focal: float) -> None:
+        """The pose that the map begins with is of the frame before the first, which the network has at ``T_network``;
+        ``focal``: the map's so far, in pixels of the source image."""
+        self._T_network = T_network
+        self.lens = replace(self.lens, focal=focal * self.scale.factor)
 
     def add(self, result: FrameResult, image: Grey) -> None:
         """Put the next frame into the map."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream.front import Front
 from stream_recon.app.mapping.stream.whole import FIRST, Background
 from stream_recon.app.mapping.views import Scale
@@ -21,9 +22,18 @@ class StreamStage:
         together: so many first results are given out together: as many as the network itself makes at once.
         live: the source does not wait: neither does this, and what comes too late is left out and counted.
         known_lens: the results' focal length is right.
+        departure: the end of the map that this one goes on with.
     """
 
-    def __init__(self, *, together: int = 1, live: bool = False, known_lens: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        together: int = 1,
+        live: bool = False,
+        known_lens: bool = False,
+        departure: Departure | None = None,
+    ) -> None:
+        self._departure = departure
         self._together = together
         self._front: Front | None = None
         self._waiting: dict[int, FrameResult] = {}
@@ -82,6 +92,12 @@ class StreamStage:
         """A map for a stretch: it goes on where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
+        departure, self._departure = self._departure, None
+        if departure is not None:
+            front = Front(scale, result, departure.T_world_camera, float(np.log(departure.scale)))
+            if departure.stretch == result.stretch:
+                front.follow(departure.T_network, departure.focal)
+            return front
         if self._front is None:
             return Front(scale, result)
         # The network begins where the camera was last: so does the map, in its own world.
