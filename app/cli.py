@@ -2,8 +2,10 @@
 
 import functools
 import io
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,6 +49,10 @@ def reported(command: Callable[P, int]) -> Callable[P, None]:
             code = BAD_INPUT
         except MemoryError:
             _say("error: out of memory")
+            code = BAD_INPUT
+        except OSError as error:
+            # What has no place of its own, such as a limit on open files.
+            _say(f"error: the system does not let it go on: {_shortened(' '.join(str(error).split()))}")
             code = BAD_INPUT
         except ImportError as error:
             _say(f"error: the program cannot be loaded, for want of memory or by a broken installation: {error}")
@@ -519,7 +525,20 @@ def main() -> None:
     else:
         program.command()(COMMANDS[word])
         name, arguments = f"stream-recon {word}", arguments[1:]
-    typer.main.get_command(program).main(arguments, prog_name=name)
+    try:
+        typer.main.get_command(program).main(arguments, prog_name=name)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _leave(code: int) -> None:
+    """End here where a camera's thread still waits in OpenCV: Python's own end would abort once it returns."""
+    if any(thread.daemon and thread.name.startswith("read ") for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

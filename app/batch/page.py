@@ -2,7 +2,6 @@
 
 import base64
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import Row
+from stream_recon.app.output.arrays import DAMAGE, read_arrays
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
@@ -154,9 +154,9 @@ def _picture(frame: bytes | None) -> str:
     if frame is None:
         return ""
     try:
-        with np.load(io.BytesIO(frame), allow_pickle=False) as arrays:
-            data = base64.b64encode(arrays["rgb_jpeg"].tobytes()).decode()
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        jpeg = read_arrays(io.BytesIO(frame), ["rgb_jpeg"])["rgb_jpeg"]
+        data = base64.b64encode(jpeg.tobytes()).decode()
+    except DAMAGE:
         return ""
     return f'<img alt="a frame of the scene" src="data:image/jpeg;base64,{data}">'
 

@@ -28,7 +28,7 @@ from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
-from stream_recon.app.run.resumption import go_on
+from stream_recon.app.run.resumption import departure, go_on
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -140,13 +140,15 @@ def _run_through(
     """All frames of the unit, or those that are left to do."""
     with ExitStack() as stack:
         before = None
+        # The windows of a split scene are placed and refined once they are joined.
+        mapping = unit.mapping if unit.window is None else "off"
         if left.unfinished is not None:
             open_again = partial(open_unit, unit, resumed=True)
-            source, before = go_on(left.unfinished, engine, stack.enter_context(open_again()), open_again, stack)
+            source = stack.enter_context(open_again())
+            source, before = go_on(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
-        # The windows of a split scene are refined once they are joined.
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
-        stage = stream_stage(unit.mapping if unit.window is None else "off", together)
+        stage = stream_stage(mapping, together, departure=departure(left.unfinished) if left.unfinished else None)
         return reconstruct(source, engine, writer, [left.gatherer, marks], before=before, stage=stage)
 
 

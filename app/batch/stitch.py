@@ -12,6 +12,7 @@ from stream_recon.app.batch.phases import Seconds
 from stream_recon.app.batch.scene_run import record_of, refine_scene
 from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
 from stream_recon.app.batch.stitched_files import StitchedFiles
+from stream_recon.app.batch.stitched_record import stitched_health, stitched_stretches
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.units import Model, Unit, windows_folder
 from stream_recon.app.evaluation.gather import Gatherer
@@ -176,4 +177,6 @@ class Stitching:
             peak_device_memory_mb=max(device_peaks, default=None),
             attention=runs[0]["attention"],
             warnings=tuple(warnings),
+            health=stitched_health(self._joined),
+            stretches=stitched_stretches(self._joined),
         )

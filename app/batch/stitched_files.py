@@ -30,6 +30,8 @@ class StitchedFiles:
         """Begin the files in ``folder``. Raises OutputError."""
         self.cameras: list[Camera] = []
         """Those written, in the order of their frames."""
+        self._stretch = 0
+        """What a window's own numbers of stretches are raised by: it counts them from its beginning."""
         self.marks: dict[str, Mark] = {}
         """Marks of the depth files taken over, by their names in the folder."""
         self._folder = folder
@@ -57,6 +59,9 @@ class StitchedFiles:
         marks, cameras = recorded_files(window), list(joined.frames_of(number))
         if not cameras:
             return
+        if number:
+            before = next(c for c in joined.windows[number - 1].cameras if c.index == cameras[0].index)
+            self._stretch += before.stretch - cameras[0].stretch
         files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
         lasts = transform.move_pose(np.stack([camera.T_world_camera for camera in cameras]))
         firsts = transform.move_pose(np.stack([camera.T_world_camera_first for camera in cameras]))
@@ -67,6 +72,7 @@ class StitchedFiles:
                 T_world_camera_first=first,
                 depth_scale=camera.depth_scale * transform.scale,
                 depth_scale_first=camera.depth_scale_first * transform.scale,
+                stretch=camera.stretch + self._stretch,
             )
             self.cameras.append(joined_camera)
             self._files.append(joined_camera)

@@ -28,7 +28,7 @@ from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.health import clock, weak_spans
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.resumption import go_on
+from stream_recon.app.run.resumption import departure, go_on
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, open_source, without_password
 from stream_recon.configs.errors import ConfigError, InputError
@@ -84,13 +84,19 @@ def reconstruct_source(
             out.print(_disk_outlook(folder, limit, preset))
         before = None
         if unfinished:
-            source, before = go_on(unfinished, engine, source, open_again, stack)
+            source, before = go_on(unfinished, engine, source, open_again, stack, as_network=mapping != "off")
             out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
                 show_result(viewer, read_result(folder), lambda _: None)
         # After a break the network gives one frame at a time, in the world of those before.
         together = 1 if unfinished else preset.stream.scale_frames
-        stage = stream_stage(mapping, together, live=source.live, known_lens=frames.camera is not None)
+        stage = stream_stage(
+            mapping,
+            together,
+            live=source.live,
+            known_lens=frames.camera is not None,
+            departure=departure(unfinished) if unfinished else None,
+        )
         shown: list[object] = [None]
         with progress_bar(err) as show:
 

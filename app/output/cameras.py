@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
+from stream_recon.app.tables import Ascending
 from stream_recon.app.transforms import is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
@@ -212,7 +213,9 @@ class CameraFiles:
 
     def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
         """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
-        self._rows: dict[int, int] = {camera.index: row for row, camera in enumerate(known)}
+        self._indices = Ascending()
+        for camera in known:
+            self._indices.append(camera.index)
         lines = (_line(row, camera) for row, camera in enumerate(known))
         self._cameras = GrowingFile.replacing(folder / CAMERAS_NAME, _head(revisions), lines, _TAIL)
         self._trajectory = GrowingFile.replacing(
@@ -221,13 +224,13 @@ class CameraFiles:
 
     def append(self, camera: Camera) -> None:
         """Add the next frame to both files. Raises OutputError."""
-        self._cameras.append(_line(len(self._rows), camera))
-        self._rows[camera.index] = len(self._rows)
+        self._cameras.append(_line(len(self._indices), camera))
+        self._indices.append(camera.index)
         self._trajectory.append(camera.to_tum().encode())
 
     def row(self, index: int) -> int:
         """How many frames come before the one of that index."""
-        return self._rows[index]
+        return self._indices.position(index)
 
     def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
         """Bring some frames, by index, up to date: first ``cameras.json``, then the trajectory, each in one step.
@@ -237,7 +240,8 @@ class CameraFiles:
         Raises:
             OutputError: a file cannot be written, and stays as it was.
         """
-        cameras = {self._rows[index]: self._camera(self._rows[index]).revised(new) for index, new in frames.items()}
+        rows = ((self.row(index), new) for index, new in frames.items())
+        cameras = {row: self._camera(row).revised(new) for row, new in rows}
         self._cameras.rewrite(_head(revisions), {row: _line(row, camera) for row, camera in cameras.items()})
         lines = {row: camera.to_tum().encode() for row, camera in cameras.items()}
         self._trajectory.rewrite(_TRAJECTORY_HEAD, lines)
@@ -283,10 +287,14 @@ def iterate_cameras(path: Path) -> Iterator[Camera]:
     """
     try:
         with path.open("rb") as file:
-            version = _version(path, file.readline(), file.readline())
+            version, before = _version(path, file.readline(), file.readline()), -1
             for line in file:
                 if line.startswith(b"{"):
-                    yield Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+                    camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+                    if camera.index <= before:
+                        raise ValueError("its frames are not in the order of their numbers")
+                    before = camera.index
+                    yield camera
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 

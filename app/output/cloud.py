@@ -14,6 +14,7 @@ points that belong within half a voxel from where they are.
 """
 
 import os
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ class PointCloud:
         self._folder = folder
         self._config = config
         self._voxels = VoxelTable(config.voxel)
-        self._placements = Placements()
-        self._ends = [0]
+        self._placements = Placements(folder)
+        self._ends = array("q", [0])
         path = folder / POINTS_NAME
         part = path.with_name(path.name + PART_SUFFIX)
         self._ply = PlyFile(part)
@@ -89,12 +90,14 @@ class PointCloud:
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
         self._ply.append(xyz[new], points.rgb[new])
-        self._placements.add(result, points.xyz[:, 2], depth_scale)
+        with output_errors(self._folder):
+            self._placements.add(result, points.xyz[:, 2], depth_scale)
         self._ends.append(self._ply.count)
 
     def revise(self, row: int, frame: FrameRevision) -> None:
-        """Note that the frame before which ``row`` others came belongs elsewhere."""
-        self._placements.revise(row, frame)
+        """Note that the frame before which ``row`` others came belongs elsewhere. Raises OutputError."""
+        with output_errors(self._folder):
+            self._placements.revise(row, frame)
 
     @property
     def stale(self) -> bool:
@@ -123,9 +126,10 @@ class PointCloud:
         moved = self._moved()
         if not len(moved):
             return True
-        again = np.union1d(moved, self._bereft(moved))
         part = self._folder / (POINTS_NAME + PART_SUFFIX)
-        voxels, ends = VoxelTable(self._config.voxel), [0]
+        with output_errors(part):
+            again = np.union1d(moved, self._bereft(moved))
+        voxels, ends = VoxelTable(self._config.voxel), array("q", [0])
         ply = PlyFile(part)
         try:
             threads = os.cpu_count() or 1
@@ -134,7 +138,7 @@ class PointCloud:
                     if cancelled():
                         return False
                     new = voxels.take_first(piece.keys)
-                    ends += (ply.count + np.searchsorted(new, piece.ends)).tolist()
+                    ends.extend((ply.count + np.searchsorted(new, piece.ends)).tolist())
                     ply.append_vertices(piece.vertices(new))
                     if on_progress is not None:
                         on_progress(len(ends) - 1, len(self._placements))
@@ -146,14 +150,16 @@ class PointCloud:
             ply.close()
             part.unlink(missing_ok=True)
         self._voxels, self._ends = voxels, ends
-        self._placements.settle(again)
+        with output_errors(self._folder):
+            self._placements.settle(again)
         return True
 
     def close(self) -> None:
         self._ply.close()
 
     def _moved(self) -> NDArray[np.intp]:
-        return self._placements.moved(self._config.voxel / 2)
+        with output_errors(self._folder):
+            return self._placements.moved(self._config.voxel / 2)
 
     def _bereft(self, moved: NDArray[np.intp]) -> NDArray[np.intp]:
         """Rows of the frames that may have seen what a moved frame had represented in the file."""
@@ -200,7 +206,8 @@ class PointCloud:
 
     def _carry(self, row: int) -> Callable[[VoxelTable], _Piece]:
         """The points of a frame that has no depth file any more, moved as a whole."""
-        motion = self._placements.motion(row)
+        with output_errors(self._folder):
+            motion = self._placements.motion(row)
 
         def make(voxels: VoxelTable) -> _Piece:
             vertices = self._ply.read(self._ends[row], self._ends[row + 1])

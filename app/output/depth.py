@@ -7,11 +7,6 @@ costs far more time than it saves space.
 """
 
 import io
-import struct
-import threading
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.output.arrays import DAMAGE, read_arrays
 from stream_recon.app.output.files import replace_file
 from stream_recon.app.results import FrameResult, ImageTransform
 from stream_recon.configs.errors import OutputError
@@ -30,14 +26,6 @@ JPEG_QUALITY = 92
 ARRAYS = ("rgb_jpeg", "crop", "source_size", "network_size", "depth", "confidence")
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 SERIAL_ELEMENTS = 2**14
-DAMAGE = (
-    OSError, LookupError, ValueError, ArithmeticError, TypeError, EOFError, SyntaxError, NotImplementedError,
-    RecursionError, MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, cv2.error,
-)  # fmt: skip
-"""What readers of zip files, of numpy's headers and of images raise for bytes that nobody wrote."""
-_headers = threading.Lock()
-"""numpy reads headers by Python's parser, which fails now and then before 3.11.8 when several threads are in it
-(SystemError: AST constructor recursion depth mismatch, gh-106905)."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +63,8 @@ def write_depth(folder: Path, result: FrameResult) -> None:
 def read_depth(path: Path) -> DepthFile:
     """Read a frame's file. Raises OutputError where it is missing or damaged."""
     try:
-        if not path.is_file():
-            raise FileNotFoundError("no such file")
-        with zipfile.ZipFile(path) as content:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in content.infolist()):
-                raise ValueError("it is compressed, as no run writes it")
-        with np.load(path, allow_pickle=False) as file, _headers:
-            arrays = {name: file[name] for name in ARRAYS}
-        return _depth_file(arrays)
-    except DAMAGE as error:
+        return _depth_file(read_arrays(path, ARRAYS, stored=True))
+    except (*DAMAGE, cv2.error) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 

@@ -1,63 +1,63 @@
 """Where the points of each frame lie in the cloud's file, and where they belong now: how far a revision moves them.
 
-One row a frame, in the order of the cloud; 300 bytes each.
+One row a frame, in the order of the cloud, on the disk.
 """
+
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics
+from stream_recon.app.tables import BLOCK, Table
 from stream_recon.app.transforms import FloatArray, Similarity
 
 _CAMERA = 17
 """Rotation and translation by rows (12), depth scale, fx, fy, cx, cy."""
+_TWO = ("placed", "now")
+BYTES_PLACED = 8 * (2 * _CAMERA + 2)
+"""A row."""
 
 
 class Placements:
-    """Rows are added in order; see `moved` and `overlooking`."""
+    """Rows are added in order; see `moved` and `overlooking`. All raises OSError where the disk fails."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._placed = np.empty((64, _CAMERA))
-        self._now = np.empty((64, _CAMERA))
-        self._depths = np.empty((64, 2))
+    def __init__(self, folder: Path) -> None:
+        """``folder``: where the rows are kept, in a file without a name."""
+        self._rows = Table(folder, placed=(_CAMERA,), now=(_CAMERA,), depths=(2,))
+        self._revised = False
         self._corners = np.zeros((4, 2))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     def add(self, result: FrameResult, z: NDArray[np.float32], depth_scale: float = 1.0) -> None:
         """A frame whose points have depths ``z`` [N] lies in the cloud as the result says.
 
         ``depth_scale``: what the depth first given out was multiplied with in the result.
         """
-        if self._count == len(self._placed):
-            self._placed, self._now, self._depths = (
-                np.concatenate([rows, np.empty_like(rows)]) for rows in (self._placed, self._now, self._depths)
-            )
-        if not self._count:
+        if not len(self):
             left, top, width, height = result.transform.crop
             self._corners = np.array([[left + i * width, top + j * height] for i in (0, 1) for j in (0, 1)])
-        self._placed[self._count] = _row(result.T_world_camera, depth_scale, result.intrinsics)
-        self._now[self._count] = self._placed[self._count]
-        self._depths[self._count] = (z.min() / depth_scale, z.max() / depth_scale) if len(z) else (np.nan, np.nan)
-        self._count += 1
+        placed = _row(result.T_world_camera, depth_scale, result.intrinsics)
+        depths = (z.min() / depth_scale, z.max() / depth_scale) if len(z) else (np.nan, np.nan)
+        self._rows.append(placed=placed, now=placed, depths=depths)
 
     def revise(self, row: int, frame: FrameRevision) -> None:
         """The frame belongs elsewhere; its points stay where they are for now."""
-        old = self._now[row]
-        intrinsics = Intrinsics(*old[13:]) if frame.intrinsics is None else frame.intrinsics
-        self._now[row] = _row(frame.T_world_camera, frame.depth_scale, intrinsics)
+        intrinsics = Intrinsics(*self._rows["now"][row][13:]) if frame.intrinsics is None else frame.intrinsics
+        self._rows["now"][row] = _row(frame.T_world_camera, frame.depth_scale, intrinsics)
+        self._revised = True
 
     def settle(self, rows: NDArray[np.intp]) -> None:
         """The points of these frames now lie where they belong."""
-        self._placed[rows] = self._now[rows]
+        self._rows["placed"][rows] = self._rows["now"][rows]
 
     def motion(self, row: int) -> Similarity:
         """How the points of a frame move from where they lie to where they belong, but for what its intrinsics do."""
         placed, now = (
             Similarity(scale, T[:, :3], T[:, 3])
-            for scale, T in ((rows[row, 12], rows[row, :12].reshape(3, 4)) for rows in (self._placed, self._now))
+            for scale, T in ((at[12], at[:12].reshape(3, 4)) for at in (self._rows[name][row] for name in _TWO))
         )
         return now @ placed.inverse()
 
@@ -67,12 +67,14 @@ class Placements:
         How far a point moves is convex over the frame's frustum between its nearest and its farthest point, so its
         eight corners bound it. A frame without points does not move.
         """
-        n = self._count
-        changed = np.flatnonzero((self._placed[:n] != self._now[:n]).any(axis=1) & np.isfinite(self._depths[:n, 0]))
-        placed, now, depths = self._placed[changed], self._now[changed], self._depths[changed]
-        shift = _frustum(now, self._corners, depths) - _frustum(placed, self._corners, depths)
-        far: FloatArray = np.linalg.norm(shift, axis=-1).max(axis=(1, 2), initial=0.0)
-        return changed[far > distance]
+        found = [np.zeros(0, np.intp)]
+        for begin in range(0, len(self) if self._revised else 0, BLOCK):
+            rows = self._rows.read(begin, min(begin + BLOCK, len(self)))
+            changed = np.flatnonzero((rows["placed"] != rows["now"]).any(axis=1) & np.isfinite(rows["depths"][:, 0]))
+            placed, now = (_frustum(rows[name][changed], self._corners, rows["depths"][changed]) for name in _TWO)
+            far: FloatArray = np.linalg.norm(now - placed, axis=-1).max(axis=(1, 2), initial=0.0)
+            found.append(begin + changed[far > distance])
+        return np.concatenate(found)
 
     def overlooking(self, points: NDArray[np.float32], since: NDArray[np.intp], radius: float) -> NDArray[np.intp]:
         """Rows of the frames that may have points where one of the ``points`` [P, 3] is that comes of an earlier row.
@@ -82,10 +84,11 @@ class Placements:
             radius: how far from that place theirs may be.
         """
         found = []
-        for row in range(int(since[0]) + 1 if len(since) else self._count, self._count):
+        for row in range(int(since[0]) + 1 if len(since) else len(self), len(self)):
             before = points[: np.searchsorted(since, row)]
-            near, far = self._depths[row] * self._placed[row, 12]
-            if np.isfinite(near) and _sees(self._placed[row], self._corners, before, near, far, radius):
+            placed = self._rows["placed"][row]
+            near, far = self._rows["depths"][row] * placed[12]
+            if np.isfinite(near) and _sees(placed, self._corners, before, near, far, radius):
                 found.append(row)
         return np.array(found, np.intp)
 

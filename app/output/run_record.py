@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -105,6 +106,7 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@cache
 def program_version() -> str:
     try:
         return version(PROGRAM)

@@ -8,13 +8,13 @@ r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); ``source_size`` int32: width a
 pairs of frames far apart in time that were matched.
 """
 
-import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.output.arrays import DAMAGE, read_arrays
 from stream_recon.app.output.files import replace_file
 from stream_recon.configs.errors import OutputError
 
@@ -44,9 +44,8 @@ def read_tracks(folder: Path) -> SparseTracks | None:
     """None where nothing was triangulated. Raises OutputError where the file is damaged."""
     path = folder / TRACKS_NAME
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return SparseTracks(**{field.name: arrays[field.name] for field in fields(SparseTracks)})
+        return SparseTracks(**read_arrays(path, [field.name for field in fields(SparseTracks)]))
     except FileNotFoundError:
         return None
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise OutputError(f"{path} is damaged: {error}") from error

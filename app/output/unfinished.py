@@ -42,14 +42,18 @@ class Unfinished:
     def keyframes(self) -> int:
         return sum(camera.is_keyframe for camera in self.cameras)
 
-    def latest_keyframes(self, count: int) -> list[Pair]:
-        """The last keyframes of the last stretch with their results as last known; other frames where there are too
-        few. What the network saw is read from the depth files. Raises OutputError."""
+    def latest_keyframes(self, count: int, *, as_network: bool = False) -> list[Pair]:
+        """The last keyframes of the last stretch with their results as last known, or as the network had them; other
+        frames where there are too few. What the network saw is read from the depth files. Raises OutputError."""
         stretch = [camera for camera in self.cameras if camera.stretch == self.last.stretch]
         keyframes = [camera for camera in stretch if camera.is_keyframe]
         chosen = (keyframes if len(keyframes) >= min(count, len(stretch)) else stretch)[-count:]
-        results = [result_of(self.folder, camera) for camera in chosen]
-        return [(PreparedFrame(r.index, r.timestamp, r.rgb, r.transform, stretch=r.stretch), r) for r in results]
+        results = [result_of(self.folder, camera.as_network if as_network else camera) for camera in chosen]
+        return [(_frame(result), result) for result in results]
+
+    def last_frame(self) -> PreparedFrame:
+        """What the network saw of the last one. Raises OutputError."""
+        return _frame(result_of(self.folder, self.last))
 
     def check(self, info: RunInfo) -> None:
         """Raises ConfigError, naming what differs, unless ``info`` is of a run like the one that was cut off."""
@@ -70,6 +74,10 @@ class Unfinished:
                 f"{self.folder} was made with other {', '.join(differences)}: give the same ones to go on with it, or "
                 "--overwrite instead of --resume"
             )
+
+
+def _frame(result: FrameResult) -> PreparedFrame:
+    return PreparedFrame(result.index, result.timestamp, result.rgb, result.transform, stretch=result.stretch)
 
 
 def read_unfinished(folder: Path) -> Unfinished | None:

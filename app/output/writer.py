@@ -183,6 +183,7 @@ class ResultWriter:
             path.unlink(missing_ok=True)
         self._cloud = PointCloud(self.folder, self._info.preset.points, unfinished.cameras)
         self._cameras = CameraFiles(self.folder, unfinished.cameras, self._revisions)
+        self._depth.found(unfinished.cameras)
         self._kept = FileRevisions(self._revisions, self._revisions, self._revisions)
 
     def _keep_revisions(self, summary: Summary) -> None:

@@ -10,6 +10,7 @@ from stream_recon.app.run.channel import Channel
 from stream_recon.app.run.health import HealthWatch
 from stream_recon.app.run.listeners import ResultListener, Stage
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.tables import Ascending
 from stream_recon.app.transforms import is_rigid
 from stream_recon.configs.errors import StreamReconError
 
@@ -44,7 +45,7 @@ class Delivery:
         self._items: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
         self._frames: dict[int, PreparedFrame] = {}
         self._abandoned = threading.Event()
-        self._added: set[int] = set()
+        self._added = Ascending()
 
     @property
     def wants_grey(self) -> bool:
@@ -110,7 +111,7 @@ class Delivery:
 
     def _tell(self, item: FrameResult | Revision) -> None:
         if isinstance(item, FrameResult):
-            self._added.add(item.index)
+            self._added.append(item.index)
             # A copy: the engine holds on to some results, and not to what listeners work out of them.
             item = replace(item, health=self._health.judge(item))
             for listener in self._listeners:
@@ -124,6 +125,7 @@ class Delivery:
         """The one place where a revision is looked at: listeners rely on it."""
         indices = {frame.index for frame in revision.frames}
         assert len(indices) == len(revision.frames), "a revision names a frame twice"
-        assert indices <= self._added, f"frames {sorted(indices - self._added)} have no result to revise"
+        unknown = [index for index in indices if index not in self._added]
+        assert not unknown, f"frames {sorted(unknown)} have no result to revise"
         assert all(is_rigid(frame.T_world_camera) for frame in revision.frames), "a revised pose is not rigid"
         assert all(0 < frame.depth_scale < float("inf") for frame in revision.frames), "a depth scale is not positive"

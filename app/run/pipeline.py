@@ -80,6 +80,10 @@ class Before:
     health: tuple[float, ...] = ()
     weak: tuple[Weak, ...] = ()
     """See `HealthWatch`."""
+    stretches: tuple[Stretch, ...] = ()
+    unseen: int = 0
+    last: PreparedFrame | None = None
+    """The last frame; see `BreakWatch`."""
 
 
 def reconstruct(
@@ -156,7 +160,7 @@ class _Run:
         before: Before,
     ) -> None:
         self._before = before
-        self._breaks = BreakWatch()
+        self._breaks = BreakWatch(before.stretches, before.unseen, before.last)
         self._source = source
         self._engine = engine
         self._writer = writer
@@ -258,13 +262,16 @@ class _Run:
             network_focal=float(np.median(self._network_focals)) if self._network_focals else None,
             streams=self._engine.streams,
             frames_unseen=self._breaks.unseen,
-            warnings=(*self._before.warnings, *self._source.warnings, *(_told(s) for s in self._breaks.stretches)),
+            warnings=(*self._before.warnings, *self._source.warnings, *map(_told, self._new_breaks())),
             health=self._health.summary(),
             resumed=self._before.resumed,
             stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
             source_lost=self._source.lost,
             stream=self._stage.figures if self._stage is not None else None,
         )
+
+    def _new_breaks(self) -> list[Stretch]:
+        return self._breaks.stretches[len(self._before.stretches) :]
 
     def _stretches(self) -> list[Stretch]:
         return sorted([*self._source.stretches, *self._breaks.stretches], key=lambda stretch: stretch.index)

@@ -25,8 +25,10 @@ def memory_errors() -> Iterator[None]:
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     import torch
 
-    # The allocator of the CPU raises a bare RuntimeError.
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    # The allocator of the CPU raises a bare RuntimeError, and so does who cannot map a file.
+    said = str(error).lower()
+    bare = "can't allocate memory" in said or "cannot allocate memory" in said
+    return bare or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def peak_host_memory_mb() -> float:

@@ -1,21 +1,29 @@
 """Going on with a run that was cut off: source and engine brought to where its folder ends."""
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 from stream_recon.app.engine_protocol import FrameEngine
+from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.output.run_record import now_text
 from stream_recon.app.output.unfinished import Unfinished
 from stream_recon.app.results import Seam
 from stream_recon.app.run.health import weak_spans
 from stream_recon.app.run.pipeline import Before
 from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.video.readers import Stretch
 from stream_recon.app.video.sources import Source
 
 
 def go_on(
-    unfinished: Unfinished, engine: FrameEngine, source: Source, open_again: Callable[[], Source], stack: ExitStack
+    unfinished: Unfinished,
+    engine: FrameEngine,
+    source: Source,
+    open_again: Callable[[], Source],
+    stack: ExitStack,
+    *,
+    as_network: bool,
 ) -> tuple[Source, Before]:
     """The source at the frame that comes next, and what to tell `reconstruct` of the run so far.
 
@@ -23,6 +31,8 @@ def go_on(
         engine: as after `reset`; its world is the run's from here on.
         source: of which no frame was taken yet. Where it cannot be entered in the middle, another one is read up to
             there, by ``open_again``, which ``stack`` closes.
+        as_network: the engine goes on in the world that the network had, for geometry goes on behind it; else in that
+            of the result.
 
     Raises:
         StreamReconError: the source cannot be read, or a depth file is damaged; no memory.
@@ -32,8 +42,20 @@ def go_on(
         source = stack.enter_context(open_again())
         source.resume_slowly(last.index, taken)
     with memory_errors():
-        seam = engine.resume(unfinished.latest_keyframes(engine.preset.stream.scale_frames))
+        seam = engine.resume(unfinished.latest_keyframes(engine.preset.stream.scale_frames, as_network=as_network))
     return source, _before(unfinished, seam)
+
+
+def departure(unfinished: Unfinished) -> Departure:
+    """Where the geometry goes on that the run had."""
+    last, network = unfinished.last, unfinished.last.as_network
+    return Departure(
+        last.T_world_camera,
+        network.T_world_camera,
+        last.depth_scale / network.depth_scale,
+        last.intrinsics.fx,
+        last.stretch,
+    )
 
 
 def _before(unfinished: Unfinished, seam: Seam) -> Before:
@@ -46,4 +68,20 @@ def _before(unfinished: Unfinished, seam: Seam) -> Before:
         resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
         health=tuple(camera.health for camera in unfinished.cameras if camera.health is not None),
         weak=tuple(weak_spans(unfinished.told("health", dict))),
+        stretches=tuple(_stretches(unfinished)),
+        unseen=_count(unfinished.told("frames", dict).get("unseen")),
+        last=unfinished.last_frame(),
     )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _stretches(unfinished: Unfinished) -> Iterator[Stretch]:
+    """Those that a frame belongs to; what a damaged record says is left out."""
+    for told in unfinished.told("stretches", list):
+        with suppress(TypeError):
+            stretch = Stretch(**told)
+            if isinstance(stretch.index, int) and stretch.index <= unfinished.last.index:
+                yield stretch

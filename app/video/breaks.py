@@ -11,7 +11,7 @@ by far more than from frame to frame before and after it.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from stream_recon.app.results import PreparedFrame
@@ -35,17 +35,18 @@ STEADY = 2.0
 class BreakWatch:
     """Passes frames on, with the number of their stretch raised at each break; what shows nothing is left out."""
 
-    def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
+    def __init__(self, known: Sequence[Stretch] = (), unseen: int = 0, last: PreparedFrame | None = None) -> None:
+        """``known``, ``unseen``, ``last``: of a run that this one goes on with; its last frame comes not again."""
+        self.stretches = list(known)
         """Where new ones were found to begin."""
-        self.unseen = 0
+        self.unseen = unseen
         """Frames left out, since there is nothing on them."""
-        self._before: View | None = None
-        self._begins: list[int] = []
+        self._before = None if last is None else View(last)
+        self._begins = [stretch.index for stretch in known]
         self._ties: deque[int] = deque(maxlen=CALM)
         self._steps: deque[float] = deque(maxlen=CALM)
         """By how much colours changed from frame to frame."""
-        self._clear: deque[View] = deque(maxlen=FADING)
+        self._clear: deque[View] = deque([] if self._before is None else [self._before], maxlen=FADING)
         """The last ones that were passed on."""
         self._coherent = 0
         self._held: list[View] = []

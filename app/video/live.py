@@ -18,6 +18,8 @@ READ_ATTEMPTS = 4
 """A packet that cannot be decoded costs a frame, not the stream."""
 RETRY_SECONDS = 1.0
 """Between two attempts to open a source again."""
+LEAVING_SECONDS = 1.0
+"""That `LiveReader.close` waits for a read under way, which most sources end with their next frame."""
 LONGEST_PAUSE_SECONDS = 2.0
 """Frames that come after a longer time may be of another place: they begin a new stretch."""
 
@@ -92,6 +94,8 @@ class LiveReader(Reader):
             self._closed = self._ended = True
             self._newest = None
             self._changed.notify_all()
+        # Where the program ends while OpenCV reads, Python takes the thread down in the midst of it: that aborts.
+        self._thread.join(LEAVING_SECONDS)
 
     def _receive(self) -> None:
         try:

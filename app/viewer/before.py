@@ -67,7 +67,7 @@ class Before:
         now, then = store.sample(SAMPLE), _sample(store, timeline, SAMPLE)
         if not len(now) or not len(then):
             return
-        right = timeline.poses[0, :3, 0]
+        right = timeline.poses[0][:3, 0]
         (left, end), (begin, far) = (np.quantile(xyz @ right, [OUTSIDE, 1 - OUTSIDE]) for xyz in (now, then))
         room = GAP * max(end - left, far - begin)
         shift = (left - far - room) * right
@@ -75,7 +75,7 @@ class Before:
         if self._labels and np.linalg.norm(shift - self._shift) < room / 2:
             return
         self._shift = shift
-        up = -timeline.poses[0, :3, 1]
+        up = -timeline.poses[0][:3, 1]
         for label in self._labels:
             label.remove()
         places = [np.median(then, axis=0) + shift, np.median(now, axis=0)]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.geometry import FramePoints
+from stream_recon.app.tables import Column
 from stream_recon.app.transforms import Similarity, transform_points
 from stream_recon.app.viewer.placement import REACH_VOXELS, Placements, move_each
 from stream_recon.app.viewer.points import RankedPoints, concatenate_points, join_points, no_points
@@ -111,13 +112,12 @@ class ChunkStore:
         then further off waits for `mend`.
         """
         self._placements.world[ordinals] = placements
-        named = ~self._placements.filled
-        named[ordinals] = True
-        touched = np.zeros(len(self._placements), bool)
-        touched[ordinals] = True
         for chunk in self.chunks:
-            if touched[chunk.frames].any():
-                self._follow(chunk, bool(named[chunk.frames].all()))
+            inside = ordinals[(ordinals >= chunk.first) & (ordinals <= chunk.last)]
+            if len(inside):
+                named = self._placements.filled[chunk.frames] == 0
+                named[inside - chunk.first] = True
+                self._follow(chunk, bool(named.all()))
 
     def mend(self, limit: int) -> bool:
         """Express the points of chunks anew in which some are too far off: the worst chunk first, ``limit`` points or
@@ -144,7 +144,7 @@ class ChunkStore:
     def points_as_first(
         self,
         chunk: Chunk,
-        first_poses: NDArray[np.float64],
+        first_poses: Column,
         min_rank: int = 0,
         last_frame: int | None = None,
         stride: int = 1,
@@ -245,11 +245,11 @@ class ChunkStore:
         frame = chunk.points.frame - chunk.first
         off = self._strains(chunk, chunk.S_world_chunk) > 1
         if not off[frame].any():  # other frames had surer points in all the same voxels
-            self._placements.filled[chunk.frames] &= ~off
+            self._placements.filled[chunk.frames] = (self._placements.filled[chunk.frames] > 0) & ~off
             return 0
         belongs = chunk.S_world_chunk.inverse().matrix @ world
         xyz = move_each(belongs @ np.linalg.inv(kept), frame, chunk.points.xyz)
-        kept[:] = belongs
+        self._placements.kept[chunk.frames] = belongs
         chunk.points = chunk.points.at(xyz)
         chunk.version += 1
         return len(frame)

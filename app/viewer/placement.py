@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.tables import Column, Table
 from stream_recon.app.transforms import Similarity, align
-from stream_recon.app.viewer.rows import Rows
 
 FloatArray = NDArray[np.float64]
 
@@ -22,45 +22,42 @@ class Placements:
 
     def __init__(self, reach: float) -> None:
         self._reach = reach
-        self._world, self._kept, self._corners, self._filled = Rows(4, 4), Rows(4, 4), Rows(5, 3), Rows(dtype=np.bool_)
+        self._rows = Table(world=(4, 4), kept=(4, 4), corners=(5, 3), filled=())
 
     def __len__(self) -> int:
-        return len(self._world)
+        return len(self._rows)
 
     @property
-    def world(self) -> FloatArray:
-        return self._world.values
+    def world(self) -> Column:
+        return self._rows["world"]
 
     @property
-    def kept(self) -> FloatArray:
-        return self._kept.values
+    def kept(self) -> Column:
+        return self._rows["kept"]
 
     @property
-    def filled(self) -> NDArray[np.bool_]:
-        """Which frames have points [n]."""
-        return self._filled.values
+    def filled(self) -> Column:
+        """Which frames have points [n]: 1, or 0."""
+        return self._rows["filled"]
 
     def add(self, world: FloatArray) -> None:
         """The next frame, without points so far."""
-        self._world.append(world)
-        self._kept.append(np.eye(4))
-        self._corners.append(0.0)
-        self._filled.append(False)
+        self._rows.append(world=world, kept=np.eye(4))
 
     def fill(self, ordinal: int, kept: FloatArray, xyz: NDArray[np.float32]) -> None:
         """Note that a frame's points, ``xyz`` [N, 3] in its camera's axes, are now kept by ``kept``."""
-        self._filled.values[ordinal] = bool(len(xyz))
+        self.filled[ordinal] = bool(len(xyz))
         if len(xyz):
-            self._kept.values[ordinal] = kept
-            self._corners.values[ordinal] = pyramid(xyz, self._reach)
+            self.kept[ordinal] = kept
+            self._rows["corners"][ordinal] = pyramid(xyz, self._reach)
 
     def fit(self, frames: slice) -> Similarity | None:
         """The similarity of a chunk that places these frames best, by least squares; None if they have no points."""
-        chosen = np.arange(len(self))[frames][self.filled[frames]]
-        if not len(chosen):
+        filled = self.filled[frames] > 0
+        if not filled.any():
             return None
-        corners = self._corners.values[chosen]
-        kept, world = (_moved(T, corners).reshape(-1, 3) for T in (self.kept[chosen], self.world[chosen]))
+        corners = self._rows["corners"][frames][filled]
+        kept, world = (_moved(T[frames][filled], corners).reshape(-1, 3) for T in (self.kept, self.world))
         fitted = align(kept, world)
         return fitted if fitted.scale > 0 else None
 
@@ -71,7 +68,7 @@ class Placements:
         function. A point at n times the reach may be off by 2n - 1 times as much.
         """
         gap = S_world_chunk.matrix @ self.kept[frames] - self.world[frames]
-        off = _moved(gap, self._corners.values[frames])
+        off = _moved(gap, self._rows["corners"][frames])
         return np.asarray(np.sqrt((off * off).sum(axis=2).max(axis=1)) * self.filled[frames])
 
 

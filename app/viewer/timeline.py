@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import FrameResult, Intrinsics, Revision
-from stream_recon.app.viewer.rows import Rows
+from stream_recon.app.tables import Ascending, Column, Table
 
 THUMBNAIL_SIDE = 128
 """Longer side of a thumbnail in pixels."""
@@ -45,60 +45,56 @@ class Timeline:
         self.max_views = max_views
         self.views: dict[int, View] = {}
         self._stride = 1
-        self._poses, self._first_poses, self._depth_scales = Rows(4, 4), Rows(4, 4), Rows()
-        self._first_cameras, self._cameras = Rows(4), Rows(4)  # fx, fy, cx, cy
-        self._indices: list[int] = []
-        self._ordinals: dict[int, int] = {}
+        # Cameras are fx, fy, cx, cy.
+        self._rows = Table(pose=(4, 4), first_pose=(4, 4), depth_scale=(), first_camera=(4,), camera=(4,))
+        self._indices = Ascending()
+        self.revised = False
+        """Whether a frame has been moved since it was given out."""
 
     def __len__(self) -> int:
         return len(self._indices)
 
     @property
-    def poses(self) -> NDArray[np.float64]:
+    def poses(self) -> Column:
         """T_world_camera [n, 4, 4] of all frames."""
-        return self._poses.values
+        return self._rows["pose"]
 
     @property
-    def first_poses(self) -> NDArray[np.float64]:
+    def first_poses(self) -> Column:
         """The same [n, 4, 4] as first given out."""
-        return self._first_poses.values
+        return self._rows["first_pose"]
 
     @property
-    def revised(self) -> bool:
-        """Whether a frame has been moved since it was given out."""
-        return not np.array_equal(self.poses, self.first_poses)
-
-    @property
-    def depth_scales(self) -> NDArray[np.float64]:
+    def depth_scales(self) -> Column:
         """What the depth [n] that frames came with has to be multiplied with."""
-        return self._depth_scales.values
+        return self._rows["depth_scale"]
 
     def intrinsics(self, ordinal: int) -> Intrinsics:
         """A camera in pixels of the source image, as last known."""
-        return Intrinsics(*self._cameras.values[ordinal].tolist())
+        return Intrinsics(*self._rows["camera"][ordinal].tolist())
 
     def add_frame(self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics) -> int:
         """Append source frame ``index``; gives its ordinal."""
         ordinal = len(self)
-        self._poses.append(T_world_camera)
-        self._first_poses.append(T_world_camera)
-        self._depth_scales.append(1.0)
-        for cameras in (self._first_cameras, self._cameras):
-            cameras.append(_numbers(intrinsics))
+        camera = _numbers(intrinsics)
+        self._rows.append(
+            pose=T_world_camera, first_pose=T_world_camera, depth_scale=1.0, first_camera=camera, camera=camera
+        )
         self._indices.append(index)
-        self._ordinals[index] = ordinal
         return ordinal
 
     def revise(self, revision: Revision) -> NDArray[np.intp]:
         """Take over a whole revision; gives the ordinals [m] of the frames that it names."""
         frames = revision.frames
-        ordinals = np.array([self._ordinals[f.index] for f in frames], np.intp)
+        ordinals = np.array([self._indices.position(f.index) for f in frames], np.intp)
         if frames:
-            self.poses[ordinals] = np.stack([f.T_world_camera for f in frames])
+            poses = np.stack([f.T_world_camera for f in frames])
+            self.revised |= not np.array_equal(poses, self.first_poses[ordinals])
+            self.poses[ordinals] = poses
             self.depth_scales[ordinals] = [f.depth_scale for f in frames]
-        for frame, ordinal in zip(frames, ordinals, strict=True):
-            if frame.intrinsics is not None:
-                self._cameras.values[ordinal] = _numbers(frame.intrinsics)
+        known = [number for number, frame in enumerate(frames) if frame.intrinsics is not None]
+        cameras = [_numbers(frame.intrinsics) for frame in frames if frame.intrinsics is not None]
+        self._rows["camera"][ordinals[known]] = np.reshape(cameras, (-1, 4))
         return ordinals
 
     def placements(self, ordinals: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -106,13 +102,13 @@ class Timeline:
 
         A point first seen at K_first^-1 (u, v, 1) z is at K^-1 (u, v, 1) depth_scale z now.
         """
-        first, now = self._first_cameras.values[ordinals], self._cameras.values[ordinals]
+        first, now = self._rows["first_camera"][ordinals], self._rows["camera"][ordinals]
         change = np.zeros((len(ordinals), 4, 4))
         for axis in range(2):
             change[:, axis, axis] = first[:, axis] / now[:, axis]
             change[:, axis, 2] = (first[:, 2 + axis] - now[:, 2 + axis]) / now[:, axis]
         change[:, 2, 2] = 1.0
-        change[:, :3, :3] *= self.depth_scales[ordinals, None, None]
+        change[:, :3, :3] *= self.depth_scales[ordinals][:, None, None]
         change[:, 3, 3] = 1.0
         return np.asarray(self.poses[ordinals] @ change)
 
@@ -158,14 +154,16 @@ class Timeline:
 
     def segments(self, edges: NDArray[np.int64]) -> NDArray[np.float32]:
         """Lines [m, 2, 3] between the cameras of pairs of source frames [E, 2]; without those not shown here."""
-        known = [(self._ordinals[a], self._ordinals[b]) for a, b in edges.tolist() if {a, b} <= self._ordinals.keys()]
-        return self.poses[np.array(known, np.intp).reshape(-1, 2), :3, 3].astype(np.float32)
+        position = self._indices.position
+        known = [(position(a), position(b)) for a, b in edges.tolist() if a in self._indices and b in self._indices]
+        ends = self.poses[np.array(known, np.intp).reshape(-1)][:, :3, 3]
+        return ends.reshape(-1, 2, 3).astype(np.float32)
 
 
-def _thinned(poses: NDArray[np.float64], vertices: int) -> NDArray[np.float32]:
+def _thinned(poses: Column, vertices: int) -> NDArray[np.float32]:
     n = len(poses)
     picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
-    return poses[picks, :3, 3].astype(np.float32)
+    return poses[picks][:, :3, 3].astype(np.float32)
 
 
 def _numbers(camera: Intrinsics) -> tuple[float, float, float, float]:

@@ -54,6 +54,7 @@ def fake_result(frame: PreparedFrame) -> FrameResult:
         transform=frame.transform,
         is_keyframe=frame.index % 3 == 0,
         flow=None if frame.index == 0 else 0.5 * frame.index,
+        stretch=frame.stretch,
     )
 
 

@@ -130,14 +130,30 @@ def test_terminating_it_while_it_loads_is_an_interruption(
     assert capfd.readouterr().err == "stream-recon: stopped\n" and not (tmp_path / "out").exists()
 
 
-def test_a_failed_load_leaves_no_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "out of memory"),
+        (RuntimeError("unable to mmap 62585728 bytes from file <w>: Cannot allocate memory (12)"), "out of memory"),
+        (OSError(24, "Too many open files"), "the system does not let it go on: [Errno 24] Too many open files"),
+    ],
+)
+def test_a_failed_load_leaves_no_folder(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
+    said: str,
+) -> None:
     def load(_: ModelChoice) -> FakeEngine:
-        raise MemoryError
+        raise error
 
     write_video(tmp_path / "v.mp4", 5)
     monkeypatch.setattr(ModelChoice, "load", load)
     assert run("v.mp4", "-o", "out", "--no-viewer") == 2
-    assert not (tmp_path / "out").exists()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert said in line and not (tmp_path / "out").exists()
 
 
 def test_a_result_of_nan_is_an_error(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from plyfile import PlyData
@@ -99,6 +100,36 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
     cut_off(tmp_path / "cut", 3)
     assert run(*arguments, "-o", "cut", "--resume") == 0
     assert_same(tmp_path / "cut", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("count", "seen"), [(12, 0), (16, 8)], ids=["before", "after"])
+def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
+    run: Run, tmp_path: Path, count: int, seen: int
+) -> None:
+    """Frames 12 to 19 show nothing; what follows is a new stretch, and stays the one it was."""
+    with open_source(str(SAMPLE), stride=4) as source:
+        pictures = [cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR) for frame in source]
+    pictures[12:20] = [np.zeros_like(pictures[0])] * 8
+    pictures[20:] = [255 - picture[::-1, ::-1] for picture in pictures[20:]]
+    (tmp_path / "v").mkdir()
+    for number, picture in enumerate(pictures):
+        cv2.imwrite(str(tmp_path / "v" / f"{number:02}.png"), picture)
+    arguments = ["v", "--no-viewer", "--mapping", "off"]
+    assert run(*arguments, "-o", "whole") == 0
+    whole = read_result(tmp_path / "whole")
+    assert [camera.stretch for camera in whole.cameras] == [0] * 12 + [1] * 10
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    cut_off(tmp_path / "cut", count)
+    record = json.loads((tmp_path / "cut" / "run.json").read_text())
+    record["frames"]["unseen"] = seen
+    record["warnings"] = record["warnings"] if seen else []
+    (tmp_path / "cut" / "run.json").write_text(json.dumps(record))
+    assert run(*arguments, "-o", "cut", "--resume") == 0
+    again = read_result(tmp_path / "cut")
+    assert [camera.stretch for camera in again.cameras] == [camera.stretch for camera in whole.cameras]
+    for key in ("stretches", "warnings", "streams"):
+        assert again.run[key] == whole.run[key]
+    assert again.run["frames"] == whole.run["frames"] | {"read": 22}
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:

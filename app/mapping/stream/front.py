@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import cv2
@@ -112,6 +112,12 @@ class Front:
         self._doubt = Doubt()
         self._looped: set[int] = set()
         """Numbers of the keyframes at the ends of loops."""
+
+    def follow(self, T_network: FloatArray, focal: float) -> None:
+        """The pose that the map begins with is of the frame before the first, which the network has at ``T_network``;
+        ``focal``: the map's so far, in pixels of the source image."""
+        self._T_network = T_network
+        self.lens = replace(self.lens, focal=focal * self.scale.factor)
 
     def add(self, result: FrameResult, image: Grey, *, hurried: bool = False) -> None:
         """Put the next frame into the map; if ``hurried`` without adjusting it with those before."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream.front import Counts, Front
 from stream_recon.app.mapping.stream.loops import URGENT, Loops
 from stream_recon.app.mapping.stream.whole import FIRST, Background
@@ -37,6 +38,7 @@ class StreamStage:
         live: the source does not wait: neither does this. While results come more than `LATE` seconds later than they
             once did, keyframes are not adjusted with those before them; what is left out is counted.
         known_lens: the results' focal length is right.
+        departure: the end of the map that this one goes on with.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class StreamStage:
         live: bool = False,
         known_lens: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        departure: Departure | None = None,
     ) -> None:
+        self._departure = departure
         self._together = together
         self._front: Front | None = None
         self._waiting: dict[int, FrameResult] = {}
@@ -142,6 +146,12 @@ class StreamStage:
         """A map for a stretch: it goes on where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
+        departure, self._departure = self._departure, None
+        if departure is not None:
+            front = Front(scale, result, self._counts, departure.T_world_camera, float(np.log(departure.scale)))
+            if departure.stretch == result.stretch:
+                front.follow(departure.T_network, departure.focal)
+            return front
         if self._front is None:
             return Front(scale, result, self._counts)
         # The network begins where the camera was last: so does the map, in its own world.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +29,6 @@ from stream_recon.app.video.sources import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared
-from tests.app.media import write_images
 
 SIZE = (112, 84)
 """Of the room's pictures, width and height."""
@@ -68,10 +68,12 @@ class RoomScene:
 
 
 def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
-    write_images(folder, ["0.jpg"], size)
-    picture = (folder / "0.jpg").read_bytes()
-    for number in range(1, frames):
-        (folder / f"{number}.jpg").write_bytes(picture)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Results show the room: what a run goes on with has to look like what comes next.
+    ok, picture = cv2.imencode(".jpg", cv2.resize(room_result(0).rgb, size))
+    assert ok
+    for number in range(frames):
+        (folder / f"{number}.jpg").write_bytes(picture.tobytes())
     return RoomScene(folder.name, folder, frames, known=known)
 
 

@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 from plyfile import PlyData
 from scipy.spatial import cKDTree
 
+from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
 from stream_recon.app.batch.stitch import Stitching
 from stream_recon.app.batch.stitched_files import StitchedFiles
+from stream_recon.app.batch.stitched_record import stitched_health, stitched_stretches
 from stream_recon.app.batch.units import Event, Outcome, Unit, Window
 from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.geometry import moved
 from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.run.health import HealthWatch, Weak
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.transforms import Similarity
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -95,6 +99,8 @@ def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, 
     assert [camera.index for camera in split.cameras] == list(range(FRAMES))
     ours, true = (np.array([camera.T_world_camera for camera in r.cameras]) for r in (split, whole))
     np.testing.assert_allclose(ours, true, atol=2e-3)
+    # Their first frames are not held against one before; the seam's are.
+    assert split.run["health"] == whole.run["health"] and whole.run["health"]["mean"] is not None
     for index in (0, 40, 80, FRAMES - 1):
         a, b = list(split)[index], list(whole)[index]
         np.testing.assert_allclose(a.depth, b.depth, rtol=3e-3)
@@ -123,6 +129,35 @@ def test_a_stitched_result_is_published_whole(tmp_path: Path) -> None:
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", True)}
+
+
+def test_a_stitched_result_tells_what_its_windows_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut at 40 that the second window, which begins at 36, cannot know as one; weak frames over the seam at 42."""
+    monkeypatch.setattr(stitched_files, "recorded_files", lambda _: {})
+    monkeypatch.setattr(stitched_files, "_take_over", lambda index, *_: (str(index), None))
+    (folder := tmp_path / "out").mkdir()
+    windows = []
+    for number, (first, last, cut) in enumerate([(0, 48, 40), (36, 80, 0)]):
+        writer = ResultWriter(tmp_path / str(number), run_info())
+        for index in range(first, last):
+            stretch = int(0 < cut <= index)
+            writer.add(replace(room_result(index), health=0.1 if 39 <= index < 45 else 0.8, stretch=stretch))
+        weak = Weak(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
+        stretches = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
+        health = HealthWatch([0.5], [weak]).summary()
+        writer.finish(Summary(interrupted=False, health=health, stretches=stretches))
+        windows.append(read_result(tmp_path / str(number)))
+    joined = joined_of(windows)
+    with closing(StitchedFiles(folder, 0.05)) as files:
+        for number in range(2):
+            files.add_points(joined, number)
+            files.add_frames(joined, number)
+    assert [camera.stretch for camera in files.cameras] == [int(index >= 40) for index in range(80)]
+    assert [stretch["index"] for stretch in stitched_stretches(joined)] == [40]
+    health = stitched_health(joined)
+    assert health["mean"] == pytest.approx((6 * 0.1 + 74 * 0.8) / 80, abs=1e-3)
+    assert health["weak_frames"] == 6 and len(health["weak"]) == 1
+    assert (health["weak"][0]["first"], health["weak"][0]["last"]) == (39, 44)
 
 
 def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

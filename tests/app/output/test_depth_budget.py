@@ -8,6 +8,7 @@ from plyfile import PlyData
 
 from stream_recon.app.output.depth_budget import DiskLimit, bytes_a_frame
 from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.placements import BYTES_PLACED
 from stream_recon.app.output.run_record import Summary
 from stream_recon.app.output.unfinished import read_unfinished
 from stream_recon.app.output.writer import ResultWriter
@@ -53,6 +54,7 @@ def test_the_oldest_go_first_and_keyframes_last(tmp_path: Path) -> None:
     sizes = {path: path.stat().st_size for path in (tmp_path / "all").rglob("*") if path.is_file()}
     depth = sum(size for path, size in sizes.items() if path.suffix == ".npz")
     others = sum(size for path, size in sizes.items() if path.name in ("points.ply", "cameras.json", "trajectory.txt"))
+    others += COUNT * BYTES_PLACED
     write(tmp_path / "half", DiskLimit("all", others + depth // 2))
     left = kept(tmp_path / "half")
     assert 12 <= len(left) <= 15 and set(range(0, COUNT, 3)) <= set(left), "all keyframes"
@@ -64,9 +66,29 @@ def test_the_oldest_go_first_and_keyframes_last(tmp_path: Path) -> None:
     assert total <= others + depth // 6 + 2 * 4096 * 10
 
 
+def test_a_run_that_is_gone_on_with_counts_what_was_there(tmp_path: Path) -> None:
+    write(tmp_path / "all", None)
+    depth = sum(path.stat().st_size for path in (tmp_path / "all" / "depth").iterdir())
+    first = ResultWriter(tmp_path / "out", run_info())
+    for frame in frames(COUNT // 2):
+        first.add(fake_result(prepared(frame)))
+    first.checkpoint(Summary())
+    first.close()
+    unfinished = read_unfinished(tmp_path / "out")
+    others = sum((tmp_path / "all" / name).stat().st_size for name in ("points.ply", "cameras.json", "trajectory.txt"))
+    most = others + COUNT * BYTES_PLACED + depth // 2
+    again = ResultWriter(tmp_path / "out", run_info(), resume=unfinished, limit=DiskLimit("all", most))
+    for frame in frames(COUNT)[COUNT // 2 :]:
+        again.add(fake_result(prepared(frame)))
+    again.finish(Summary(interrupted=False))
+    left = sum(path.stat().st_size for path in (tmp_path / "out" / "depth").iterdir())
+    assert depth // 3 < left <= depth // 2 and len(read_result(tmp_path / "out")) == COUNT
+
+
 def test_a_bound_below_poses_and_points_ends_the_run_in_words(tmp_path: Path) -> None:
     write(tmp_path / "all", None)
     others = sum((tmp_path / "all" / name).stat().st_size for name in ("points.ply", "cameras.json", "trajectory.txt"))
+    others += COUNT * BYTES_PLACED
     with pytest.raises(OutputError, match="has reached --max-disk by poses and points alone"):
         write(tmp_path / "out", DiskLimit("all", others - 3000))
     assert len(read_result(tmp_path / "out")) > 10

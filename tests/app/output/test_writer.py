@@ -115,8 +115,8 @@ def test_the_same_view_again_adds_no_points(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
     result = fake_result(prepared(frames(1)[0]))
     counts = []
-    for _ in range(3):
-        writer.add(result)
+    for index in range(3):
+        writer.add(replace(result, index=index))
         counts.append(len(vertices_of(tmp_path)))
     writer.close()
     assert counts[0] == counts[1] == counts[2] > 100

@@ -3,6 +3,8 @@
 import contextlib
 import http.server
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,3 +237,48 @@ def test_a_stream_that_is_gone_for_good_is_lost(stream: Any) -> None:
     source = open_source(f"http://127.0.0.1:{stream.server_port}/", reconnect=1.5)
     assert len(list(source)) > 2
     assert source.lost and "did not come back" in source.warnings[-1]
+
+
+AT_THE_END = """
+import sys, time
+from stream_recon.app.video import live
+from stream_recon.app.video.sources import open_source
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.5)
+
+sys.modules["slow"] = Slow()  # Python's end takes its time, as it does with torch
+source = open_source(sys.argv[1], max_frames=3)
+list(source)
+source.close()
+"""
+
+
+def test_a_program_may_end_while_frames_come(stream: Any) -> None:
+    """Python's end once tore down the thread that was in the midst of a read: exit code 134."""
+    stream.script = lambda _, send: [send(jpeg(n)) for n in range(500)]
+    address = f"http://127.0.0.1:{stream.server_port}/"
+    ended = subprocess.run([sys.executable, "-c", AT_THE_END, address], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+STALLED = """
+import atexit, sys, threading, time
+from stream_recon.app import cli
+
+def command():
+    print("all is said")
+    sys.exit(2)
+
+atexit.register(print, "taken down")
+threading.Thread(target=time.sleep, args=(60,), name="read camera 0", daemon=True).start()
+cli.COMMANDS["datasets"] = command
+sys.argv = ["stream-recon", "datasets"]
+cli.main()
+"""
+
+
+def test_a_read_that_hangs_is_not_taken_down_at_the_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, b"all is said\n")

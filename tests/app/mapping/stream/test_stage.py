@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream import front
 from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.results import FrameResult, FrameRevision, PreparedFrame, Revision
@@ -29,7 +30,7 @@ class Heard:
             grey = grey_image(rgb)
             self._hear(stage.push(result, PreparedFrame(k, k / 10, result.rgb, result.transform, grey)))
         self._hear(stage.finish())
-        assert list(self.first) == list(range(len(video.results)))
+        assert list(self.first) == [result.index for result in video.results]
 
     def _hear(self, items: object) -> None:
         for item in items:  # type: ignore[attr-defined]
@@ -85,6 +86,30 @@ def test_it_depends_on_no_later_frame_and_on_no_clock(wandering: tuple[Video, He
     shorter.pictures, shorter.results = video.pictures[:25], video.results[:25]
     again = Heard(shorter, StreamStage(together=4)).poses(first=True)
     assert np.array_equal(again, heard.poses(first=True)[:25])
+
+
+def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -> None:
+    """In the world, the unit and with the lens of the map before; the network's world goes on as well."""
+    video, heard = wandering
+    halves = []
+    for part in (slice(0, 20), slice(20, 40)):
+        half = Video(video.truth[part], np.array([r.T_world_camera for r in video.results[part]]))
+        half.pictures, half.results = video.pictures[part], video.results[part]
+        halves.append(half)
+    first = Heard(halves[0], StreamStage(together=4))
+    last, before = first.last[19], first.first[19]
+    scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
+    assert before.network is not None and last.intrinsics is not None
+    departure = Departure(
+        last.T_world_camera, before.network.T_world_camera, scale / before.network.depth_scale, last.intrinsics.fx, 0
+    )
+    second = Heard(halves[1], StreamStage(departure=departure))
+    poses = np.concatenate([first.poses(), second.poses()])
+    network = ate(np.array([result.T_world_camera for result in video.results]), video.truth)
+    assert ate(poses, video.truth) < min(1.5 * ate(heard.poses(), video.truth), 0.5 * network)
+    steps = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
+    true = np.linalg.norm(np.diff(video.truth[:, :3, 3], axis=0), axis=1)
+    assert 0.6 < steps[19] / true[19] / np.median(steps / true) < 1.6, "no jump at the seam"
 
 
 def test_blank_images_leave_everything_to_the_network() -> None:

@@ -1,0 +1,49 @@
+"""What the windows' runs told of themselves, as one run of the whole would have told it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stream_recon.app.batch.seams import Joined
+from stream_recon.app.output.cameras import Camera
+from stream_recon.app.run.health import HealthWatch, Weak, weak_spans
+
+
+def stitched_health(joined: Joined) -> dict[str, Any]:
+    """Of ``run.json``: each window counts for the frames that were taken from it."""
+    values: list[float] = []
+    spans: list[Weak] = []
+    last = -1
+    for number, window in enumerate(joined.windows):
+        cameras = list(joined.frames_of(number))
+        values += [camera.health for camera in cameras if camera.health is not None]
+        told = window.run.get("health")
+        for span in weak_spans(told) if isinstance(told, dict) else []:
+            inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
+            if not inside:
+                continue
+            part = _span(span.why, inside)
+            if spans and inside[0] is cameras[0] and spans[-1].last == last:
+                # It goes on over the seam.
+                before = spans.pop()
+                part = dataclasses.replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
+            spans.append(part)
+        last = cameras[-1].index if cameras else last
+    return HealthWatch(values, spans).summary()
+
+
+def stitched_stretches(joined: Joined) -> tuple[dict[str, Any], ...]:
+    """Of ``run.json``: those that begin with a frame that was taken from the window that told of them."""
+    return tuple(_stretches(joined))
+
+
+def _stretches(joined: Joined) -> Iterator[dict[str, Any]]:
+    for number, window in enumerate(joined.windows):
+        taken = {camera.index for camera in joined.frames_of(number)}
+        told = window.run.get("stretches")
+        yield from (stretch for stretch in (told if isinstance(told, list) else []) if stretch["index"] in taken)
+
+
+def _span(why: str, cameras: Sequence[Camera]) -> Weak:
+    first, last = cameras[0], cameras[-1]
+    return Weak(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
