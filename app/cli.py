@@ -21,7 +21,7 @@ LONGEST_LINE = 600
 
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
-    "geometry, 'stream-recon eval SEQUENCE...' measures "
+    "geometry, 'stream-recon scale OUT WHAT' brings one to metres, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
     "'stream-recon export OUT --format F' writes a result for other programs, "
@@ -134,6 +134,15 @@ Token = Annotated[
     bool,
     typer.Option("--token/--no-token", help="For other machines than this: ask for the token of the printed address."),
 ]
+ScaleFrom = Annotated[
+    str | None,
+    typer.Option(
+        help="Bring the result to metres at its end: marker:METRES (side of a printed ArUco or AprilTag marker), "
+        "frames:A,B,METRES (between the cameras of two frames), height:METRES (of the camera above the ground), "
+        "track:FILE[@SECONDS] (GPX, CSV or TUM positions), exif (GPS of photographs).",
+        metavar="WHAT",
+    ),
+]
 Reconnect = Annotated[
     float, typer.Option(help="Seconds that a camera or stream which broke off is waited for; 0: its end is the end.")
 ]
@@ -143,7 +152,10 @@ Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535)
 @reported
 def reconstruct_command(
     source: Annotated[
-        str, typer.Argument(help="Video file, folder of images, camera number (0), or address (rtsp://)")
+        str,
+        typer.Argument(
+            help="Video file, folder of images, recording of ROS (.bag, .mcap), camera number (0), or address (rtsp://)"
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -166,6 +178,18 @@ def reconstruct_command(
             metavar="CAMERA",
         ),
     ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of mask images, called like the frames' images or by their numbers in a video: what is "
+            "black is left out of depth, points, tracks and exports.",
+        ),
+    ] = None,
+    mask_sky: Annotated[
+        bool, typer.Option("--mask-sky", help="Leave the sky out likewise: where the network sees next to nothing.")
+    ] = False,
+    topic: Annotated[str | None, typer.Option(help="Topic of images in a recording of ROS that has several.")] = None,
+    scale_from: ScaleFrom = None,
     reconnect: Reconnect = 120.0,
     keep_depth: Annotated[
         Literal["all", "keyframes", "none"],
@@ -209,13 +233,17 @@ def reconstruct_command(
         output=output,
         overwrite=overwrite,
         resume=resume,
-        frames=FrameChoice(stride, fps, start, end, max_frames, camera),
+        frames=FrameChoice(
+            stride, fps, start, end, max_frames, camera, None if masks is None else str(masks.absolute()), topic
+        ),
+        mask_sky=mask_sky,
         reconnect=reconnect,
         keep_depth=keep_depth,
         max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
         mapping=mapping,
+        scale_from=scale_from,
     )
 
 
@@ -244,6 +272,28 @@ def refine_command(
     from stream_recon.app.commands.refine import refine_folder
 
     return refine_folder(folder)
+
+
+@reported
+def scale_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="marker:METRES, frames:A,B,METRES, height:METRES, track:FILE[@SECONDS] or exif"
+        ),
+    ],
+) -> int:
+    """Bring a result to metres: cameras, depth, points, tracks, and with them all exports and the page.
+
+    By a printed ArUco or AprilTag marker of a known side, seen from several places; by the distance between the cameras
+    of two frames; by the camera's height above the ground; by a track of positions beside the video (GPX, CSV, TUM),
+    whose axes the result then has; or by the GPS positions of photographs. run.json says the scale and its error. Given
+    again, with anything else, the result follows the last one. Ctrl-C leaves the result as it was.
+    """
+    from stream_recon.app.commands.scale import scale_folder
+
+    return scale_folder(folder, what)
 
 
 @reported
@@ -490,6 +540,7 @@ def _size(text: str) -> tuple[int, int]:
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
     "refine": refine_command,
+    "scale": scale_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,

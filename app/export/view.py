@@ -68,6 +68,11 @@ class PinholeView:
             return rgb
         return np.asarray(cv2.resize(rgb, self.size, interpolation=cv2.INTER_AREA), np.uint8)
 
+    def mask(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """What a mask [H, W] of a source image leaves out of the exported one [h, w]."""
+        white = np.repeat(np.where(mask, np.uint8(0), np.uint8(255))[..., None], 3, axis=2)
+        return np.asarray(self.image(white)[..., 0] < 128)
+
     def of_network(
         self, picture: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
     ) -> NDArray[Any]:

@@ -104,11 +104,11 @@ class HealthWatch:
             self._before, self._is_weak = None, False
             self._recent.clear()
         before, self._before = self._before, _seen(result)
-        confidence = float(np.median(result.confidence))
-        self._typical.append(confidence)
+        confidence = result.confidence[~result.masked]
+        self._typical.append(float(np.median(confidence)) if len(confidence) else 0.0)
         if before is None or before.depth.shape != self._before.depth.shape:
             return None
-        sure = float((result.confidence >= UNSURE * median(self._typical)).mean())
+        sure = float((confidence >= UNSURE * median(self._typical)).mean()) if len(confidence) else 0.0
         parts = _Parts(*_agreement(before, self._before), sure)
         health = round(parts.health, 3)
         self._frames += 1

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.video.calibration import Calibration
 from stream_recon.app.video.captures import capture_frame_count, capture_rate, frame_times, open_capture
 from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.configs.errors import InputError
@@ -38,6 +39,10 @@ class Stretch:
 class Reader(ABC):
     """Steps through the frames of one source in order. ``grab`` moves on; ``retrieve`` is the costly part."""
 
+    image_names: list[str] | None = None
+    """Of a source of image files, by the frames' numbers; None: its frames have none."""
+    calibration: Calibration | None = None
+    """Of the camera, where the source itself says it."""
     live = False
     """Frames come by the clock and are dropped when nobody takes them."""
 
@@ -186,6 +191,7 @@ class ImageReader(Reader):
         assert paths, "a folder without images is refused before"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
+        self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
 
