@@ -134,6 +134,14 @@ Token = Annotated[
     bool,
     typer.Option("--token/--no-token", help="For other machines than this: ask for the token of the printed address."),
 ]
+KNOWN_CAMERA = (
+    "The camera, where it is known: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS, "
+    "Kalibr or OpenCV. Frames are undistorted as they are read, and its focal length is kept"
+)
+Intrinsics = Annotated[str | None, typer.Option(help=f"{KNOWN_CAMERA}. Of all scenes.", metavar="CAMERA")]
+Calibrated = Annotated[
+    bool, typer.Option("--calibrated", help="Use the camera that each scene's own files say, as --intrinsics would.")
+]
 ScaleFrom = Annotated[
     str | None,
     typer.Option(
@@ -173,8 +181,7 @@ def reconstruct_command(
     intrinsics: Annotated[
         str | None,
         typer.Option(
-            help="The camera, where it is known: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, "
-            "nerfstudio, ROS, Kalibr or OpenCV. Frames are undistorted as they are read, and its focal length is kept.",
+            help=f"{KNOWN_CAMERA}; or exif: the focal length that photographs and films of phones say themselves.",
             metavar="CAMERA",
         ),
     ] = None,
@@ -223,11 +230,11 @@ def reconstruct_command(
     from stream_recon.app.commands.reconstruct import reconstruct_source
     from stream_recon.app.commands.view import ViewerChoice
     from stream_recon.app.model_choice import ModelChoice
-    from stream_recon.app.video.calibration import parse_camera
+    from stream_recon.app.video.calibration import EXIF, parse_camera
     from stream_recon.app.video.frame_choice import FrameChoice
 
     # As numbers: the file may not be there any more when the source is read again.
-    camera = None if intrinsics is None else parse_camera(intrinsics).text()
+    camera = intrinsics if intrinsics in (None, EXIF) else parse_camera(intrinsics).text()
     return reconstruct_source(
         source,
         output=output,
@@ -309,6 +316,8 @@ def eval_command(
     cache: Cache = "full",
     keyframes: Keyframes = None,
     mapping: Mapping = "full",
+    intrinsics: Intrinsics = None,
+    calibrated: Calibrated = False,
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.commands.evaluate import run
@@ -323,7 +332,18 @@ def eval_command(
             json_path=json,
             model=ModelChoice(preset, weights, device, attention, keyframes, cache),
             mapping=mapping,
+            camera=_camera(intrinsics, calibrated),
         )
+
+
+def _camera(intrinsics: str | None, calibrated: bool) -> str | None:
+    """A known camera of scenes, as they take it. Raises ConfigError, InputError."""
+    from stream_recon.app.datasets.scene import CALIBRATED
+    from stream_recon.app.video.calibration import parse_camera
+
+    if calibrated and intrinsics is not None:
+        raise ConfigError("use --intrinsics or --calibrated, not both")
+    return CALIBRATED if calibrated else None if intrinsics is None else parse_camera(intrinsics).text()
 
 
 @reported
@@ -343,6 +363,8 @@ def batch_command(
     ] = None,
     stride: Annotated[int, typer.Option(help="Take every n-th frame of each scene.")] = 1,
     max_frames: Annotated[int | None, typer.Option(help="Take at most so many frames of each scene.")] = None,
+    intrinsics: Intrinsics = None,
+    calibrated: Calibrated = False,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
@@ -398,7 +420,9 @@ def batch_command(
         "split": split,
         "mapping": mapping,
     }
-    choice = FrameChoice(stride, max_frames=max_frames)
+    camera = _camera(intrinsics, calibrated)
+    recorded |= {"camera": camera} if camera else {}
+    choice = FrameChoice(stride, max_frames=max_frames, camera=camera)
     options = BatchOptions(root, output, dataset, choice, mapping, split, workers, streams, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 

@@ -111,7 +111,8 @@ def _run_through(
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
         # The windows of a split scene are refined once they are joined.
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
-        stage = stream_stage(unit.mapping if unit.window is None else "off", together)
+        mapping, known = unit.mapping if unit.window is None else "off", unit.choice.camera is not None
+        stage = stream_stage(mapping, together, known_lens=known)
         return reconstruct(source, engine, writer, [left.gatherer], before=before, stage=stage)
 
 

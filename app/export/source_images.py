@@ -80,7 +80,8 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
             scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]
             if len(scenes) != 1:
                 raise
-            return scenes[0].open(choice.get("stride", 1), choice.get("max_frames"))
+            scene = dataclasses.replace(scenes[0], camera=choice.get("camera"))
+            return scene.open(choice.get("stride", 1), choice.get("max_frames"))
 
     try:
         open_again().close()

@@ -157,7 +157,7 @@ class _Run:
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
         before: Before,
-        mask_sky: bool,
+        mask_sky: bool = False,
     ) -> None:
         self._before = before
         self._masking = Masking(mask_sky)

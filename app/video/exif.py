@@ -15,7 +15,7 @@ from typing import BinaryIO
 from stream_recon.app.video.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
-LARGEST = 1 << 22
+LARGEST = 1 << 18
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
 """Millimetres: the equivalent focal length is defined by the diagonal (CIPA DCG-001)."""
 SAME_FOCAL = 0.01

@@ -16,7 +16,7 @@ class FrameChoice:
     end: float | None = None
     max_frames: int | None = None
     camera: str | None = None
-    """A known camera, as `Calibration.text` has it: frames come without its lens."""
+    """A known camera, as `Calibration.text` has it, or `EXIF`: frames come without its lens."""
     masks: str | None = None
     """A folder of masks, see `MaskFolder`."""
     topic: str | None = None

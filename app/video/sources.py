@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import Frame, Intrinsics
-from stream_recon.app.video.calibration import parse_camera
+from stream_recon.app.video.calibration import EXIF, parse_camera
 from stream_recon.app.video.captures import capture_frame_count, open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
@@ -52,7 +52,9 @@ class Source:
         self._to_skip = 0
         self._taken_up_to: int | None = None
         self._taken = 0
-        self._calibration = parse_camera(choice.camera) if choice.camera else reader.calibration
+        self._by_exif = choice.camera == EXIF
+        given = parse_camera(choice.camera) if choice.camera and not self._by_exif else None
+        self._calibration = given or reader.calibration
         self._rectify: Rectifier | None = None
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
@@ -67,6 +69,8 @@ class Source:
     @property
     def camera(self) -> str | None:
         """The known camera of the images that are read, as `Calibration.text` has it."""
+        if self._by_exif:
+            return EXIF
         return self._calibration.text() if self._calibration else None
 
     @property
@@ -186,9 +190,10 @@ class Source:
 
     def _retrieve(self) -> NDArray[np.uint8] | None:
         rgb = self._reader.retrieve()
-        if rgb is None or self._calibration is None:
+        if rgb is None or (self._calibration is None and not self._by_exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
+        self._calibration = self._calibration or self._reader.said_camera(size)
         if self._rectify is None or self._rectify.size != size:
             self._rectify = Rectifier(self._calibration.for_size(size), size)
         return self._rectify(rgb)
@@ -289,6 +294,8 @@ def open_source(
     if topic is not None and not isinstance(reader, RecordingReader):
         reader.close()
         raise ConfigError(f"--topic {topic}: {reader.name} is no recording of ROS")
+    if camera == EXIF:
+        reader.said_camera((3, 2))  # told before anything is read
     if isinstance(reader, ImageReader):
         choice = dataclasses.replace(choice, fps=None)
     elif fps is not None and stride != 1:
