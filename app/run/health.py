@@ -196,8 +196,8 @@ def _agreement(before: _Seen, now: _Seen) -> tuple[float, float]:
     surface = cv2.remap(before.depth, u, v, cv2.INTER_NEAREST)[seen]
     if not len(brightness):
         return 0.0, 0.0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        like = np.abs(moved[2][seen] / surface - 1) < LIKE
+    known = surface > 0  # what a mask left out before says nothing
+    like = np.abs(moved[2][seen][known] / surface[known] - 1) < LIKE if known.any() else np.ones(1, bool)
     # A geometric mean: the one may not hide that there is nothing of the other.
     agreement = (max(0.0, _correlation(now.grey[seen], brightness)) * float(like.mean())) ** 0.5
     return agreement, min(1.0, in_view / LEAST_IN_VIEW)
