@@ -13,7 +13,7 @@ from stream_recon.app.metres.given import Given, parse_given
 from stream_recon.app.metres.measure import measured
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
-from stream_recon.app.output.metres import Metres
+from stream_recon.app.output.metres import Metres, own_to_now
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.video.sources import Source
@@ -74,10 +74,11 @@ def brought_to_metres(
     if not whole:
         out.print("stopped: the result is complete, in the unit that it had; 'stream-recon scale' goes on")
         return False
-    _describe(metres, out)
+    _describe(metres.after(own_to_now(result.run)), out)
     return True
 
 
 def _describe(metres: Metres, out: Console) -> None:
     error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
-    out.print(f"in metres: times {metres.own_to_metres.scale:.5g}{error}, by {metres.how}", markup=False)
+    scale = metres.own_to_metres.scale
+    out.print(f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}", markup=False)

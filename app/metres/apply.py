@@ -40,13 +40,15 @@ def bring_to_metres(
     Raises:
         OutputError: no room, or a damaged file; likewise.
     """
-    change = metres.own_to_metres
+    now = own_to_now(result.run)
+    metres = metres.after(now)
+    change = metres.own_to_metres @ now.inverse()
     cameras = [camera.moved(change) for camera in result.cameras]
     revision = Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in cameras))
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
-    record = {UNIT: metres.after(own_to_now(result.run)).to_json()}
+    record = {UNIT: metres.to_json()}
     if not amend(result, revision, record, tracks, on_progress, cancelled):
         return False
     for page in pages:

@@ -40,7 +40,11 @@ class Metres:
 
     def after(self, own_to_now: Similarity) -> "Metres":
         """The same where it was measured in a world that is not the reconstruction's own any more."""
-        return replace(self, own_to_metres=self.own_to_metres @ own_to_now)
+        whole = self.own_to_metres @ own_to_now
+        if self.world == FIRST_CAMERA:
+            # Axes that an earlier track gave are given up.
+            whole = Similarity(whole.scale, np.eye(3), np.zeros(3))
+        return replace(self, own_to_metres=whole)
 
     def to_json(self) -> dict[str, Any]:
         """The object ``unit``."""

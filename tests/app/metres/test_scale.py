@@ -131,6 +131,13 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     target, _ = export(room, "trajectory", room.parent / "path")
     text = " ".join((target / "README.txt").read_text().split())
     assert "axes of the file" in text and "Origin: (1000" in text
+    # What gives no axes has those of the first camera again.
+    scaled(monkeypatch, room)
+    result = read_result(room)
+    assert result.metres is not None and result.metres.world == "first camera" and result.metres.origin is None
+    for camera, frame in zip(result.cameras, room_frames(20), strict=True):
+        assert np.allclose(camera.T_world_camera[:3, :3], frame.T_world_camera[:3, :3], atol=1e-6)
+        assert np.allclose(camera.T_world_camera[:3, 3], FACTOR * frame.T_world_camera[:3, 3], atol=1e-5)
 
 
 def test_the_page_shows_it_as_it_is_and_as_it_was_in_one_unit(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
