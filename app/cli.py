@@ -23,7 +23,7 @@ LONGEST_LINE = 600
 
 EPILOG = (
     "Commands are words: 'stream-recon view OUT' shows a result folder, 'stream-recon refine OUT' refines one by "
-    "geometry, 'stream-recon eval SEQUENCE...' measures "
+    "geometry, 'stream-recon scale OUT WHAT' brings one to metres, 'stream-recon eval SEQUENCE...' measures "
     "against ground truth, 'stream-recon batch ROOT' does every scene under a folder, 'stream-recon datasets' lists "
     "what it recognises, 'stream-recon plan VIDEO --memory 8GB' prints what a GPU's memory is best spent on, "
     "'stream-recon export OUT --format F' writes a result for other programs, "
@@ -140,6 +140,23 @@ Token = Annotated[
     bool,
     typer.Option("--token/--no-token", help="For other machines than this: ask for the token of the printed address."),
 ]
+KNOWN_CAMERA = (
+    "The camera, where it is known: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS, "
+    "Kalibr or OpenCV. Frames are undistorted as they are read, and its focal length is kept"
+)
+Intrinsics = Annotated[str | None, typer.Option(help=f"{KNOWN_CAMERA}. Of all scenes.", metavar="CAMERA")]
+Calibrated = Annotated[
+    bool, typer.Option("--calibrated", help="Use the camera that each scene's own files say, as --intrinsics would.")
+]
+ScaleFrom = Annotated[
+    str | None,
+    typer.Option(
+        help="Bring the result to metres at its end: marker:METRES (side of a printed ArUco or AprilTag marker), "
+        "frames:A,B,METRES (between the cameras of two frames), height:METRES (of the camera above the ground), "
+        "track:FILE[@SECONDS] (GPX, CSV or TUM positions), exif (GPS of photographs).",
+        metavar="WHAT",
+    ),
+]
 Reconnect = Annotated[
     float, typer.Option(help="Seconds that a camera or stream which broke off is waited for; 0: its end is the end.")
 ]
@@ -149,7 +166,10 @@ Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535)
 @reported
 def reconstruct_command(
     source: Annotated[
-        str, typer.Argument(help="Video file, folder of images, camera number (0), or address (rtsp://)")
+        str,
+        typer.Argument(
+            help="Video file, folder of images, recording of ROS (.bag, .mcap), camera number (0), or address (rtsp://)"
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -167,11 +187,22 @@ def reconstruct_command(
     intrinsics: Annotated[
         str | None,
         typer.Option(
-            help="The camera, where it is known: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, "
-            "nerfstudio, ROS, Kalibr or OpenCV. Frames are undistorted as they are read, and its focal length is kept.",
+            help=f"{KNOWN_CAMERA}; or exif: the focal length that photographs and films of phones say themselves.",
             metavar="CAMERA",
         ),
     ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of mask images, called like the frames' images or by their numbers in a video: what is "
+            "black is left out of depth, points, tracks and exports.",
+        ),
+    ] = None,
+    mask_sky: Annotated[
+        bool, typer.Option("--mask-sky", help="Leave the sky out likewise: where the network sees next to nothing.")
+    ] = False,
+    topic: Annotated[str | None, typer.Option(help="Topic of images in a recording of ROS that has several.")] = None,
+    scale_from: ScaleFrom = None,
     reconnect: Reconnect = 120.0,
     keep_depth: Annotated[
         Literal["all", "keyframes", "none"],
@@ -205,23 +236,27 @@ def reconstruct_command(
     from stream_recon.app.commands.reconstruct import reconstruct_source
     from stream_recon.app.commands.view import ViewerChoice
     from stream_recon.app.model_choice import ModelChoice
-    from stream_recon.app.video.calibration import parse_camera
+    from stream_recon.app.video.calibration import EXIF, parse_camera
     from stream_recon.app.video.frame_choice import FrameChoice
 
     # As numbers: the file may not be there any more when the source is read again.
-    camera = None if intrinsics is None else parse_camera(intrinsics).text()
+    camera = intrinsics if intrinsics in (None, EXIF) else parse_camera(intrinsics).text()
     return reconstruct_source(
         source,
         output=output,
         overwrite=overwrite,
         resume=resume,
-        frames=FrameChoice(stride, fps, start, end, max_frames, camera),
+        frames=FrameChoice(
+            stride, fps, start, end, max_frames, camera, None if masks is None else str(masks.absolute()), topic
+        ),
+        mask_sky=mask_sky,
         reconnect=reconnect,
         keep_depth=keep_depth,
         max_disk=max_disk,
         model=ModelChoice(preset, weights, device, attention, keyframes, cache),
         view=ViewerChoice(host, port, keep_open=keep_open or _at_terminal(), token=token) if viewer else None,
         mapping=mapping,
+        scale_from=scale_from,
     )
 
 
@@ -253,6 +288,28 @@ def refine_command(
 
 
 @reported
+def scale_command(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of an earlier run")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="marker:METRES, frames:A,B,METRES, height:METRES, track:FILE[@SECONDS] or exif"
+        ),
+    ],
+) -> int:
+    """Bring a result to metres: cameras, depth, points, tracks, and with them all exports and the page.
+
+    By a printed ArUco or AprilTag marker of a known side, seen from several places; by the distance between the cameras
+    of two frames; by the camera's height above the ground; by a track of positions beside the video (GPX, CSV, TUM),
+    whose axes the result then has; or by the GPS positions of photographs. run.json says the scale and its error. Given
+    again, with anything else, the result follows the last one. Ctrl-C leaves the result as it was.
+    """
+    from stream_recon.app.commands.scale import scale_folder
+
+    return scale_folder(folder, what)
+
+
+@reported
 def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth")],
     stride: Annotated[int, typer.Option(help="Take every n-th frame.")] = 1,
@@ -265,6 +322,8 @@ def eval_command(
     cache: Cache = "full",
     keyframes: Keyframes = None,
     mapping: Mapping = "full",
+    intrinsics: Intrinsics = None,
+    calibrated: Calibrated = False,
 ) -> int:
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.commands.evaluate import run
@@ -279,7 +338,18 @@ def eval_command(
             json_path=json,
             model=ModelChoice(preset, weights, device, attention, keyframes, cache),
             mapping=mapping,
+            camera=_camera(intrinsics, calibrated),
         )
+
+
+def _camera(intrinsics: str | None, calibrated: bool) -> str | None:
+    """A known camera of scenes, as they take it. Raises ConfigError, InputError."""
+    from stream_recon.app.datasets.scene import CALIBRATED
+    from stream_recon.app.video.calibration import parse_camera
+
+    if calibrated and intrinsics is not None:
+        raise ConfigError("use --intrinsics or --calibrated, not both")
+    return CALIBRATED if calibrated else None if intrinsics is None else parse_camera(intrinsics).text()
 
 
 @reported
@@ -299,6 +369,8 @@ def batch_command(
     ] = None,
     stride: Annotated[int, typer.Option(help="Take every n-th frame of each scene.")] = 1,
     max_frames: Annotated[int | None, typer.Option(help="Take at most so many frames of each scene.")] = None,
+    intrinsics: Intrinsics = None,
+    calibrated: Calibrated = False,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
@@ -354,7 +426,9 @@ def batch_command(
         "split": split,
         "mapping": mapping,
     }
-    choice = FrameChoice(stride, max_frames=max_frames)
+    camera = _camera(intrinsics, calibrated)
+    recorded |= {"camera": camera} if camera else {}
+    choice = FrameChoice(stride, max_frames=max_frames, camera=camera)
     options = BatchOptions(root, output, dataset, choice, mapping, split, workers, streams, ray, dry_run, compare)
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
@@ -496,6 +570,7 @@ def _size(text: str) -> tuple[int, int]:
 COMMANDS: dict[str, Callable[..., None]] = {
     "view": view_command,
     "refine": refine_command,
+    "scale": scale_command,
     "eval": eval_command,
     "batch": batch_command,
     "datasets": datasets_command,

@@ -18,6 +18,8 @@ class Frame:
     rgb: NDArray[np.uint8]  # [H, W, 3]
     stretch: int = 0
     """Counts up where nothing connects a frame with those before it, as after a gap of a live source."""
+    mask: NDArray[np.bool_] | None = None
+    """[H, W], what is to be left out of all that comes of the frame; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class FrameResult:
     """The camera in pixels of the source image."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
     confidence: NDArray[np.float32]  # [h, w], above 0, higher is surer; the published networks' is more by 1
+    # Both are 0 where a mask leaves pixels out.
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
     is_keyframe: bool
@@ -93,6 +96,11 @@ class FrameResult:
     """How well it fits the frame before, 0 to 1; see `stream_recon.app.run.health`. None where nobody looked."""
     network: NetworkEstimate | None = None
     """Where a stage has placed the frame; None where all is as the network gave it."""
+
+    @property
+    def masked(self) -> NDArray[np.bool_]:
+        """[h, w], the pixels that a mask left out."""
+        return np.asarray((self.depth == 0) & (self.confidence == 0))
 
     @property
     def network_intrinsics(self) -> Intrinsics:

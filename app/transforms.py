@@ -94,13 +94,20 @@ class Similarity:
         return T
 
 
-def align(source: FloatArray, target: FloatArray) -> Similarity:
-    """Least-squares similarity from points [N, 3] to points [N, 3] (Umeyama, PAMI 1991).
+def align(source: FloatArray, target: FloatArray, weights: FloatArray | None = None) -> Similarity:
+    """Least-squares similarity from points [N, 3] to points [N, 3] (Umeyama, PAMI 1991); ``weights``: of each [N].
 
     Coinciding source points get scale 0.
     """
-    source_mean, target_mean = source.mean(axis=0), target.mean(axis=0)
-    source_centred, target_centred = source - source_mean, target - target_mean
+    if weights is not None:
+        # As if a point were there as often as its weight says.
+        share = weights / weights.mean()
+        source_mean, target_mean = (share @ source) / len(source), (share @ target) / len(source)
+        root = np.sqrt(share)[:, None]
+        source_centred, target_centred = root * (source - source_mean), root * (target - target_mean)
+    else:
+        source_mean, target_mean = source.mean(axis=0), target.mean(axis=0)
+        source_centred, target_centred = source - source_mean, target - target_mean
     u, singular, vt = np.linalg.svd(target_centred.T @ source_centred / len(source))
     signs = np.array([1.0, 1.0, np.sign(np.linalg.det(u) * np.linalg.det(vt))])
     rotation = (u * signs) @ vt

@@ -148,7 +148,12 @@ def _run_through(
             source, before = go_on(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
-        stage = stream_stage(mapping, together, departure=departure(left.unfinished) if left.unfinished else None)
+        stage = stream_stage(
+            mapping,
+            together,
+            known_lens=unit.choice.camera is not None,
+            departure=departure(left.unfinished) if left.unfinished else None,
+        )
         return reconstruct(source, engine, writer, [left.gatherer, marks], before=before, stage=stage)
 
 

@@ -191,7 +191,12 @@ def unit_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -
             "frames": scene.frames,
             "bytes": path.stat().st_size if path.is_file() else None,
         },
-        "options": {"stride": choice.stride, "max_frames": choice.max_frames},
+        "options": {
+            "stride": choice.stride,
+            "max_frames": choice.max_frames,
+            # Results of versions that knew none stay valid where none is given.
+            **({"camera": choice.camera} if choice.camera else {}),
+        },
         "preset": model.preset_tables,
         "weights": model.weights_sha256,
     }

@@ -65,6 +65,8 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     store = open_store(options.out or f"{root.stem}-batch")
     results = (store.folder,) if isinstance(store, LocalStore) else ()
     scenes = find_scenes(root, options.dataset, exclude=results)
+    if options.choice.camera is not None:
+        scenes = [dataclasses.replace(scene, camera=options.choice.camera) for scene in scenes]
     batch = Batch(root, store, scenes, options.choice, options.split, options.mapping, recorded)
     if options.dry_run:
         _list_scenes(batch, console)

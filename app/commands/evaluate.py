@@ -44,6 +44,7 @@ def run(
     json_path: Path | None,
     model: ModelChoice,
     mapping: MappingChoice = "full",
+    camera: str | None = None,
 ) -> int:
     """Evaluate every sequence folder with one engine; prints as it goes, and returns the exit code.
 
@@ -52,21 +53,22 @@ def run(
     Args:
         stride, frames: use every ``stride``-th image, and at most ``frames`` of them.
         mapping: what geometry does with the results before they are measured.
+        camera: see `Scene`.
 
     Raises:
         StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
     """
     model.load_preset()  # a bad choice is told before anything is read
-    scenes = _unique_names([_open(folder, stride, frames) for folder in sequences])
+    scenes = _unique_names([_open(folder, stride, frames, camera) for folder in sequences])
     if json_path is not None and (json_path.is_dir() or not json_path.parent.is_dir()):
         raise OutputError(f"{json_path} is no place for a file: give a file name in a folder that exists")
     evaluate_all(model.load(), scenes, stride, frames, json_path, mapping)
     return 0
 
 
-def _open(folder: Path, stride: int, frames: int | None) -> Scene:
+def _open(folder: Path, stride: int, frames: int | None, camera: str | None) -> Scene:
     """The sequence in a folder, of which all but the images was read once. Raises InputError, ConfigError."""
-    scene = Scene(folder.resolve().name, "sequence", folder, None)
+    scene = Scene(folder.resolve().name, "sequence", folder, None, camera)
     scene.open(stride, frames).close()
     return scene
 
@@ -119,7 +121,8 @@ def evaluate_scene(
     """
     truth = scene.truth()
     gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
-    stage = stage or stream_stage(mapping, engine.preset.stream.scale_frames)
+    known = scene.camera is not None
+    stage = stage or stream_stage(mapping, engine.preset.stream.scale_frames, known_lens=known)
     overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
@@ -134,7 +137,9 @@ def evaluate_scene(
             if mapping == "full":
                 # On the disk, as for users: no sequence has to fit into memory.
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
-                writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
+                writer = ResultWriter(
+                    folder, RunInfo.of(engine, source.name, {"camera": scene.camera} if known else {})
+                )
             summary = reconstruct(source, engine, writer, [gatherer], watch, stage=overheard)
             _check(source, gatherer)
             if summary.interrupted:

@@ -15,8 +15,10 @@ from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
 from stream_recon.app.commands.progress import describe, progress_bar
 from stream_recon.app.commands.refine import refined
+from stream_recon.app.commands.scale import brought_to_metres
 from stream_recon.app.commands.view import ViewerChoice, show_result
 from stream_recon.app.mapping.choice import MappingChoice, stream_stage
+from stream_recon.app.metres.given import parse_given
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
@@ -52,6 +54,8 @@ def reconstruct_source(
     model: ModelChoice,
     view: ViewerChoice | None,
     mapping: MappingChoice = "full",
+    mask_sky: bool = False,
+    scale_from: str | None = None,
 ) -> int:
     """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
 
@@ -60,6 +64,7 @@ def reconstruct_source(
     """
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     preset = model.load_preset()
+    scale = None if scale_from is None else parse_given(scale_from)
     limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
     unfinished = read_unfinished(folder) if resume else None
@@ -70,13 +75,15 @@ def reconstruct_source(
         check_output(folder, overwrite)
     with ExitStack() as stack:
         source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
+        # A recording or photographs may say their camera themselves.
+        frames = dataclasses.replace(frames, camera=source.camera)
         if unfinished and source.live:
             raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
         viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = model.load()
-        options = _options(spec, frames, model)
+        options = _options(spec, frames, model, mask_sky)
         info = RunInfo.of(engine, source.name, options)
         writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
         out.print(f"result: {folder}")
@@ -120,11 +127,12 @@ def reconstruct_source(
                 paused=paused,
                 on_rebuild=show.show_rebuild,
                 before=before,
+                mask_sky=mask_sky,
             )
         _report(summary, out, err)
         live = source.live
         source.close()
-        refinement_stopped = False
+        stopped = False
         if mapping == "full" and not summary.interrupted and summary.frames_reconstructed:
             lock.release()  # which the refinement takes for itself
             result = read_result(folder)
@@ -132,7 +140,11 @@ def reconstruct_source(
                 out.print("not refined: no depth was kept")
             else:
                 # Of a live source nothing is left but what the result holds.
-                refinement_stopped = refined(result, None if live else open_again, out, err, viewer) is None
+                stopped = refined(result, None if live else open_again, out, err, viewer) is None
+        if scale and not summary.interrupted and not stopped and summary.frames_reconstructed:
+            lock.release()
+            again = None if live else open_again
+            stopped = not brought_to_metres(read_result(folder), scale, again, out, err, viewer)
         if viewer and view and not summary.interrupted:
             viewer.finish()
             viewer.offer_cloud(folder / POINTS_NAME)
@@ -141,7 +153,7 @@ def reconstruct_source(
                 viewer.wait()
     if summary.source_lost:
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
-    return INTERRUPTED if summary.interrupted or refinement_stopped else DONE
+    return INTERRUPTED if summary.interrupted or stopped else DONE
 
 
 def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
@@ -177,8 +189,14 @@ def default_output(spec: str, overwrite: bool) -> Path:
     return folder
 
 
-def _options(spec: str, frames: FrameChoice, model: ModelChoice) -> dict[str, Any]:
-    return {"source": without_password(spec), **dataclasses.asdict(frames), "keyframes": model.keyframes}
+def _options(spec: str, frames: FrameChoice, model: ModelChoice, mask_sky: bool) -> dict[str, Any]:
+    # What later versions brought is only told where it is used, so that results of earlier ones can be gone on with.
+    chosen = dataclasses.asdict(frames)
+    for name in ("masks", "topic"):
+        if chosen[name] is None:
+            del chosen[name]
+    added = {"mask_sky": True} if mask_sky else {}
+    return {"source": without_password(spec), **chosen, "keyframes": model.keyframes, **added}
 
 
 def _report(summary: Summary, out: Console, err: Console) -> None:

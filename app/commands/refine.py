@@ -8,8 +8,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.commands.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.mapping.outcome import Report
+from stream_recon.app.metres.given import parse_given
 from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.run.interrupts import stop_on_signals
@@ -22,8 +24,15 @@ def refine_folder(folder: Path) -> int:
     """Refine a finished or interrupted result, again or for the first time. Raises StreamReconError."""
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     result = read_result(folder)
+    metres = result.metres
     report = refined(result, source_of(result), out, err)
-    return INTERRUPTED if report is None else DONE
+    if report is None:
+        return INTERRUPTED
+    if metres is not None:
+        out.print(f"again to metres, from {metres.given}", markup=False)
+        if not brought_to_metres(read_result(folder), parse_given(metres.given), source_of(result), out, err):
+            return INTERRUPTED
+    return DONE
 
 
 def refined(

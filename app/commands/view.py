@@ -9,6 +9,7 @@ from stream_recon.app.commands.exit_codes import DONE
 from stream_recon.app.output.cameras import since_first
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.metres import own_to_now
 from stream_recon.app.output.tracks import read_tracks
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.errors import OutputError
@@ -61,7 +62,8 @@ def show_result(viewer: Viewer, result: ResultFolder, on_damaged: Callable[[Outp
     for first in result.readable(on_damaged, first=True):
         show_results(viewer, [first])
         shown.add(first.index)
-    viewer.revise(since_first(camera for camera in result.cameras if camera.index in shown))
+    unit = own_to_now(result.run).scale
+    viewer.revise(since_first((camera for camera in result.cameras if camera.index in shown), unit))
     if (tracks := read_tracks(result.folder)) is not None:
         viewer.show_map(tracks.points, tracks.loops)
     return len(shown)

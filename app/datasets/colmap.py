@@ -11,6 +11,7 @@ from stream_recon.app.datasets.colmap_model import (
     has_points,
     read_cameras,
     read_images,
+    read_lens,
     read_points,
 )
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
@@ -55,6 +56,7 @@ def load_colmap(path: Path) -> Recording:
         images=images,
         poses={i: invert_pose(image.T_camera_world) for i, image in found.items()},
         camera=common_camera([cameras[image.camera] for image in found.values()]),
+        lens=read_lens(model),
         read_depth=_SparseDepth(model, images, found, cameras) if has_points(model) else None,
         metric=False,
         warnings=(f"{lost} images of the COLMAP model are not in images/",) if lost else (),

@@ -17,7 +17,8 @@ from stream_recon.app.datasets.recording import PinholeCamera
 from stream_recon.app.datasets.text import content_lines, numbers, read_text, whole_number
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.transforms import FloatArray
-from stream_recon.configs.errors import InputError
+from stream_recon.app.video.calibration import Calibration, colmap_camera
+from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {
     0: ("SIMPLE_PINHOLE", 3),
@@ -47,6 +48,34 @@ class PosedImage:
     T_camera_world: FloatArray  # [4, 4]
     uv: FloatArray  # [K, 2] pixels
     points: NDArray[np.int64]  # [K], -1 for a keypoint without a point
+
+
+def read_lens(model: Path) -> Calibration | None:
+    """The camera with its lens where the whole model has one alone; None where it has more, or one of a rare kind.
+
+    Raises:
+        InputError: a file of another form.
+    """
+    if (model / "cameras.bin").is_file():
+        file = _Bytes(model / "cameras.bin")
+        if int(file.take("Q")[0]) != 1:
+            return None
+        _, number, width, height = (int(value) for value in file.take("iiQQ"))
+        if number not in MODELS:
+            return None
+        name, count = MODELS[number]
+        values = [float(value) for value in file.take(f"{count}d")]
+    else:
+        lines = content_lines(model / "cameras.txt")
+        if len(lines) != 1:
+            return None
+        name, *rest = lines[0][1].split()[1:]
+        wide, high, *values = numbers(" ".join(rest), f"{model / 'cameras.txt'}", 3)
+        width, height = int(wide), int(high)
+    try:
+        return colmap_camera(name, values, (width, height))
+    except (ValueError, IndexError, ConfigError):
+        return None
 
 
 def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:

@@ -13,8 +13,9 @@ from stream_recon.app.datasets.recording import PinholeCamera, Recording, common
 from stream_recon.app.datasets.text import read_json
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.transforms import FloatArray
+from stream_recon.app.video.calibration import Calibration, nerfstudio_camera
 from stream_recon.app.video.readers import natural_key
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import ConfigError, InputError
 
 FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
 FOCAL_KEYS = {"fl_x", "camera_angle_x"}
@@ -44,10 +45,19 @@ def load_nerfstudio(path: Path) -> Recording:
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
         camera=common_camera([_camera(t, path, size) for t in tables]),
+        lens=_lens(path, table) if "fl_x" in table and not lacks_size else None,
         read_depth=DepthImages(depth, units) if depth else None,
         # Poses of structure from motion have a unit of their own; with measured depth there is a metric sensor.
         metric=bool(depth),
     )
+
+
+def _lens(path: Path, table: Mapping[str, Any]) -> Calibration | None:
+    """The one camera of all frames with its distortion; None for a lens of another kind."""
+    try:
+        return nerfstudio_camera(table)
+    except (ValueError, KeyError, TypeError, ConfigError):
+        return None
 
 
 def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

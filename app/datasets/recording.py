@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.truth import DepthTruth, Poses, Truth, no_depth
+from stream_recon.app.video.calibration import Calibration
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
 from stream_recon.app.video.sources import Source
@@ -72,6 +73,8 @@ class Recording:
     """Seconds, in the data set's own clock; None where it has none: a nominal 30 frames a second."""
     poses: Poses = field(default_factory=dict)
     camera: PinholeCamera | None = None
+    lens: Calibration | None = None
+    """The whole camera with its lens, where the files have more than ``camera`` says."""
     read_depth: Callable[[int], DepthTruth | None] | None = None
     metric: bool = True
     warnings: tuple[str, ...] = ()
@@ -84,6 +87,15 @@ class Recording:
         reader = TimedImageReader(list(self.images), name, times)
         reader.warnings.extend(self.warnings)
         return Source(reader, choice)
+
+    def known_camera(self, name: str) -> Calibration:
+        """The camera that the files say. Raises InputError: they say none."""
+        if self.lens is not None:
+            return self.lens
+        if self.camera is None:
+            raise InputError(f"--calibrated: the files of {name} do not say one camera for all its images")
+        k = self.camera.intrinsics
+        return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 
     def truth(self) -> Truth | None:
         """None where the files say nothing that an estimate could be compared with.

@@ -17,6 +17,7 @@ from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.text import content_lines, number_rows, timed_files
 from stream_recon.app.results import Intrinsics
 from stream_recon.app.transforms import FloatArray
+from stream_recon.app.video.calibration import Calibration
 from stream_recon.app.video.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
@@ -34,7 +35,13 @@ TUM_CAMERAS = {
     "2": centred(520.9, 521.0, 325.1, 249.7),
     "3": centred(535.4, 539.2, 320.1, 247.6),
 }
-"""Of the colour camera in freiburg1 to freiburg3, as the benchmark publishes them; its distortion is left aside."""
+"""Of the colour camera in freiburg1 to freiburg3, as the benchmark publishes them."""
+TUM_LENSES = {
+    "1": (0.2624, -0.9531, -0.0054, 0.0026, 1.1633),
+    "2": (0.2312, -0.7849, -0.0033, -0.0001, 0.9172),
+    "3": (0.0, 0.0, 0.0, 0.0, 0.0),
+}
+"""Their distortion, likewise: k1 k2 p1 p2 k3. The images of freiburg3 are published without it."""
 BONN_CAMERA = centred(542.822841, 542.576870, 315.593520, 237.756098)
 BONN_MARKER_AXES = np.array([[-1.0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
 BONN_SENSOR_IN_MARKERS = np.array(
@@ -70,7 +77,11 @@ def count_listed(name: str, path: Path) -> int:
 def load_tum(path: Path) -> Recording:
     """rgb.txt, groundtruth.txt, depth.txt; the camera by the name of the sequence."""
     names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
-    return _load_timed(path, TUM_CAMERAS[names.group(1)] if names else None)
+    if not names:
+        return _load_timed(path, None)
+    k = TUM_CAMERAS[names.group(1)]
+    lens = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", TUM_LENSES[names.group(1)], VGA)
+    return dataclasses.replace(_load_timed(path, k), lens=lens)
 
 
 def load_bonn(path: Path) -> Recording:

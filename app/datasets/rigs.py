@@ -14,6 +14,7 @@ from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
 from stream_recon.app.transforms import FloatArray
+from stream_recon.app.video.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
@@ -98,9 +99,10 @@ def load_euroc(path: Path) -> Recording:
     timed = in_time_order([table.parent / "data" / row[1] for _, row in rows], times, table)
     truth = base / "state_groundtruth_estimate0" / "data.csv"
     sensor = table.with_name("sensor.yaml")
-    poses, camera, T_body_camera = {}, None, np.eye(4)
+    poses, camera, lens, T_body_camera = {}, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
+        lens = _euroc_lens(text, sensor)
         T_body_camera, camera = _euroc_extrinsics(text, sensor), _euroc_camera(text, sensor)
         poses = _euroc_truth(truth).at(timed.times) if truth.is_file() else {}
     elif truth.is_file():
@@ -110,6 +112,7 @@ def load_euroc(path: Path) -> Recording:
         timestamps=timed.times,
         poses={i: pose @ T_body_camera for i, pose in poses.items()},
         camera=camera,
+        lens=lens,
         warnings=timed.warnings,
     )
 
@@ -194,6 +197,19 @@ def _euroc_camera(text: str, sensor: Path) -> PinholeCamera | None:
     if min(fx, fy) <= 0:
         raise InputError(f"{sensor}: focal lengths must be above 0")
     return PinholeCamera(centred(fx, fy, cx, cy))
+
+
+def _euroc_lens(text: str, sensor: Path) -> Calibration | None:
+    """The camera with its distortion: radial-tangential, or Kannala and Brandt's (equidistant)."""
+    focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    bent = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
+    if not focal or not bent:
+        return None
+    fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
+    coefficients = tuple(numbers(bent.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
+    fisheye = model is not None and model.group(1) == "equidistant"
+    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", coefficients)
 
 
 def _spires_folder(path: Path) -> Path | None:

@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.datasets.catalogue import reader_named
+from stream_recon.app.datasets.rectified import rectified
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.truth import Truth
+from stream_recon.app.video.calibration import parse_camera
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import Source, open_source
+from stream_recon.configs.errors import InputError
+
+CALIBRATED = "calibrated"
+"""In place of a camera's numbers: what the scene's own files say."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Scene:
     """The scene's folder, or its video file; absolute."""
     frames: int | None
     """How many images there are, or the container's claim; None where it cannot be said cheaply."""
+    camera: str | None = None
+    """A known camera, without whose lens the frames come: as `FrameChoice` has it, or `CALIBRATED`."""
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         """The frames, as `open_source` gives them, with the data set's own timestamps in seconds.
@@ -41,8 +49,12 @@ class Scene:
         """
         reader = reader_named(self.dataset)
         if reader.loader is None:
-            return open_source(str(self.path), stride=stride, max_frames=max_frames)
-        return reader.load(self.path).source(self.name, FrameChoice(stride, max_frames=max_frames))
+            if self.camera == CALIBRATED:
+                raise InputError(f"--calibrated: {self.path.name} is a video, which says nothing of its camera")
+            return open_source(str(self.path), stride=stride, max_frames=max_frames, camera=self.camera)
+        recording = reader.load(self.path)
+        camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera
+        return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera))
 
     def truth(self) -> Truth | None:
         """What the scene's files know of its frames, None where that is nothing. Decodes one image, for its size.
@@ -55,4 +67,8 @@ class Scene:
             return None
         recording = reader.load(self.path)
         with dataset_errors(self.path):
-            return recording.truth()
+            truth = recording.truth()
+        if truth is None or self.camera is None:
+            return truth
+        calibrated = self.camera == CALIBRATED
+        return rectified(truth, recording.known_camera(self.name) if calibrated else parse_camera(self.camera))

@@ -14,6 +14,8 @@ import numpy as np
 from stream_recon.app.export.dense import dense_points
 from stream_recon.app.export.depth import frame_name, lost_frames
 from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.masks import NOTE as MASKS_NOTE
+from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.observations import Colours, Observed, none_observed, tracked
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.transforms import save_rgb
@@ -50,7 +52,7 @@ def write_colmap(job: Job, folder: Path) -> Told:
     chosen = job.cameras("keyframes")
     images = frame_images(job.result, chosen, job.view, job.options.max_side)
     observed = tracked(job.tracks, chosen, images.view) if job.tracks is not None else none_observed()
-    cameras, observed = _write_images(job, images, chosen, observed, folder / "images")
+    cameras, observed = _write_images(job, images, chosen, observed, folder)
     if not cameras:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
     sparse = len(observed.xyz)
@@ -98,13 +100,18 @@ def _library() -> ModuleType:
 def _write_images(
     job: Job, images: FrameImages, chosen: Sequence[Camera], observed: Observed, folder: Path
 ) -> tuple[list[Camera], Observed]:
-    """Write the images that can be read; gives their cameras, and the points as these alone see them, in colour."""
-    folder.mkdir()
+    """Write the images that can be read, and their masks; gives their cameras, and the points as these alone see them,
+    in colour."""
+    masks = folder / "masks" if has_masks(job) else None
+    for name in (folder / "images", *([masks] if masks else [])):
+        name.mkdir()
     colours = Colours(observed)
     number = {camera.index: place for place, camera in enumerate(chosen)}
     written: list[int] = []
-    for done, (camera, rgb) in enumerate(images, start=1):
-        save_rgb(folder / f"{frame_name(camera.index)}.jpg", rgb)
+    for done, (camera, rgb, mask) in enumerate(images, start=1):
+        save_rgb(folder / "images" / f"{frame_name(camera.index)}.jpg", rgb)
+        if masks:
+            write_mask(masks, camera, left_out(job, camera, images.view, mask))
         colours.add(number[camera.index], rgb)
         written.append(number[camera.index])
         job.progress(done, len(chosen))
@@ -168,6 +175,7 @@ def _told(job: Job, images: FrameImages, figures: ModelFigures, sparse: int) -> 
             "Poses in the files are world to camera; camera: x right, y down, z forward. Pixel (0, 0) covers "
             "[0, 1) x [0, 1). One PINHOLE camera; images are undistorted.",
             f"{sparse} points were tracked and triangulated: their observations were measured in the images.",
+            *([MASKS_NOTE] if has_masks(job) else []),
             f"{figures.points - sparse} points are of depth maps: their observations are where the point projects to "
             "in frames whose depth agrees. They say where surfaces are, and nothing new of the cameras.",
         ],

@@ -14,6 +14,7 @@ from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.depth import depth_path, read_depth
 from stream_recon.app.output.folder import ResultFolder
 from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.video.readers import list_images
 from stream_recon.app.video.sources import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
@@ -22,7 +23,8 @@ OTHER = "the source is not what it was: the images are the result's own small on
 LARGEST_DIFFERENCE = 16.0
 """Mean difference of two pictures, in levels of 255, below which they show the same frame; JPEG alone makes 1 to 3."""
 
-Images = Iterator[tuple[Camera, NDArray[np.uint8]]]
+Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
+"""Camera, image [h, w, 3], and what the user's masks leave out of it [h, w]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +80,23 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
             scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]
             if len(scenes) != 1:
                 raise
-            return scenes[0].open(choice.get("stride", 1), choice.get("max_frames"))
+            scene = dataclasses.replace(scenes[0], camera=choice.get("camera"))
+            return scene.open(choice.get("stride", 1), choice.get("max_frames"))
 
     try:
         open_again().close()
     except (StreamReconError, TypeError):
         return None
     return open_again
+
+
+def image_files(result: ResultFolder) -> list[Path] | None:
+    """The files of a result's frames by their numbers, where its source is a folder of images that is still there."""
+    options = result.run.get("options")
+    spec = options.get("source") if isinstance(options, dict) else None
+    if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
+        return None
+    return list_images(Path(spec).expanduser()) or None
 
 
 def _exists(spec: str) -> bool:
@@ -99,7 +111,7 @@ def _shows(result: ResultFolder, camera: Camera, view: PinholeView, open_again: 
     """Whether the source still shows what the network saw in that frame."""
     try:
         stored = read_depth(depth_path(result.folder, camera.index))
-        rgb = next((rgb for _, rgb in _wanted(open_again, [camera])), None)
+        rgb = next((rgb for _, rgb, _ in _wanted(open_again, [camera])), None)
     except (InputError, OutputError):
         return False
     if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
@@ -116,7 +128,7 @@ def _wanted(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Imag
     with open_again() as source:
         for frame in source:
             if frame.index in by_index:
-                yield by_index[frame.index], frame.rgb
+                yield by_index[frame.index], frame.rgb, frame.mask
             if frame.index >= last:
                 return
 
@@ -125,10 +137,10 @@ def _from_source(
     open_again: Callable[[], Source], cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]
 ) -> Images:
     left = {camera.index: camera for camera in cameras}
-    for camera, rgb in _wanted(open_again, cameras):
+    for camera, rgb, mask in _wanted(open_again, cameras):
         if (rgb.shape[1], rgb.shape[0]) == view.source_size:
             del left[camera.index]
-            yield camera, view.image(rgb)
+            yield camera, view.image(rgb), None if mask is None else view.mask(mask)
     missing.extend(left.values())
 
 
@@ -139,4 +151,4 @@ def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, mis
         except OutputError:
             missing.append(camera)
         else:
-            yield camera, view.of_network(stored.rgb, stored.transform)
+            yield camera, view.of_network(stored.rgb, stored.transform), None

@@ -13,7 +13,7 @@ from stream_recon.configs.errors import OutputError
 README_NAME = "README.txt"
 README_TITLE = "stream-recon export"
 OURS = re.compile(
-    r"README\.txt|images/frame_\d+\.jpg|depth/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
+    r"README\.txt|images/frame_\d+\.jpg|(depth|masks)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
     r"|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
     r"|trajectory_euroc\.csv"
 )

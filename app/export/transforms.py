@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.export.depth import DEPTH_NOTE, PER_UNIT, depth_units, frame_name, lost_frames, write_image
 from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.masks import NOTE as MASKS_NOTE
+from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.points import some_points, write_points
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
@@ -35,10 +37,11 @@ def write_transforms(job: Job, folder: Path) -> Told:
     """
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
-    for name in ("images", "depth"):
+    masks = has_masks(job)
+    for name in ("images", "depth", *(["masks"] if masks else [])):
         (folder / name).mkdir()
     frames: list[dict[str, Any]] = []
-    for done, (camera, rgb) in enumerate(images, start=1):
+    for done, (camera, rgb, mask) in enumerate(images, start=1):
         name = frame_name(camera.index)
         try:
             depth = view_depth(job, camera, images.view)
@@ -47,10 +50,16 @@ def write_transforms(job: Job, folder: Path) -> Told:
             continue
         save_rgb(folder / "images" / f"{name}.jpg", rgb)
         write_image(folder / "depth" / f"{name}.png", depth_units(depth))
+        part = {}
+        if masks:
+            part["mask_path"] = "masks/" + write_mask(
+                folder / "masks", camera, left_out(job, camera, images.view, mask)
+            )
         frames.append(
             {
                 "file_path": f"images/{name}.jpg",
                 "depth_file_path": f"depth/{name}.png",
+                **part,
                 "transform_matrix": (camera.T_world_camera @ OPENGL_CAMERA).tolist(),
                 "timestamp": camera.timestamp,
             }
@@ -76,6 +85,7 @@ def write_transforms(job: Job, folder: Path) -> Told:
         [
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
             "as above. One pinhole camera; images are undistorted.",
+            *([MASKS_NOTE] if masks else []),
             DEPTH_NOTE + " Of the same view as the image, in fewer pixels.",
             f"{POINTS}: coloured points in the same world.",
         ],

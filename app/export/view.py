@@ -21,6 +21,8 @@ from stream_recon.configs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 NEWTON_STEPS = 20
+SEEN_PX = 0.1
+"""A smaller shift is not worth an image that was sampled again."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class PinholeView:
             return rgb
         return np.asarray(cv2.resize(rgb, self.size, interpolation=cv2.INTER_AREA), np.uint8)
 
+    def mask(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """What a mask [H, W] of a source image leaves out of the exported one [h, w]."""
+        white = np.repeat(np.where(mask, np.uint8(0), np.uint8(255))[..., None], 3, axis=2)
+        return np.asarray(self.image(white)[..., 0] < 128)
+
     def of_network(
         self, picture: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
     ) -> NDArray[Any]:
@@ -93,8 +100,11 @@ class PinholeView:
 
 
 def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0.0) -> PinholeView:
-    """The view of a source at its full size."""
-    if not k1:
+    """The view of a source at its full size; as it is where its lens moves no pixel by as much as `SEEN_PX`."""
+    corner = np.hypot(
+        max(source.cx, source_size[0] - source.cx) / source.fx, max(source.cy, source_size[1] - source.cy) / source.fy
+    )
+    if abs(k1) * corner**3 * max(source.fx, source.fy) < SEEN_PX:
         return PinholeView(source_size, source, 0.0, source_size, source)
     # Half sizes in units of the focal length, to the nearer side: the centre then lies in the middle.
     half = np.array(
@@ -105,7 +115,9 @@ def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0
     )
     # Drawn out by the lens, corners reach the edge first; pressed in, the middles of the edges do.
     half = half * _unbent(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)
-    size = (max(1, int(2 * half[0] * source.fx)), max(1, int(2 * half[1] * source.fy)))
+    wide, high = (max(1, int(2 * value)) for value in (half[0] * source.fx, half[1] * source.fy))
+    # Odd or even as the source is: its middle is then no half pixel beside the image's, which would blur all of it.
+    size = (max(1, wide - (source_size[0] - wide) % 2), max(1, high - (source_size[1] - high) % 2))
     straight = Intrinsics(source.fx, source.fy, size[0] / 2, size[1] / 2)
     return PinholeView(source_size, source, k1, size, straight)
 

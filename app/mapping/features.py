@@ -38,7 +38,7 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> 
     """At most ``count`` features of an image, spread over it."""
     # Without the precise upscaling positions are biased by a share of their scale.
     sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=CONTRAST, enable_precise_upscale=True)
-    keypoints, descriptors = sift.detectAndCompute(grey, None)
+    keypoints, descriptors = sift.detectAndCompute(grey, reader.free())
     if descriptors is None or not keypoints:
         return Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
     # OpenCV's pixel (0, 0) has its centre there, ours at (.5, .5).

@@ -54,6 +54,8 @@ class DepthReader:
     usable: NDArray[np.uint8]  # [h, w], 1 where the depth is positive, not at an edge and not of next to no confidence
     transform: ImageTransform
     scale: Scale
+    masked: NDArray[np.bool_] | None = None
+    """[h, w], what no track shall be of; None: nothing."""
 
     @classmethod
     def of(cls, result: FrameResult, scale: Scale) -> "DepthReader":
@@ -61,8 +63,24 @@ class DepthReader:
         depth = np.nan_to_num(result.depth, nan=0.0, posinf=0.0, neginf=0.0)
         with np.errstate(invalid="ignore"):
             usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), EDGE_RATIO)
-        usable &= result.confidence >= UNSURE * np.median(result.confidence)
-        return cls(depth, usable.astype(np.uint8), result.transform, scale)
+        masked = result.masked
+        if masked.all():
+            return cls(depth, usable.astype(np.uint8), result.transform, scale, masked)
+        usable &= result.confidence >= UNSURE * np.median(result.confidence[~masked])
+        return cls(depth, usable.astype(np.uint8), result.transform, scale, masked if masked.any() else None)
+
+    def free(self) -> NDArray[np.uint8] | None:
+        """Mask [H, W] of the working image for OpenCV's detectors, 0 where no track shall be; None: anywhere."""
+        if self.masked is None:
+            return None
+        width, height = self.scale.size
+        left, top, wide, high = (value * self.scale.factor for value in self.transform.crop)
+        x = ((np.arange(width) + 0.5 - left) / wide * self.masked.shape[1]).astype(np.intp)
+        y = ((np.arange(height) + 0.5 - top) / high * self.masked.shape[0]).astype(np.intp)
+        # A corner's own neighbourhood shall be free, too.
+        wider = cv2.dilate(self.masked.astype(np.uint8), np.ones((3, 3), np.uint8))
+        found = wider[y.clip(0, self.masked.shape[0] - 1)[:, None], x.clip(0, self.masked.shape[1] - 1)]
+        return np.where(found > 0, np.uint8(0), np.uint8(255))
 
     def at(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """Depths [N] at working pixels [N, 2], bilinear; 0 where there is none to be trusted."""

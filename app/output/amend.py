@@ -14,7 +14,7 @@ from stream_recon.app.geometry import FramePoints, frame_points
 from stream_recon.app.output.cameras import Camera, write_cameras
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_json
-from stream_recon.app.output.folder import ResultFolder, result_of
+from stream_recon.app.output.folder import ResultFolder, points_of, result_of
 from stream_recon.app.output.in_order import in_order
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import RUN_NAME
@@ -22,6 +22,7 @@ from stream_recon.app.output.tracks import TRACKS_NAME, SparseTracks, write_trac
 from stream_recon.app.results import Revision
 from stream_recon.app.transforms import transform_points
 from stream_recon.app.voxels import VoxelTable
+from stream_recon.configs.schema import PointsConfig
 
 
 def amend(
@@ -53,7 +54,8 @@ def amend(
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
     part = folder / (POINTS_NAME + PART_SUFFIX)
     try:
-        if not _rebuild(result, result.with_depth(cameras), part, on_progress, cancelled):
+        config = points_of({**result.run, **record})
+        if not _rebuild(result, config, result.with_depth(cameras), part, on_progress, cancelled):
             return False
         # From here on nothing large is written, and nothing is asked any more.
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
@@ -75,12 +77,12 @@ def amend(
 
 def _rebuild(
     result: ResultFolder,
+    config: PointsConfig,
     cameras: Sequence[Camera],
     path: Path,
     on_progress: Callable[[int, int], None] | None,
     cancelled: Callable[[], bool],
 ) -> bool:
-    config = result.points
     voxels, ply = VoxelTable(config.voxel), PlyFile(path)
 
     def unprojected(camera: Camera) -> tuple[Camera, FramePoints]:

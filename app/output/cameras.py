@@ -21,7 +21,7 @@ from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
 from stream_recon.app.tables import Ascending
-from stream_recon.app.transforms import is_rigid, quaternion_xyzw
+from stream_recon.app.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"
@@ -78,6 +78,11 @@ class Camera:
             return self.as_first
         scale = said.depth_scale * self.depth_scale_first
         return replace(self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale)
+
+    def moved(self, change: Similarity) -> "Camera":
+        """The camera as last known in another world and unit; as first given out it stays."""
+        pose = change.move_pose(self.T_world_camera)
+        return replace(self, T_world_camera=pose, depth_scale=self.depth_scale * change.scale)
 
     @classmethod
     def of(cls, result: FrameResult) -> "Camera":
@@ -262,11 +267,15 @@ def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> No
     replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
 
 
-def since_first(cameras: Iterable[Camera]) -> Revision:
-    """What takes frames from where they were first given out to where they are."""
+def since_first(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
+    """What takes frames from where they were first given out to where they are.
+
+    ``unit``: what the depth first given out was multiplied with since, for whoever hears this.
+    """
     return Revision(
         tuple(
-            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first, c.intrinsics) for c in cameras
+            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first / unit, c.intrinsics)
+            for c in cameras
         )
     )
 

@@ -1,6 +1,7 @@
 """A finished (or interrupted) result folder, read back as the results it was written from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.output.metres import Metres, metres_of, own_to_now
 from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.results import FrameResult
 from stream_recon.configs.errors import OutputError
@@ -29,10 +31,14 @@ class ResultFolder:
 
     @property
     def points(self) -> PointsConfig:
-        """Which pixels were taken as points. Raises ConfigError for a run of an unknown version."""
-        preset = self.run["preset"]
-        tables = {key: table for key, table in preset.items() if key != "name"} if isinstance(preset, dict) else preset
-        return preset_from_tables(RUN_NAME, tables).points
+        """Which pixels were taken as points, in the result's unit. Raises ConfigError for a run of an unknown
+        version, OutputError where the unit is damaged."""
+        return points_of(self.run)
+
+    @property
+    def metres(self) -> Metres | None:
+        """None where the result is in the reconstruction's own unit. Raises OutputError."""
+        return metres_of(self.run)
 
     def __len__(self) -> int:
         return len(self.cameras)
@@ -43,10 +49,11 @@ class ResultFolder:
 
     def readable(self, on_damaged: Callable[[OutputError], None], first: bool = False) -> Iterator[FrameResult]:
         """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
-        not keep all depth files. With ``first`` each as it was first given out."""
+        not keep all depth files. With ``first`` each as it was first given out, in the unit and world of now."""
+        now = own_to_now(self.run)
         for camera in self.with_depth(self.cameras):
             try:
-                result = result_of(self.folder, camera.as_first if first else camera)
+                result = result_of(self.folder, camera.as_first.moved(now) if first else camera)
             except OutputError as error:
                 on_damaged(error)
             else:
@@ -58,6 +65,14 @@ class ResultFolder:
         if not (isinstance(counts, dict) and counts.get("without_depth")):
             return list(cameras)
         return [camera for camera in cameras if depth_path(self.folder, camera.index).exists()]
+
+
+def points_of(run: Mapping[str, Any]) -> PointsConfig:
+    """Which pixels are points by a ``run.json``. Raises ConfigError, OutputError; see `ResultFolder.points`."""
+    preset = run["preset"]
+    tables = {key: table for key, table in preset.items() if key != "name"} if isinstance(preset, dict) else preset
+    points = preset_from_tables(RUN_NAME, tables).points
+    return replace(points, voxel=points.voxel * own_to_now(run).scale)
 
 
 def read_result(folder: Path) -> ResultFolder:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.output.folder import read_run, result_of
+from stream_recon.app.output.metres import metres_of, own_to_now
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo
 from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.configs.errors import ConfigError, OutputError
@@ -99,11 +100,13 @@ def read_unfinished(folder: Path) -> Unfinished | None:
             f"{folder} cannot be gone on with: its older depth files were not kept (--keep-depth, --max-disk)"
         )
     cameras: list[Camera] = []
+    # What was brought to metres meanwhile goes on in its own unit.
+    own = own_to_now(record).inverse()
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
             if not depth_path(folder, camera.index).is_file():
                 break
-            cameras.append(camera)
+            cameras.append(camera.moved(own) if metres_of(record) else camera)
     except OutputError:
         # Torn by a machine that went down; what comes before it is whole.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):

@@ -104,11 +104,11 @@ class HealthWatch:
             self._before, self._is_weak = None, False
             self._recent.clear()
         before, self._before = self._before, _seen(result)
-        confidence = float(np.median(result.confidence))
-        self._typical.append(confidence)
+        confidence = result.confidence[~result.masked]
+        self._typical.append(float(np.median(confidence)) if len(confidence) else 0.0)
         if before is None or before.depth.shape != self._before.depth.shape:
             return None
-        sure = float((result.confidence >= UNSURE * median(self._typical)).mean())
+        sure = float((confidence >= UNSURE * median(self._typical)).mean()) if len(confidence) else 0.0
         parts = _Parts(*_agreement(before, self._before), sure)
         health = round(parts.health, 3)
         self._frames += 1
@@ -196,8 +196,8 @@ def _agreement(before: _Seen, now: _Seen) -> tuple[float, float]:
     surface = cv2.remap(before.depth, u, v, cv2.INTER_NEAREST)[seen]
     if not len(brightness):
         return 0.0, 0.0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        like = np.abs(moved[2][seen] / surface - 1) < LIKE
+    known = surface > 0  # what a mask left out before says nothing
+    like = np.abs(moved[2][seen][known] / surface[known] - 1) < LIKE if known.any() else np.ones(1, bool)
     # A geometric mean: the one may not hide that there is nothing of the other.
     agreement = (max(0.0, _correlation(now.grey[seen], brightness)) * float(like.mean())) ** 0.5
     return agreement, min(1.0, in_view / LEAST_IN_VIEW)

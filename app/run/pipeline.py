@@ -27,6 +27,7 @@ from stream_recon.app.run.delivery import Delivery
 from stream_recon.app.run.health import HealthWatch, Weak, clock
 from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.run.listeners import ResultListener, Stage
+from stream_recon.app.run.masking import Masking
 from stream_recon.app.run.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
 from stream_recon.app.run.spare_cores import leaving_cores
 from stream_recon.app.video.breaks import BreakWatch
@@ -97,6 +98,7 @@ def reconstruct(
     paused: Callable[[], bool] | None = None,
     on_rebuild: Callable[[int, int], None] | None = None,
     before: Before | None = None,
+    mask_sky: bool = False,
 ) -> Summary:
     """Run a whole source through an engine into a result folder, and let others listen.
 
@@ -111,13 +113,14 @@ def reconstruct(
         stage: stands between engine and listeners, in a thread of its own.
         paused: while it says so no frame goes into the engine. A live source drops and counts what comes meanwhile.
         before: what an earlier run had done that this one goes on with.
+        mask_sky: leave out of each result where the network sees nothing; see `Masking`.
         on_rebuild: told how many frames are done, of how many, while the cloud is built anew after revisions.
 
     Raises:
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, listeners, stage, on_progress, paused, before or Before())
+    run = _Run(source, engine, writer, listeners, stage, on_progress, paused, before or Before(), mask_sky)
     try:
         with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
             # First the listeners: where several failed, the disk is what the user has to look at.
@@ -158,8 +161,10 @@ class _Run:
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
         before: Before,
+        mask_sky: bool = False,
     ) -> None:
         self._before = before
+        self._masking = Masking(mask_sky)
         self._breaks = BreakWatch(before.stretches, before.unseen, before.last)
         self._source = source
         self._engine = engine
@@ -194,6 +199,7 @@ class _Run:
 
     def _prepare(self, frame: Frame) -> PreparedFrame:
         prepared = self._engine.prepare(frame)
+        self._masking.note(frame, prepared.transform)
         return replace(prepared, grey=grey_image(frame.rgb)) if self.delivery.wants_grey else prepared
 
     def step_through(self, stop: StopRequest) -> None:
@@ -279,7 +285,7 @@ class _Run:
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:
         """To the listeners; False if one has failed."""
         now = time.monotonic()
-        for result in map(self._through_known_camera, results):
+        for result in map(self._masking.apply, map(self._through_known_camera, results)):
             if isinstance(result, FrameResult):
                 self._reconstructed += 1
                 self._keyframes += result.is_keyframe

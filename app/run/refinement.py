@@ -17,6 +17,7 @@ from stream_recon.app.mapping.views import DepthReader, Scale, View
 from stream_recon.app.output.amend import amend
 from stream_recon.app.output.cameras import Camera, since_first
 from stream_recon.app.output.folder import ResultFolder, result_of
+from stream_recon.app.output.metres import UNIT
 from stream_recon.app.output.tracks import SparseTracks, read_tracks
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.run.listeners import ResultListener
@@ -104,7 +105,9 @@ def refine_result(
             listener.revise(revision)
         if page:
             _show(page, tracks)
-        if not amend(result, _of_files(revision, every), {"mapping": record}, tracks, on_points, cancelled):
+        # Again in the reconstruction's own unit, whatever it was in.
+        changes = {"mapping": record, **({UNIT: None} if UNIT in result.run else {})}
+        if not amend(result, _of_files(revision, every), changes, tracks, on_points, cancelled):
             raise RefinementCancelledError
     except BaseException:
         if page:

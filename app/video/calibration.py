@@ -7,15 +7,18 @@ middle of the first pixel at (0, 0): half a pixel is added to what comes from th
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from stream_recon.app.json_text import parse_json
 from stream_recon.configs.errors import ConfigError, InputError
 
 Bending = Literal["perspective", "fisheye"]
 LARGEST_FILE = 1 << 26
+EXIF = "exif"
+"""In place of a camera's numbers: what the camera wrote into its files."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 FORMS = (
     "fx,fy,cx,cy[,k1,k2,p1,p2[,k3]], or a file: COLMAP's cameras.txt, transforms.json, YAML of ROS, Kalibr or OpenCV"
@@ -138,11 +141,11 @@ def _of_colmap(text: str) -> Calibration | None:
         if len(words) < 7 or not words[0].isdecimal():
             return None
         size = int(words[2]), int(words[3])
-        return _of_model(words[1], [float(word) for word in words[4:]], size)
+        return colmap_camera(words[1], [float(word) for word in words[4:]], size)
     return None
 
 
-def _of_model(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
+def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
     """COLMAP's models by name: https://colmap.github.io/cameras.html"""
     if model == "SIMPLE_PINHOLE":
         return Calibration(p[0], p[0], p[1], p[2], size=size)
@@ -165,6 +168,11 @@ def _of_nerfstudio(text: str) -> Calibration | None:
     content = parse_json(text.encode())
     if not isinstance(content, dict) or "fl_x" not in content:
         return None
+    return nerfstudio_camera(content)
+
+
+def nerfstudio_camera(content: Mapping[str, Any]) -> Calibration:
+    """The camera at the head of a transforms.json. Raises ValueError, KeyError, TypeError or ConfigError."""
     model = content.get("camera_model", "OPENCV")
     if model not in ("OPENCV", "PINHOLE", "SIMPLE_PINHOLE", "OPENCV_FISHEYE"):
         raise ValueError(model)

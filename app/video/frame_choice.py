@@ -16,7 +16,11 @@ class FrameChoice:
     end: float | None = None
     max_frames: int | None = None
     camera: str | None = None
-    """A known camera, as `Calibration.text` has it: frames come without its lens."""
+    """A known camera, as `Calibration.text` has it, or `EXIF`: frames come without its lens."""
+    masks: str | None = None
+    """A folder of masks, see `MaskFolder`."""
+    topic: str | None = None
+    """Of a recording's images."""
 
     def __post_init__(self) -> None:
         if self.stride < 1:

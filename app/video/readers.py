@@ -9,14 +9,18 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.video.calibration import Calibration
 from stream_recon.app.video.captures import capture_frame_count, capture_rate, frame_times, open_capture
+from stream_recon.app.video.exif import camera_of_photographs, camera_of_video
 from stream_recon.app.video.frame_size import check_frame_size
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 IMAGE_FOLDER_FPS = 30.0
 """Rate that a folder of images is taken to have unless told otherwise."""
 MAX_IMAGE_BYTES = 2**31
+MOST_ASKED = 100
+"""Photographs of a folder that are asked for their camera."""
 
 # Some damage is passed by trying again: the decoder hands out what it still holds, or finds a keyframe.
 GRAB_ATTEMPTS = 4
@@ -38,6 +42,10 @@ class Stretch:
 class Reader(ABC):
     """Steps through the frames of one source in order. ``grab`` moves on; ``retrieve`` is the costly part."""
 
+    image_names: list[str] | None = None
+    """Of a source of image files, by the frames' numbers; None: its frames have none."""
+    calibration: Calibration | None = None
+    """Of the camera, where the source itself says it."""
     live = False
     """Frames come by the clock and are dropped when nobody takes them."""
 
@@ -64,6 +72,15 @@ class Reader(ABC):
     @abstractmethod
     def retrieve(self) -> NDArray[np.uint8] | None:
         """The frame of the last ``grab`` as RGB [H, W, 3], or None where it is unreadable."""
+
+    def said_camera(self, size: tuple[int, int]) -> Calibration:
+        """The camera by what it wrote into its files, for frames of that width and height.
+
+        Raises:
+            InputError: it did not say.
+            ConfigError: no such thing can be said of this kind of source.
+        """
+        raise ConfigError(f"--intrinsics exif is for photographs and films of phones, which {self.name} is not")
 
     @abstractmethod
     def close(self) -> None:
@@ -135,6 +152,11 @@ class VideoReader(Reader):
         rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
         return rgb
 
+    def said_camera(self, size: tuple[int, int]) -> Calibration:
+        if self._path is None:
+            return super().said_camera(size)
+        return camera_of_video(self._path, size)
+
     def close(self) -> None:
         self._capture.release()
 
@@ -186,6 +208,7 @@ class ImageReader(Reader):
         assert paths, "a folder without images is refused before"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
+        self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
 
@@ -204,6 +227,10 @@ class ImageReader(Reader):
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
         return rgb
+
+    def said_camera(self, size: tuple[int, int]) -> Calibration:
+        chosen = self._paths[:: -(-len(self._paths) // MOST_ASKED)]
+        return camera_of_photographs(chosen, size, self.name)
 
     def close(self) -> None:
         self._paths = []

@@ -61,11 +61,31 @@ class Rectifier:
             pixels, _ = cv2.projectPoints(points, still, still, K, bent)
         return np.asarray(pixels, np.float64).reshape(-1, 2)
 
-    @cached_property
-    def _maps(self) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
+    def from_source(self, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where pixels [N, 2] of the source are in the images that come out."""
+        if not self.bends or not len(pixels):
+            return pixels
+        c, k = self.camera, self.intrinsics
+        K = np.array([[c.fx, 0, c.cx], [0, c.fy, c.cy], [0, 0, 1.0]])
+        bent = np.array(c.coefficients or (0.0,) * 4, np.float64)
+        points = np.asarray(pixels, np.float64)[:, None]
+        if c.bending == "fisheye":
+            rays = cv2.fisheye.undistortPoints(points, K, bent)
+        else:
+            exact = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 50, 1e-9)
+            rays = cv2.undistortPoints(points, K, bent, criteria=exact)
+        return np.asarray(np.asarray(rays, np.float64).reshape(-1, 2) * (k.fx, k.fy) + (k.cx, k.cy))
+
+    @property
+    def shown_at(self) -> NDArray[np.float64]:
+        """Pixels [height, width, 2] of the source that the pixels of the images that come out show."""
         (width, height), k = self.size, self.intrinsics
         x, y = np.meshgrid((np.arange(width) + 0.5 - k.cx) / k.fx, (np.arange(height) + 0.5 - k.cy) / k.fy)
-        at = self.to_source(np.stack([x, y], axis=-1).reshape(-1, 2)).reshape(height, width, 2).astype(np.float32)
+        return self.to_source(np.stack([x, y], axis=-1).reshape(-1, 2)).reshape(height, width, 2)
+
+    @cached_property
+    def _maps(self) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
+        at = self.shown_at.astype(np.float32)
         fast: tuple[NDArray[np.int16], NDArray[np.uint16]] = cv2.convertMaps(
             at[..., 0] - np.float32(0.5), at[..., 1] - np.float32(0.5), cv2.CV_16SC2
         )

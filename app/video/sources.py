@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.results import Frame, Intrinsics
-from stream_recon.app.video.calibration import parse_camera
+from stream_recon.app.video.calibration import EXIF, parse_camera
 from stream_recon.app.video.captures import capture_frame_count, open_capture
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.live import RECONNECT_SECONDS, LiveReader
+from stream_recon.app.video.masks import BLACK, MaskFolder
 from stream_recon.app.video.readers import (
     IMAGE_SUFFIXES,
     ImageReader,
@@ -28,6 +29,7 @@ from stream_recon.app.video.readers import (
     VideoReader,
     list_images,
 )
+from stream_recon.app.video.recordings import RecordingReader, is_recording
 from stream_recon.app.video.rectify import Rectifier
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -50,14 +52,26 @@ class Source:
         self._to_skip = 0
         self._taken_up_to: int | None = None
         self._taken = 0
-        self._calibration = parse_camera(choice.camera) if choice.camera else None
+        self._by_exif = choice.camera == EXIF
+        given = parse_camera(choice.camera) if choice.camera and not self._by_exif else None
+        self._calibration = given or reader.calibration
         self._rectify: Rectifier | None = None
+        self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
+        if self._masks is not None:
+            self._masks.check(reader.image_names)
         self._frames = self._choose()
 
     @property
     def intrinsics(self) -> Intrinsics | None:
         """The camera of the frames as they are given, where it is known, from the first frame on."""
         return self._rectify.intrinsics if self._rectify else None
+
+    @property
+    def camera(self) -> str | None:
+        """The known camera of the images that are read, as `Calibration.text` has it."""
+        if self._by_exif:
+            return EXIF
+        return self._calibration.text() if self._calibration else None
 
     @property
     def name(self) -> str:
@@ -176,12 +190,23 @@ class Source:
 
     def _retrieve(self) -> NDArray[np.uint8] | None:
         rgb = self._reader.retrieve()
-        if rgb is None or self._calibration is None:
+        if rgb is None or (self._calibration is None and not self._by_exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
+        self._calibration = self._calibration or self._reader.said_camera(size)
         if self._rectify is None or self._rectify.size != size:
             self._rectify = Rectifier(self._calibration.for_size(size), size)
         return self._rectify(rgb)
+
+    def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
+        mask = None
+        if self._masks is not None:
+            names = self._reader.image_names
+            mask = self._masks.read(names[index] if names else None, index, (rgb.shape[1], rgb.shape[0]))
+            if mask is not None and self._rectify is not None and self._rectify.bends:
+                # What a known camera's lens shows of it; what it does not show at all is black there, too.
+                mask = self._rectify(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
+        return Frame(index, timestamp, rgb, self._reader.stretch, mask)
 
     def _every_stride(self) -> Iterator[Frame]:
         taken = self._taken_up_to
@@ -194,7 +219,7 @@ class Source:
             # Not a remainder: a live source may have dropped the very frame that was due.
             if index >= due and (rgb := self._retrieve()) is not None:
                 due = index + self._choice.stride
-                yield Frame(index, timestamp, rgb, self._reader.stretch)
+                yield self._frame(index, timestamp, rgb)
 
     def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
         """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
@@ -216,7 +241,7 @@ class Source:
             if abs(position - here) < error and not (self.live and error < math.inf):
                 rgb = self._retrieve()
                 if rgb is not None:
-                    best, error = Frame(index, timestamp, rgb, self._reader.stretch), abs(position - here)
+                    best, error = self._frame(index, timestamp, rgb), abs(position - here)
                     if self.live:
                         yield best
                         best = None
@@ -240,9 +265,11 @@ def open_source(
     end: float | None = None,
     max_frames: int | None = None,
     camera: str | None = None,
+    masks: str | None = None,
+    topic: str | None = None,
     reconnect: float = RECONNECT_SECONDS,
 ) -> Source:
-    """Open a video file, an image file, a folder of images, a camera number or a stream address.
+    """Open a video file, an image file, a folder of images, a recording of ROS, a camera number or a stream address.
 
     Args:
         spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
@@ -252,16 +279,23 @@ def open_source(
         start, end: seconds in the source's own time; ``end`` is left out.
         max_frames: stop after so many frames taken.
         camera: a known camera (see `parse_camera`), without whose lens the frames come.
+        masks: a folder of masks, see `MaskFolder`.
+        topic: of images in a recording of ROS; None: the only one.
         reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
         ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
     """
-    choice = FrameChoice(stride, fps, start, end, max_frames, camera)
+    choice = FrameChoice(stride, fps, start, end, max_frames, camera, masks, topic)
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
-    reader = _open_reader(spec, fps, reconnect)
+    reader = _open_reader(spec, fps, reconnect, topic)
+    if topic is not None and not isinstance(reader, RecordingReader):
+        reader.close()
+        raise ConfigError(f"--topic {topic}: {reader.name} is no recording of ROS")
+    if camera == EXIF:
+        reader.said_camera((3, 2))  # told before anything is read
     if isinstance(reader, ImageReader):
         choice = dataclasses.replace(choice, fps=None)
     elif fps is not None and stride != 1:
@@ -270,7 +304,7 @@ def open_source(
     return Source(reader, choice)
 
 
-def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
+def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | None) -> Reader:
     if ADDRESS.match(spec):
         return _open_address(spec, reconnect)
     path = Path(spec).expanduser()
@@ -282,6 +316,12 @@ def _open_reader(spec: str, fps: float | None, reconnect: float) -> Reader:
         if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
+    try:
+        recording = is_recording(path)
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if recording:
+        return RecordingReader(path, topic)
     if path.is_dir():
         return _open_folder(path, fps)
     if path.is_char_device():

@@ -1,8 +1,9 @@
 """Models of a video to train splats on: by our exports, and by COLMAP's own structure from motion (pycolmap).
 
-Focal length and lens are unknown to all. Structure from motion gets the frames that the exports have, as the source
-shows them, and is given its best chance: every image is matched with every other. Times are of processors, all cores
-together, from the video to the model.
+The focal length is unknown to all. Structure from motion gets the very images of our refined export, and is given its
+best chance: every image is matched with every other. Splats are trained and measured on one set of images alone: those
+of a lens of its own would be sampled again, and what is half as sharp is easier to explain (by 1 dB and more). Times
+are of processors, all cores together, from the video to the model.
 """
 
 import multiprocessing
@@ -18,9 +19,7 @@ import numpy as np
 import pycolmap
 
 from bench_splat.scene import HELD_OUT_EVERY, Scene
-from stream_recon.app.export.depth import frame_name
 from stream_recon.app.transforms import invert_pose
-from stream_recon.app.video.sources import open_source
 
 DENSE = 100_000
 QUALITY = 90
@@ -53,11 +52,8 @@ def prepare(video: Path, out: Path, every: int) -> None:
             copy_images(target / "images", names, scene / "images")
         shown = "../refined/images" if name == "refined-dense" else "images"
         write_scene(target / "sparse" / "0", scene, shown, names, seconds)
-    raw = work / "raw"
-    write_frames(video, every, raw)
-    seconds = core_seconds(structure_from_motion, raw, work / "sfm")
-    copy_images(work / "sfm" / "images", names, out / video.stem / "sfm" / "images")
-    write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", "images", names, seconds)
+    seconds = core_seconds(structure_from_motion, work / "export-refined" / "images", work / "sfm")
+    write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", "../refined/images", names, seconds)
 
 
 def run(word: str, *arguments: str) -> float:
@@ -85,35 +81,22 @@ def children_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def write_frames(video: Path, every: int, folder: Path) -> None:
-    """The frames that an export has, under the same names, as the source shows them."""
-    folder.mkdir()
-    with open_source(str(video)) as source:
-        for number, frame in enumerate(source):
-            if number % every == 0:
-                bgr = cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR)
-                path = folder / f"{frame_name(frame.index)}.jpg"
-                cv2.imwrite(str(path), bgr, (cv2.IMWRITE_JPEG_QUALITY, 98))
-
-
 def structure_from_motion(images: Path, out: Path) -> None:
-    """COLMAP's usual way, with its own settings; the largest model, undistorted, in ``out/images``, ``out/sparse``."""
+    """COLMAP's usual way, with its own settings; the largest model in ``out/sparse``."""
     out.mkdir()
     database = out / "database.db"
     pycolmap.extract_features(
         database,
         images,
         camera_mode=pycolmap.CameraMode.SINGLE,
-        reader_options=pycolmap.ImageReaderOptions(camera_model="SIMPLE_RADIAL"),
+        reader_options=pycolmap.ImageReaderOptions(camera_model="PINHOLE"),
     )
     pycolmap.match_exhaustive(database)
     models = pycolmap.incremental_mapping(database, images, out / "models")
     if not models:
         raise SystemExit("structure from motion found no model")
     best = max(models, key=lambda number: models[number].num_reg_images())
-    pycolmap.undistort_images(out / "undistorted", out / "models" / str(best), images, jpeg_quality=95)
-    (out / "undistorted" / "images").rename(out / "images")
-    (out / "undistorted" / "sparse").rename(out / "sparse")
+    (out / "models" / str(best)).rename(out / "sparse")
 
 
 def copy_images(images: Path, names: Sequence[str], out: Path) -> None:

@@ -259,8 +259,17 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
             "json_path": Path("r.json"),
             "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
             "mapping": "full",
+            "camera": None,
         },
     ]
+
+
+def test_a_known_camera_of_scenes_is_given_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("eval", "batch"):
+        assert run(command, "a", "--calibrated", "--intrinsics", "100,100,50,50") == 2
+        assert "not both" in capsys.readouterr().err
+        assert run(command, "a", "--intrinsics", "exif.txt") == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 def test_default_folder_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,8 @@ def add_corners(sight: Sight, tracks: Tracks) -> None:
         return
     height, width = image.shape
     apart = max(int(0.6 * np.sqrt(height * width / TRACKS)), 6)
-    free = np.full(image.shape, 255, np.uint8)
+    allowed = sight.reader.free()
+    free = np.full(image.shape, 255, np.uint8) if allowed is None else allowed
     for x, y in keyframe.uv.astype(int).tolist():
         cv2.circle(free, (x, y), apart, 0, -1)
     corners = cv2.goodFeaturesToTrack(image, CANDIDATES * need, QUALITY, apart, mask=free, blockSize=5)

@@ -65,3 +65,23 @@ def test_maps_of_the_network_are_put_where_the_crop_says() -> None:
 def test_a_straight_image_is_left_as_it_is() -> None:
     rgb = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
     assert pinhole_view(SIZE, SOURCE).image(rgb) is rgb
+
+
+def test_a_lens_that_hardly_bends_leaves_images_as_they_are() -> None:
+    view = pinhole_view((384, 288), Intrinsics(285, 285, 192, 144), 8e-5)
+    rgb = np.random.default_rng(0).integers(0, 255, (288, 384, 3)).astype(np.uint8)
+    assert view.size == (384, 288) and view.intrinsics == Intrinsics(285, 285, 192, 144)
+    assert view.image(rgb) is rgb
+
+
+@pytest.mark.parametrize("k1", [-0.08, 0.003, 0.06])
+def test_no_image_is_moved_by_half_a_pixel(k1: float) -> None:
+    """Near the middle, where a lens bends nothing, pixels are those of the source: unblurred."""
+    source = np.random.default_rng(0).integers(0, 255, (289, 384, 3)).astype(np.uint8)
+    view = pinhole_view((384, 289), Intrinsics(285, 285, 192, 144.5), k1)
+    shown = view.image(source)
+    left, top = (384 - view.size[0]) // 2, (289 - view.size[1]) // 2
+    middle = slice(top + view.size[1] // 2 - 4, None), slice(left + view.size[0] // 2 - 4, None)
+    there = source[middle][:8, :8].astype(int)
+    here = shown[view.size[1] // 2 - 4 :, view.size[0] // 2 - 4 :][:8, :8].astype(int)
+    assert np.abs(here - there).max() <= 2

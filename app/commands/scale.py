@@ -1,0 +1,84 @@
+"""The body of the command ``scale``, and the same at the end of a run. Prints for the user."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from stream_recon.app.commands.console import PlainConsole
+from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.metres.apply import Page, bring_to_metres
+from stream_recon.app.metres.given import Given, parse_given
+from stream_recon.app.metres.measure import measured
+from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.output.metres import Metres, own_to_now
+from stream_recon.app.run.interrupts import stop_on_signals
+from stream_recon.app.run.process_memory import memory_errors
+from stream_recon.app.video.sources import Source
+from stream_recon.configs.errors import InputError
+
+
+def scale_folder(folder: Path, what: str) -> int:
+    """Bring a result to metres. Raises StreamReconError."""
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+    given = parse_given(what)
+    return DONE if brought_to_metres(read_result(folder), given, None, out, err) else INTERRUPTED
+
+
+def brought_to_metres(
+    result: ResultFolder,
+    given: tuple[Given, str],
+    open_again: Callable[[], Source] | None,
+    out: Console,
+    err: Console,
+    page: Page | None = None,
+) -> bool:
+    """Measure and move, with a progress bar; False where Ctrl-C ended it, which leaves the result as it was.
+
+    Args:
+        open_again: the source once more; None: as the result says.
+
+    Raises:
+        StreamReconError: likewise.
+    """
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=err, expand=True, refresh_per_second=5) as bar, stop_on_signals() as stop:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        def look(done: int, total: int) -> None:
+            if stop.requested:
+                raise KeyboardInterrupt
+            show("markers", done, total)
+
+        try:
+            with memory_errors(), FolderLock(result.folder):
+                metres = measured(result, *given, open_again, look)
+                whole = bring_to_metres(
+                    result,
+                    metres,
+                    lambda done, total: show("points", done, total),
+                    lambda: stop.requested,
+                    [] if page is None else [page],
+                )
+        except InputError as error:
+            raise InputError(f"{error}; {result.folder} is complete, in the unit that it had") from error
+        except KeyboardInterrupt:
+            whole = False
+    if not whole:
+        out.print("stopped: the result is complete, in the unit that it had; 'stream-recon scale' goes on")
+        return False
+    _describe(metres.after(own_to_now(result.run)), out)
+    return True
+
+
+def _describe(metres: Metres, out: Console) -> None:
+    error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
+    scale = metres.own_to_metres.scale
+    out.print(f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}", markup=False)

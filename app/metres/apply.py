@@ -1,0 +1,61 @@
+"""A result brought to metres: cameras, trajectory, tracks, cloud and what run.json says, as one revision."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.output.amend import amend
+from stream_recon.app.output.folder import ResultFolder
+from stream_recon.app.output.metres import UNIT, Metres, own_to_now
+from stream_recon.app.output.tracks import read_tracks
+from stream_recon.app.results import FrameRevision, Revision
+
+
+class Page(Protocol):
+    """A viewer that shows the result as it was first given out, and all revisions of it."""
+
+    def revise(self, revision: Revision) -> None: ...
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        """Sparse points [N, 3], and pairs [E, 2] of frames."""
+
+
+def bring_to_metres(
+    result: ResultFolder,
+    metres: Metres,
+    on_progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    pages: Sequence[Page] = (),
+) -> bool:
+    """Move a whole result. ``metres``: of its world as it is now, see `measured`.
+
+    Depth files, first poses and the network's stay as they are.
+
+    Returns:
+        False where it was cancelled: everything is as it was.
+
+    Raises:
+        OutputError: no room, or a damaged file; likewise.
+    """
+    now = own_to_now(result.run)
+    metres = metres.after(now)
+    change = metres.own_to_metres @ now.inverse()
+    cameras = [camera.moved(change) for camera in result.cameras]
+    revision = Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in cameras))
+    tracks = read_tracks(result.folder)
+    if tracks is not None:
+        tracks = replace(tracks, points=change.apply(tracks.points))
+    record = {UNIT: metres.to_json()}
+    if not amend(result, revision, record, tracks, on_progress, cancelled):
+        return False
+    for page in pages:
+        frames = [
+            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first, c.intrinsics) for c in cameras
+        ]
+        page.revise(Revision(tuple(frames)))
+        if tracks is not None:
+            page.show_map(tracks.points, tracks.loops)
+    return True

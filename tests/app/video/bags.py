@@ -1,0 +1,78 @@
+"""Small recordings of ROS, written by the library that they are read with."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+STEP_NS = 50_000_000
+BEGIN_NS = 1_700_000_000_000_000_000
+
+
+class Bag:
+    """A recording of ROS 1 (``name.bag``) or ROS 2 (any other name: a folder; ``mcap``: of that storage)."""
+
+    def __init__(self, path: Path, *, mcap: bool = False) -> None:
+        from rosbags.rosbag1 import Writer as Writer1
+        from rosbags.rosbag2 import StoragePlugin
+        from rosbags.rosbag2 import Writer as Writer2
+        from rosbags.typesys import Stores, get_typestore
+
+        self.ros1 = path.suffix == ".bag"
+        self.store = get_typestore(Stores.ROS1_NOETIC if self.ros1 else Stores.ROS2_HUMBLE)
+        storage = StoragePlugin.MCAP if mcap else StoragePlugin.SQLITE3
+        self._writer: Any = Writer1(path) if self.ros1 else Writer2(path, version=9, storage_plugin=storage)
+        self._writer.open()
+        self._connections: dict[str, Any] = {}
+
+    def __enter__(self) -> "Bag":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def raw(self, topic: str, number: int, image: NDArray[Any], encoding: str, pad: int = 0, big: bool = False) -> None:
+        rows = np.ascontiguousarray(image).view(np.uint8).reshape(image.shape[0], -1)
+        rows = np.pad(rows, ((0, 0), (0, pad)))
+        kind = self.store.types["sensor_msgs/msg/Image"]
+        height, width = image.shape[:2]
+        message = kind(self._header(number), height, width, encoding, int(big), rows.shape[1], rows.ravel())
+        self._write(topic, "sensor_msgs/msg/Image", number, message)
+
+    def jpeg(self, topic: str, number: int, rgb: NDArray[np.uint8]) -> None:
+        data = cv2.imencode(".jpg", rgb[..., ::-1])[1].ravel()
+        self.compressed(topic, number, data)
+
+    def compressed(self, topic: str, number: int, data: NDArray[np.uint8]) -> None:
+        kind = self.store.types["sensor_msgs/msg/CompressedImage"]
+        self._write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self._header(number), "jpeg", data))
+
+    def camera(
+        self, topic: str, size: tuple[int, int], k: list[float], d: list[float], model: str = "plumb_bob"
+    ) -> None:
+        kind, region = (
+            self.store.types["sensor_msgs/msg/CameraInfo"],
+            self.store.types["sensor_msgs/msg/RegionOfInterest"],
+        )
+        names = ("D", "K", "R", "P") if self.ros1 else ("d", "k", "r", "p")
+        numbers = dict(zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.zeros(12)), strict=True))
+        message = kind(
+            header=self._header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
+            binning_x=0, binning_y=0, roi=region(0, 0, 0, 0, False),
+        )  # fmt: skip
+        self._write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
+
+    def _header(self, number: int) -> Any:
+        stamp = BEGIN_NS + number * STEP_NS
+        time = self.store.types["builtin_interfaces/msg/Time"](stamp // 10**9, stamp % 10**9)
+        kind = self.store.types["std_msgs/msg/Header"]
+        return kind(number, time, "camera") if self.ros1 else kind(time, "camera")
+
+    def _write(self, topic: str, kind: str, number: int, message: Any) -> None:
+        if topic not in self._connections:
+            self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.store)
+        serialise = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
+        # Messages are written some time after their stamps.
+        self._writer.write(self._connections[topic], BEGIN_NS + number * STEP_NS + 3_000_000, serialise(message, kind))

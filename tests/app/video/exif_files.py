@@ -1,0 +1,83 @@
+"""Photographs and films that say what cameras write into them, byte by byte."""
+
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+
+def tiff(
+    focal_35mm: int | None = None,
+    place: tuple[float, float, float] | None = None,
+    order: str = "<",
+    focal: float | None = None,
+    density: float | None = None,
+    width: int = 400,
+    orientation: int = 1,
+) -> bytes:
+    """A TIFF structure with these tags, as EXIF has them."""
+    inner: list[tuple[int, int, bytes]] = []
+    if focal_35mm is not None:
+        inner.append((0xA405, 3, struct.pack(order + "H", focal_35mm)))
+    if focal is not None and density is not None:
+        inner.append((0x920A, 5, struct.pack(order + "II", round(1000 * focal), 1000)))
+        inner.append((0xA002, 4, struct.pack(order + "I", width)))
+        inner.append((0xA20E, 5, struct.pack(order + "II", round(1000 * density), 1000)))
+        inner.append((0xA210, 3, struct.pack(order + "H", 3)))
+    gps: list[tuple[int, int, bytes]] = []
+    if place is not None:
+        latitude, longitude, height = place
+        gps += [(1, 2, b"S\0" if latitude < 0 else b"N\0"), (2, 5, _degrees(abs(latitude), order))]
+        gps += [(3, 2, b"W\0" if longitude < 0 else b"E\0"), (4, 5, _degrees(abs(longitude), order))]
+        gps += [(5, 1, bytes([height < 0])), (6, 5, struct.pack(order + "II", round(1000 * abs(height)), 1000))]
+    main = [(0x0112, 3, struct.pack(order + "H", orientation))]
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8)
+    pointers = [tag for tag, entries in ((0x8769, inner), (0x8825, gps)) if entries]
+    at = 8 + len(_directory(main + [(tag, 4, bytes(4)) for tag in pointers], 8, order))
+    tail = b""
+    for tag, entries in ((0x8769, inner), (0x8825, gps)):
+        if entries:
+            main.append((tag, 4, struct.pack(order + "I", at + len(tail))))
+            tail += _directory(entries, at + len(tail), order)
+    return head + _directory(main, 8, order) + tail
+
+
+def jpeg(path: Path, rgb: NDArray[np.uint8], block: bytes) -> Path:
+    data = cv2.imencode(".jpg", rgb[..., ::-1])[1].tobytes()
+    part = b"Exif\0\0" + block
+    path.write_bytes(data[:2] + b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part + data[2:])
+    return path
+
+
+def film(path: Path, key: bytes, value: bytes, kind: int, *, iso: bool) -> Path:
+    """A file of boxes with one entry of metadata and nothing else."""
+    keys = _box(b"keys", struct.pack(">II", 0, 1) + _box(b"mdta", key))
+    data = _box(b"data", struct.pack(">II", kind, 0) + value)
+    inner = _box(b"hdlr", bytes(24)) + keys + _box(b"ilst", _box(struct.pack(">I", 1), data))
+    moov = _box(b"moov", _box(b"mvhd", bytes(100)) + _box(b"meta", (bytes(4) if iso else b"") + inner))
+    path.write_bytes(_box(b"ftyp", b"qt  ") + struct.pack(">I4sQ", 1, b"mdat", 16 + 1000) + bytes(1000) + moov)
+    return path
+
+
+def _box(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", 8 + len(content)) + name + content
+
+
+def _degrees(value: float, order: str) -> bytes:
+    minutes, seconds = divmod(value * 3600, 60)
+    degrees, minutes = divmod(minutes, 60)
+    return struct.pack(order + "6I", int(degrees), 1, int(minutes), 1, round(10_000 * seconds), 10_000)
+
+
+def _directory(entries: list[tuple[int, int, bytes]], at: int, order: str) -> bytes:
+    sizes = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8}
+    table, data = struct.pack(order + "H", len(entries)), b""
+    begin = at + 2 + 12 * len(entries) + 4
+    for tag, kind, content in sorted(entries):
+        count = len(content) // sizes[kind]
+        where = content.ljust(4, b"\0") if len(content) <= 4 else struct.pack(order + "I", begin + len(data))
+        data += content if len(content) > 4 else b""
+        table += struct.pack(order + "HHI", tag, kind, count) + where
+    return table + struct.pack(order + "I", 0) + data
