@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -51,7 +52,8 @@ def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     cameras = tmp_path / "out" / "cameras.json"
     head, _, *lines = cameras.read_text().splitlines()
     # So many frames that they cannot be done before the signal comes.
-    many = [line.rstrip(",") for line in lines if line.startswith("{")] * 4_000
+    frames = [json.loads(line.rstrip(",")) for line in lines if line.startswith("{")]
+    many = [json.dumps(frames[i % len(frames)] | {"index": i}) for i in range(16_000)]
     cameras.write_text("\n".join([head, '"frames": [', ",\n".join(many), "]}", ""]))
     there = tmp_path / "there"
     there.mkdir()

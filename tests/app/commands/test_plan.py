@@ -70,9 +70,9 @@ def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: p
     assert run("--memory", TIGHT, "--preset", "small") == 0
     out = capfd.readouterr().out
     assert "[stream]\nwindow = 9\nspecial_budget = 384\n[image]\nmax_patches = 208\nmax_side = 378\n" in out
-    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset FILE.toml"
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset FILE.toml --cache fp8"
     assert run("--memory", TIGHT, "--preset", "small", "--write", "mine.toml") == 0
-    assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml"
+    assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml --cache fp8"
     mine, small = load_preset(str(tmp_path / "mine.toml")), load_preset("small")
     assert (mine.stream.window, mine.stream.special_budget) == (9, 384)
     assert (mine.network, mine.image, mine.points) == (small.network, small.image, small.points)
