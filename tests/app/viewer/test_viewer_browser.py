@@ -229,7 +229,7 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
 
     def distance_to(ordinal: int) -> float:
-        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal, :3, 3]))
+        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal][:3, 3]))
 
     started = distance_to(0)
     browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
