@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.output.folder import read_run, result_of
-from stream_recon.app.output.metres import metres_of, own_to_now
+from stream_recon.app.output.metres import metres_of
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo
 from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.configs.errors import ConfigError, OutputError
@@ -101,12 +101,13 @@ def read_unfinished(folder: Path) -> Unfinished | None:
         )
     cameras: list[Camera] = []
     # What was brought to metres meanwhile goes on in its own unit.
-    own = own_to_now(record).inverse()
+    metres = metres_of(record)
+    own = None if metres is None else metres.own_to_metres.inverse()
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
             if not depth_path(folder, camera.index).is_file():
                 break
-            cameras.append(camera.moved(own) if metres_of(record) else camera)
+            cameras.append(camera if own is None else camera.moved(own))
     except OutputError:
         # Torn by a machine that went down; what comes before it is whole.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):
