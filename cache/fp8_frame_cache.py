@@ -74,7 +74,8 @@ class Fp8FrameCache(FrameCache):
             self._pages[layer].restored(),
         )
         # Other kernels multiply no e4m3: by the same numbers in bf16.
-        return self.backend.attend(rounded(spread(q)).to(SPECIAL_DTYPE), keys.to(SPECIAL_DTYPE), self._widened, key_norms)
+        queries = rounded(spread(q)).to(SPECIAL_DTYPE)
+        return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._widened, key_norms)
 
     def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepInputs) -> Tensor:
         """To their places and to what is widened; all else is there from the second layer on. Gives the queries in

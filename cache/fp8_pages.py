@@ -5,6 +5,7 @@ e4m3 rounds all alike. Values may be of any size. Rounding is relative, so a few
 keys alike would bring most of a product's error: both are spread over all channels before.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,7 +40,8 @@ def spread(x: Tensor) -> Tensor:
     spread are those of the vectors; rounded afterwards, their error is less (as QuaRot, arXiv 2404.00456, and
     FlashAttention-3, arXiv 2407.08608, do it)."""
     channels = x.shape[-1]
-    return x.float() @ hadamard_matrix(channels, x.device).float() * channels**-0.5
+    matrix = hadamard_matrix(channels, x.device).float() / math.sqrt(channels)
+    return x.float() @ matrix
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 and both to where attention reads them (Triton).
 
 Two kernels, since a page's scale has to be known before its first number is written. The first one spreads and rounds
-queries and keys, and leaves the largest value of every few tokens; each program of the second takes the largest of these, so
-nothing has to be reset between steps.
+queries and keys, and leaves the largest value of every few tokens; each program of the second takes the largest of
+these, so nothing has to be reset between steps.
 """
 
 import torch
@@ -25,8 +25,8 @@ def _spread_and_rounded(x, matrix, scale, LARGEST: tl.constexpr):
 
 
 @triton.jit
-def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, hadamard, scale, queries, keys, values,
-           widened, special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
+def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, hadamard, scale, queries, keys,
+           values, widened, special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
            BLOCK_T: tl.constexpr, LARGEST: tl.constexpr):  # fmt: skip
     chunk, head, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     token = chunk * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
@@ -84,10 +84,10 @@ def store_frame(
     key_norms: Tensor,
     inputs: StepInputs,
 ) -> Tensor:
-    """Put one frame's k [T, H, D] where ``inputs`` says: spread, in e4m3, into a pool ``keys`` [C, H, D]; v of its special
-    tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as `quantise`
-    does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise ``key_norms``
-    [H] to the largest norm of a key in e4m3. Gives q, spread, in e4m3 [T, H, D]. k and q are in bf16."""
+    """Put one frame's k [T, H, D] where ``inputs`` says: spread, in e4m3, into a pool ``keys`` [C, H, D]; v of its
+    special tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as
+    `quantise` does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise
+    ``key_norms`` [H] to the largest norm of a key in e4m3. Gives q, spread, in e4m3 [T, H, D]. k and q are in bf16."""
     tokens, heads, channels = k.shape
     assert all(x.stride()[1:] == (channels, 1) for x in (q, k, v)), "heads and channels of a token lie together"
     patches = pages.values.shape[1]
