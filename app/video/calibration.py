@@ -106,7 +106,7 @@ def read_camera(path: Path) -> Calibration:
         raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
     try:
         found = _of_nerfstudio(text) if text.lstrip().startswith("{") else _of_yaml(text) or _of_colmap(text)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"--intrinsics {path}: its numbers are damaged or of an unknown camera ({error})") from error
     if found is None:
         raise InputError(f"--intrinsics {path} is of no known form: use {FORMS}")
@@ -124,7 +124,7 @@ def _of_own(text: str) -> Calibration:
         return Calibration(
             fx, fy, cx, cy, bending, coefficients, None if size is None else (int(size[0]), int(size[1]))
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"the camera of the run is damaged: {error}") from error
 
 

@@ -15,6 +15,7 @@ from stream_recon.configs.errors import ConfigError, InputError
 BENT = (-0.2, 0.05, 0.001, -0.002)
 OPENCV = Calibration(500.0, 510.0, 320.5, 242.5, "perspective", BENT, (640, 480))
 FISHEYE = Calibration(300.0, 301.0, 320.5, 242.5, "fisheye", (0.02, -0.01, 0.003, -0.001), (640, 480))
+INFINITE = OPENCV.text().replace("640", "Infinity")
 FILES = {
     "cameras.txt": "# Camera list\n#   CAMERA_ID, MODEL\n1 OPENCV 640 480 500 510 320.5 242.5 -0.2 0.05 0.001 -0.002\n",
     "transforms.json": json.dumps(
@@ -104,7 +105,9 @@ def test_numbers_and_what_a_run_keeps() -> None:
         assert parse_camera(camera.text()) == camera
 
 
-@pytest.mark.parametrize("text", ["500,510,320", "500,510,320,242,1", "0,510,320,242", "nan.txt", "{", '{"fx": 1}'])
+@pytest.mark.parametrize(
+    "text", ["500,510,320", "500,510,320,242,1", "0,510,320,242", "nan.txt", "{", '{"fx": 1}', INFINITE]
+)
 def test_what_is_no_camera_is_refused_in_one_line(text: str) -> None:
     with pytest.raises((ConfigError, InputError)) as raised:
         parse_camera(text)
@@ -112,7 +115,16 @@ def test_what_is_no_camera_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello: world\n", "1 THIN_PRISM 640 480 1 2 3 4\n", "1 OPENCV 640 480 5\n", "intrinsics: [a, b, c, d]"]
+    "text",
+    [
+        "",
+        "hello: world\n",
+        "1 THIN_PRISM 640 480 1 2 3 4\n",
+        "1 OPENCV 640 480 5\n",
+        "intrinsics: [a, b, c, d]",
+        "585 586 320 240 1e999 480\n",
+        '{"fl_x": 500, "w": Infinity, "h": 480}',
+    ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "camera.txt").write_text(text)
