@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from stream_recon.app.batch.in_metres import scene_in_metres
 from stream_recon.app.batch.phases import Seconds
 from stream_recon.app.batch.scene_run import record_of, refine_scene
 from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
@@ -96,12 +97,17 @@ class Stitching:
             # Over the seams, too: windows that drifted apart are one again.
             with self._timed("refine"):
                 refine_scene(self._unit, self._work, self._gatherer)
+        in_metres: dict[str, Any] = {}
+        if self._unit.scale_from is not None:
+            with self._timed("metres"):
+                in_metres = scene_in_metres(self._unit, self._work)
         record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),
             "stitch_seconds_after": after,
             "stitch_phases": self._rounded_phases(),
+            **in_metres,
         }
         with self._timed("publish"):
             self._store.publish(self._work, self._unit.name, self._unit.key, record, self._files.marks)

@@ -55,9 +55,10 @@ class RoomScene:
     dataset: str = "room"
     known: bool = True
     metric: bool = True
+    masks: str | None = None
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
-        return open_source(str(self.path), stride=stride, max_frames=max_frames)
+        return open_source(str(self.path), stride=stride, max_frames=max_frames, masks=self.masks)
 
     def truth(self) -> Truth | None:
         if not self.known:
