@@ -114,7 +114,10 @@ def _tum(lines: list[str]) -> Positions:
 
 def _csv(lines: list[str]) -> Positions:
     delimiter = max(",;\t ", key=lines[0].count)
-    table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, skipinitialspace=True))
+    try:
+        table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"it is no table: {error}") from error
     names = [re.sub(r"[\s\[(_].*", "", name.strip().casefold()) for name in table[0]]
     rows = [row for row in table[1:] if len(row) == len(names)]
 

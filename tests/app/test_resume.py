@@ -205,6 +205,9 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     cut.close()
     unfinished = read_unfinished(tmp_path / "cut")
     assert unfinished is not None and unfinished.last.index == 5
+    damaged = replace(unfinished, record={**unfinished.record, "revisions": {"camera": "1"}, "stands_on": [[0], None]})
+    ResultWriter(tmp_path / "cut", run_info(), resume=damaged).close()
+    assert len(damaged.last_stream(4, 8)[0]) == 4
     again = ResultWriter(tmp_path / "cut", run_info(), resume=unfinished)
     for result in results[6:]:
         again.add(result)

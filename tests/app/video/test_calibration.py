@@ -1,7 +1,10 @@
 """Known cameras: read from what other programs write, and their lenses taken out of images."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -96,6 +99,23 @@ def test_fish_eyes_are_told_from_others(tmp_path: Path) -> None:
     text = FILES["camchain.yaml"].replace("radtan", "equidistant").replace("500.0, 510.0", "300.0, 301.0")
     (tmp_path / "k.yaml").write_text(text.replace("[-0.2, 0.05, 0.001, -0.002]", "[0.02, -0.01, 0.003, -0.001]"))
     assert parse_camera(str(tmp_path / "cameras.txt")) == parse_camera(str(tmp_path / "k.yaml")) == FISHEYE
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fx": 1e300},
+        {"fy": 1e-300},
+        {"cx": math.nan},
+        {"size": (0, 480)},
+        {"size": (640, 10**9)},
+        {"coefficients": (0.1, 0.2)},
+        {"bending": "fisheye", "coefficients": (0.0, 0.0)},
+    ],  # fmt: skip
+)
+def test_numbers_that_no_camera_has_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^a camera"):
+        replace(OPENCV, **changed)
 
 
 def test_numbers_and_what_a_run_keeps() -> None:
