@@ -111,7 +111,7 @@ def test_fish_eyes_are_told_from_others(tmp_path: Path) -> None:
         {"size": (640, 10**9)},
         {"coefficients": (0.1, 0.2)},
         {"bending": "fisheye", "coefficients": (0.0, 0.0)},
-    ],  # fmt: skip
+    ],
 )
 def test_numbers_that_no_camera_has_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^a camera"):
