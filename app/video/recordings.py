@@ -70,7 +70,15 @@ class RecordingReader(Reader):
             ResourceError: the library is not installed.
         """
         library = _library()
-        self._errors = (*DAMAGE, library.highlevel.AnyReaderError, library.serde.SerdeError, *_database_errors())
+        self._errors = (
+            *DAMAGE,
+            library.highlevel.AnyReaderError,
+            library.rosbag1.ReaderError,
+            library.rosbag2.ReaderError,
+            library.serde.SerdeError,
+            library.typesys.TypesysError,
+            *_database_errors(),
+        )
         self._closed = True
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
@@ -264,6 +272,8 @@ def _library() -> ModuleType:
     try:
         import rosbags
         import rosbags.highlevel
+        import rosbags.rosbag1
+        import rosbags.rosbag2
         import rosbags.serde
         import rosbags.typesys
     except ImportError as error:
