@@ -334,9 +334,8 @@ class _Refiner:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        stretch = self._stretch if len(np.unique(self._stretch)) > 1 else None
         T_kept = fitted.scene.T_world_camera[kept]
-        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], stretch)
+        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 

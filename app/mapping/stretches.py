@@ -107,20 +107,15 @@ def _agreed(
         said.append((j, found[there][1].matrix @ T[i] @ S))
     best: tuple[int, Similarity] = (0, found[number][1])
     for j, target in said:
-        candidate = _similarity(target @ np.linalg.inv(T[j]))
+        candidate = Similarity.of_matrix(target @ np.linalg.inv(T[j]))
         agree = sum(_is_near(candidate.matrix @ T[k], other, depths[k]) for k, other in said)
         if agree > best[0]:
             best = agree, candidate
     return best
 
 
-def _similarity(S: FloatArray) -> Similarity:
-    scale = float(np.cbrt(np.linalg.det(S[:3, :3])))
-    return Similarity(scale, S[:3, :3] / scale, S[:3, 3].copy())
-
-
 def _is_near(mine: FloatArray, theirs: FloatArray, depth: float) -> bool:
-    a, b = _similarity(mine), _similarity(theirs)
+    a, b = Similarity.of_matrix(mine), Similarity.of_matrix(theirs)
     shift = float(np.linalg.norm(a.translation - b.translation)) / (b.scale * depth)
     unit = max(a.scale / b.scale, b.scale / a.scale)
     return bool(rotation_angle_deg(a.rotation.T @ b.rotation) < TURN_DEG and shift < SHIFT and unit < UNIT)

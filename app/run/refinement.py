@@ -205,7 +205,7 @@ def _for_all(
     row = {camera.index: number for number, camera in enumerate(every)}
     positions = np.array([row[camera.index] for camera in kept])
     before = np.array([camera.T_world_camera for camera in every])
-    carrier = Carrier(positions, before, T, depth_scale)
+    carrier = Carrier(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
     poses = np.array([carrier.pose(number) for number in range(len(every))])
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
