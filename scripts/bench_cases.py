@@ -27,6 +27,7 @@ from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.refinement import refine_result
 from stream_recon.app.scenes.generator import OUTDOOR, ROOM, SceneGenerator, SceneShares
+from stream_recon.app.truth import DepthMap
 
 FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]
@@ -51,7 +52,7 @@ class Clip:
     images: list[Image]  # [h, w, 3]
     T_world_camera: FloatArray  # [N, 4, 4]
     focal: tuple[float, float]
-    depth: list[NDArray[np.float32]] | None = None  # [h, w]
+    depth: list[NDArray[np.floating]] | None = None  # [h, w]
     parts: tuple[int, ...] = ()
     """Frames at which something else begins: what lies on either side is compared with the truth for itself."""
 
@@ -148,7 +149,9 @@ def _read(path: Path, stride: int, frames: int) -> Clip:
     with scene.open(stride, frames) as source:
         every = list(source)
     poses = np.array([truth.poses[frame.index] for frame in every])
-    return Clip([frame.rgb for frame in every], poses, (truth.intrinsics.fx, truth.intrinsics.fy))
+    depth = [known.metres for frame in every if isinstance(known := truth.depth(frame.index), DepthMap)]
+    lens = truth.intrinsics.fx, truth.intrinsics.fy
+    return Clip([frame.rgb for frame in every], poses, lens, depth if len(depth) == len(every) else None)
 
 
 MOTIONS = {
