@@ -79,7 +79,7 @@ def bench_cases(
     cases: dict[str, Callable[[], Clip]] = {name: (lambda put=put: put(walk)) for name, put in FAULTS.items()}
     if sequence is None:
         cases |= {name: (lambda name=name: _rendered(name, frames)) for name in MOTIONS}
-        cases |= {"plane": lambda: _plane(frames, False), "blank floor, half turns": lambda: _plane(frames, True)}
+        cases |= {"plane": lambda: _plane(frames, False), "faint floor with half turns": lambda: _plane(frames, True)}
     wanted = list(cases) if only is None else only.split(",")
     unknown = set(wanted) - set(cases)
     if unknown:
@@ -157,7 +157,7 @@ def _read(path: Path, stride: int, frames: int) -> Clip:
 MOTIONS = {
     "turning on the spot": ("rotation", ROOM),
     "straight ahead": ("drive", OUTDOOR),
-    "looking down, half turns": ("nadir", OUTDOOR),
+    "looking down with half turns": ("nadir", OUTDOOR),
 }
 
 
