@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.geometry import depth_ratio, moved, project, unproject
-from stream_recon.app.results import FrameResult, PreparedFrame, Seam
+from stream_recon.app.results import FrameResult, Pair, PreparedFrame, Seam
 from stream_recon.app.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 
 MIN_FRAMES = 24
@@ -37,7 +37,7 @@ class Anchor:
 
     def __init__(self, overlap: float, frames: int) -> None:
         self._overlap = overlap
-        self._recent: deque[tuple[PreparedFrame, FrameResult]] = deque(maxlen=frames)
+        self._recent: deque[Pair] = deque(maxlen=frames)
         self._world: Similarity | None = None
         self._last: NDArray[np.float64] | None = None
         self._parted = False
@@ -52,6 +52,11 @@ class Anchor:
     def is_lost(self) -> bool:
         """Whether a new stream should begin with `frames`."""
         return self._apart >= PATIENCE and len(self._recent) == self._recent.maxlen
+
+    @property
+    def stands_on(self) -> tuple[int, ...]:
+        """Numbers of the scale frames."""
+        return tuple(frame.index for frame in self._scale_frames)
 
     @property
     def frames(self) -> list[PreparedFrame]:
@@ -87,16 +92,21 @@ class Anchor:
         self._begin([])
         self._parted = self._last is not None
 
-    def remember(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> None:
-        """Stand on keyframes of an earlier run, given with their results there; `renew` comes next."""
+    def go_on(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> Seam:
+        """Stand on the first ``scale_frames`` frames of an earlier run, of which ``pairs`` have the results there, and
+        which a new stream gave these ``results``. Gives how well the last of them fit one another."""
         self._recent.extend(pairs)
         self._last = pairs[-1][1].T_world_camera
+        latest = results[-len(self._recent) :]
+        self.renew(latest)
+        self._begin(results[:scale_frames])
+        self._count = len(results)
+        return self._seam(latest)
 
-    def seam(self, results: Sequence[FrameResult]) -> Seam:
-        """How well the results that `renew` was given lie on those known of the same frames."""
+    def _seam(self, results: Sequence[FrameResult]) -> Seam:
         assert self._world is not None
         placed = [moved(result, self._world) for result in results]
-        known = [result for _, result in list(self._recent)[-len(placed) :]]
+        known = [result for _, result in self._recent]
         unit = float(np.median([np.median(result.depth) for result in known]))
         turned = [
             rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])

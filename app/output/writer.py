@@ -177,8 +177,8 @@ class ResultWriter:
 
     def _continue(self, unfinished: Unfinished) -> None:
         """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
-        done = unfinished.record.get("revisions")
-        self._revisions = int(done["cameras"]) if isinstance(done, dict) else 0
+        done = unfinished.told("revisions", dict).get("cameras")
+        self._revisions = done if isinstance(done, int) else 0
         for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
             path.unlink(missing_ok=True)
         self._cloud = PointCloud(self.folder, self._info.preset.points, unfinished.cameras)
