@@ -28,7 +28,7 @@ from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.transforms import Similarity, invert_pose
 
 logger = logging.getLogger(__name__)
 
@@ -267,11 +267,8 @@ class Front:
     def close(self, bend: Bend) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
         after = bend.at(range(len(self.keyframes)))
-        for keyframe, S in zip(self.keyframes, after, strict=True):
-            unit = float(np.cbrt(np.linalg.det(S[:3, :3])))
-            T = S @ keyframe.T_world_camera
-            T[:3, :3] /= unit
-            keyframe.move(T, keyframe.log_scale + float(np.log(unit)))
+        for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
+            keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:
@@ -316,17 +313,11 @@ class Front:
 
     def _judge(self, new: Keyframe) -> None:
         judged = self.keyframes[-JUDGED:]
-        if len(judged) < 2:
-            return
-        if not network_is_better(judged, self.lens):
+        if len(judged) < 2 or not network_is_better(judged, self.lens):
             return
         before = judged[-2]
         self.counts.left_to_network += before.trusted
-        new.trusted = False
-        relative = invert_pose(before.T_network) @ new.T_network
-        relative[:3, 3] *= self._gain()
-        new.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
-        new.z = np.full(len(new.track), np.nan)
+        _follow_network(new, before, self._gain())
 
     def _leave(self, new: Keyframe) -> None:
         """Put it where the network's motion leads; where doubt begins, those before it, of which it came to be, too."""
@@ -335,11 +326,8 @@ class Front:
             first = max(first - DOUBT_OVER + 1, 1)
             self.counts.left_to_network += 1
         for before, keyframe in pairwise(self.keyframes[first - 1 :]):
-            relative = invert_pose(before.T_network) @ keyframe.T_network
-            relative[:3, 3] *= before.gain
-            keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
-            keyframe.gain, keyframe.trusted, keyframe.doubtful = before.gain, False, True
-            keyframe.z = np.full(len(keyframe.track), np.nan)
+            _follow_network(keyframe, before, before.gain)
+            keyframe.gain, keyframe.doubtful = before.gain, True
             self.changed.add(keyframe.number)
 
     @property
@@ -359,6 +347,15 @@ class Front:
             return True
         self._sharpness.append(value)
         return False
+
+
+def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:
+    """Put a keyframe where the network's motion leads since the one before, and forget where tracks have its points."""
+    relative = invert_pose(before.T_network) @ keyframe.T_network
+    relative[:3, 3] *= gain
+    keyframe.trusted = False
+    keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+    keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
 def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: Lens) -> None:
