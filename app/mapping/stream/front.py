@@ -43,6 +43,8 @@ LOST = 0.5
 """Share of the points that has to arrive in a frame, or it becomes a keyframe."""
 FEW = 60
 """Tracks followed into a keyframe: with fewer, descriptors are asked, too."""
+MOST_REST = 8
+"""Keyframes until descriptors are asked again, at most: each time that they found no pose there are twice as many."""
 MIN_TRACKS = 30
 """Fewer do not make a keyframe."""
 WINDOW, FIXED = 9, 2
@@ -110,6 +112,8 @@ class Front:
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
         self._doubt = Doubt()
+        self._rest = self._resting = 0
+        """Keyframes for which descriptors are not asked, in all and still, since they found no pose."""
         self._looped: set[int] = set()
         """Numbers of the keyframes at the ends of loops."""
 
@@ -206,10 +210,7 @@ class Front:
             last = self.keyframes[-1]
             self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
         if self._sights and len(new.track) < FEW:
-            recognise(sight, self._sights, self.lens, self._tracks)
-            pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
-            if pose is not None:
-                new.T_world_camera = pose
+            self._recognise(sight)
         add_corners(sight, self._tracks)
         if len(new.track) < MIN_TRACKS and self.keyframes:
             return self._followed(result.index, new.T_world_camera)
@@ -231,6 +232,18 @@ class Front:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
         return new.T_world_camera
+
+    def _recognise(self, sight: Sight) -> None:
+        """Ask descriptors where a keyframe is that few tracks were followed into."""
+        if self._resting:
+            self._resting -= 1
+            return
+        recognise(sight, self._sights, self.lens, self._tracks)
+        pose = pose_of_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
+        if pose is not None:
+            sight.keyframe.T_world_camera = pose
+        self._rest = 0 if pose is not None else min(2 * self._rest + 1, MOST_REST - 1)
+        self._resting = self._rest
 
     def _adjust(self) -> None:
         window = self.keyframes[-WINDOW:]
