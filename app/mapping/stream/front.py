@@ -23,7 +23,7 @@ from stream_recon.app.mapping.stream.finding import (
     verified,
 )
 from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
-from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
@@ -53,6 +53,9 @@ BEGINNING = 6
 """Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
 ACTIVE = 150
 """Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
+MOST_ENDS, MOST_HELD = 300, 40
+"""Keyframes at the ends of loops whose tracks are kept, and of those that came before the active ones how many hold an
+adjustment: those that have most tracks in common with it."""
 SEEN = 3
 """Keyframes whose images are kept."""
 GAIN_OVER, MOST_GAIN = 6, 2.0
@@ -114,8 +117,8 @@ class Front:
         self._doubt = Doubt()
         self._rest = self._resting = 0
         """Keyframes for which descriptors are not asked, in all and still, since they found no pose."""
-        self._looped: set[int] = set()
-        """Numbers of the keyframes at the ends of loops."""
+        self._looped: list[int] = []
+        """Numbers of the keyframes at the ends of loops, in the order in which these were closed."""
 
     def follow(self, T_network: FloatArray, focal: float) -> None:
         """The pose that the map begins with is of the frame before the first, which the network has at ``T_network``;
@@ -271,11 +274,13 @@ class Front:
     @property
     def held(self) -> list[Keyframe]:
         """Those before them whose tracks close loops with them."""
-        now = set().union(*(keyframe.looped for keyframe in self.active))
-        return [self.keyframes[number] for number in sorted(self._looped) if self._holds(number, now)]
-
-    def _holds(self, number: int, tracks: set[int]) -> bool:
-        return number < len(self.keyframes) - ACTIVE and not tracks.isdisjoint(self.keyframes[number].looped)
+        if not self._looped:
+            return []
+        now = np.unique(np.concatenate([keyframe.looped for keyframe in self.active]))
+        old = [self.keyframes[number] for number in self._looped if number < len(self.keyframes) - ACTIVE]
+        common = {keyframe.number: int(np.isin(keyframe.track, now).sum()) for keyframe in old}
+        most = sorted((number for number in common if common[number]), key=lambda number: (-common[number], number))
+        return [self.keyframes[number] for number in sorted(most[:MOST_HELD])]
 
     def close(self, bend: Bend) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
@@ -287,8 +292,21 @@ class Front:
         for loop in bend.loops:
             joined = join(loop.first, loop.second, loop.matches, self._tracks)
             for place in (loop.first, loop.second):
-                place.keyframe.looped |= joined
-                self._looped.add(place.keyframe.number)
+                keyframe = place.keyframe
+                keyframe.looped = np.union1d(keyframe.looped, np.array(sorted(joined), np.int64))
+                if keyframe.number not in self._looped:
+                    self._looped.append(keyframe.number)
+                if keyframe.number < len(self.keyframes) - ACTIVE:
+                    keyframe.forget()
+        if len(self._looped) > MOST_ENDS:
+            # Every other one of the older half, as of the loops.
+            half = MOST_ENDS // 2
+            for number in self._looped[1:half:2]:
+                keyframe = self.keyframes[number]
+                keyframe.looped = NO_TRACKS
+                if number < len(self.keyframes) - ACTIVE:
+                    keyframe.forget()
+            self._looped = self._looped[:half:2] + self._looped[half:]
 
     def settle(self, found: Adjusted, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
