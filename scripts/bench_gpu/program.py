@@ -85,6 +85,10 @@ class RecordingEngine:
     def streams(self) -> int:
         return self._engine.streams
 
+    @property
+    def stands_on(self) -> tuple[int, ...]:
+        return self._engine.stands_on
+
     def prepare(self, frame: Frame) -> PreparedFrame:
         return self._engine.prepare(frame)
 

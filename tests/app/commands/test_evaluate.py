@@ -49,6 +49,7 @@ class KnowingEngine:
     attention = "sdpa"
     threads = 0
     streams = 1
+    stands_on = ()
 
     def __init__(
         self, scene: Scene, scale: float = 1.0, noise: float = 0.0, wider: float = 1.0, by_pixel: bool = True
