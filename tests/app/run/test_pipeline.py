@@ -200,7 +200,7 @@ def test_pause_of_a_live_source_drops_and_counts(tmp_path: Path) -> None:
         if not pauses and len(viewer.added) >= 5:
             pauses.append(frame.index)
             viewer.paused = True
-            threading.Timer(0.3, lambda: setattr(viewer, "paused", False)).start()
+            threading.Timer(0.6, lambda: setattr(viewer, "paused", False)).start()
 
     source = Source(LiveReader(FakeCapture(100, 0.01), "camera 0"))
     summary = run(source, tmp_path / "out", FakeEngine(before_push=pause), viewer)
