@@ -157,6 +157,9 @@ ScaleFrom = Annotated[
         metavar="WHAT",
     ),
 ]
+MaskSky = Annotated[
+    bool, typer.Option("--mask-sky", help="Leave the sky out likewise: where the network sees next to nothing.")
+]
 Reconnect = Annotated[
     float, typer.Option(help="Seconds that a camera or stream which broke off is waited for; 0: its end is the end.")
 ]
@@ -198,9 +201,7 @@ def reconstruct_command(
             "black is left out of depth, points, tracks and exports.",
         ),
     ] = None,
-    mask_sky: Annotated[
-        bool, typer.Option("--mask-sky", help="Leave the sky out likewise: where the network sees next to nothing.")
-    ] = False,
+    mask_sky: MaskSky = False,
     topic: Annotated[str | None, typer.Option(help="Topic of images in a recording of ROS that has several.")] = None,
     scale_from: ScaleFrom = None,
     reconnect: Reconnect = 120.0,
@@ -371,6 +372,23 @@ def batch_command(
     max_frames: Annotated[int | None, typer.Option(help="Take at most so many frames of each scene.")] = None,
     intrinsics: Intrinsics = None,
     calibrated: Calibrated = False,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Masks as for one video: a folder with a folder called like each scene, or the name of a folder "
+            "within each scene.",
+        ),
+    ] = None,
+    mask_sky: MaskSky = False,
+    scale_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Bring each result to metres: marker:METRES, height:METRES or exif, as for one video; track:FOLDER "
+            "with a track called like each scene (SCENE.gpx, .csv, .txt), or track:NAME of a file in each scene's "
+            "folder.",
+            metavar="WHAT",
+        ),
+    ] = None,
     preset: Preset = "small",
     weights: Weights = None,
     device: Device = "auto",
@@ -428,8 +446,13 @@ def batch_command(
     }
     camera = _camera(intrinsics, calibrated)
     recorded |= {"camera": camera} if camera else {}
+    added = {"masks": None if masks is None else str(masks), "mask_sky": mask_sky, "scale_from": scale_from}
+    recorded |= {name: value for name, value in added.items() if value}
     choice = FrameChoice(stride, max_frames=max_frames, camera=camera)
-    options = BatchOptions(root, output, dataset, choice, mapping, split, workers, streams, ray, dry_run, compare)
+    options = BatchOptions(
+        root, output, dataset, choice, mapping, split, workers, streams, ray, dry_run, compare, masks, mask_sky,
+        scale_from,
+    )  # fmt: skip
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 
 
@@ -500,7 +523,12 @@ def export_command(
         ),
     ] = None,
     max_side: Annotated[
-        int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
+        int | None,
+        typer.Option(
+            help="Longer side of images, and of depth made as fine, in pixels; else as in the source, "
+            "and depth as the network gave it.",
+            min=16,
+        ),
     ] = None,
     points: Annotated[
         int, typer.Option(help="At most so many points in glb, html, rrd and transforms.", min=0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Seam
+from stream_recon.app.results import Frame, FrameResult, Pair, PreparedFrame, Seam
 from stream_recon.configs.schema import Preset
 
 
@@ -36,6 +36,10 @@ class FrameEngine(Protocol):
     def streams(self) -> int:
         """How many the run has been so far."""
 
+    @property
+    def stands_on(self) -> tuple[int, ...]:
+        """Numbers of the scale frames of the stream under way; () where none has begun."""
+
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
 
@@ -44,7 +48,11 @@ class FrameEngine(Protocol):
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
 
-    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
-        """Before the first frame: go on after frames of an earlier run, in its world, by its latest keyframes."""
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+        """Before the first frame: go on after frames of an earlier run, in its world.
+
+        Args:
+            first: what the stream stands on; ``later``: keyframes after these, as far as they are remembered.
+        """
 
     def finish(self) -> Sequence[FrameResult]: ...

@@ -129,6 +129,10 @@ class FrameResult:
         return xyz
 
 
+Pair = tuple[PreparedFrame, FrameResult]
+"""What the network saw, and what came of it."""
+
+
 @dataclass(frozen=True)
 class Seam:
     """How well frames that were run twice agree: medians over them."""

@@ -30,7 +30,12 @@ class Similarity:
     @classmethod
     def identity(cls) -> "Similarity":
         """The similarity that changes nothing."""
-        return cls(1.0, np.eye(3), np.zeros(3))
+        return cls.of_scale(1.0)
+
+    @classmethod
+    def of_scale(cls, scale: float) -> "Similarity":
+        """The same axes and origin in another unit."""
+        return cls(scale, np.eye(3), np.zeros(3))
 
     @classmethod
     def of_pose(cls, T: NDArray[np.floating]) -> "Similarity":

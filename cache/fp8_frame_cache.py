@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, rounded
+from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, rounded, spread
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_inputs import StepInputs
 from stream_recon.configs.schema import StreamConfig
@@ -38,9 +38,7 @@ class Fp8FrameCache(FrameCache):
     def _empty_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
         shape = (schema.heads, schema.head_dim)
         keys = torch.zeros(schema.layers, schema.tokens, *shape, device=device, dtype=FP8)
-        values = torch.zeros(schema.layers, schema.base, *shape, device=device, dtype=dtype)
-        now, kept = (torch.zeros(schema.layers, 1, schema.heads, device=device) for _ in range(2))
-        return FramePools(keys, values, now, kept)
+        return FramePools.unseen(keys, torch.zeros(schema.layers, schema.base, *shape, device=device, dtype=dtype))
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
@@ -63,20 +61,21 @@ class Fp8FrameCache(FrameCache):
             y = self.backend.attend(queries, keys, self._widened, key_norms)
             self._widen_beside(layer + 1, self._inputs)
             return y
-        new_keys = rounded(k)
+        new_keys = rounded(spread(k))
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
         if self._inputs is not None:
             from stream_recon.cache.kernels.widen import EVERYTHING  # needs Triton
 
             self._widen(layer, EVERYTHING, self._inputs)
-            return self.backend.attend(rounded(q), keys, self._widened, key_norms)
+            return self.backend.attend(rounded(spread(q)), keys, self._widened, key_norms)
         self._widened[: self.schema.base], self._widened[self.schema.base :] = (
             self._values[layer],
             self._pages[layer].restored(),
         )
         # Other kernels multiply no e4m3: by the same numbers in bf16.
-        return self.backend.attend(rounded(q).to(SPECIAL_DTYPE), keys.to(SPECIAL_DTYPE), self._widened, key_norms)
+        queries = rounded(spread(q)).to(SPECIAL_DTYPE)
+        return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._widened, key_norms)
 
     def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepInputs) -> Tensor:
         """To their places and to what is widened; all else is there from the second layer on. Gives the queries in

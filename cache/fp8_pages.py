@@ -1,10 +1,13 @@
 """Numbers in one byte: e4m3. Patches' values with a scale for each page and head; a page is one frame's patches.
 
 Keys need no scale: the network norms them, head by head, so that their channels are of order one, and from 2^-6 to 448
-e4m3 rounds all alike. Values may be of any size.
+e4m3 rounds all alike. Values may be of any size. Rounding is relative, so a few channels that are large in queries and
+keys alike would bring most of a product's error: both are spread over all channels before.
 """
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,6 +24,24 @@ LEAST = 1e-12
 def rounded(x: Tensor) -> Tensor:
     """To e4m3, the largest number for all beyond it."""
     return x.float().clamp(-LARGEST, LARGEST).to(FP8)
+
+
+@lru_cache
+def hadamard_matrix(channels: int, device: torch.device) -> Tensor:
+    """[D, D] of 1 and -1 in bf16, symmetric, rows orthogonal (Sylvester's order). ``channels``: a power of two."""
+    matrix = torch.ones(1, 1, dtype=torch.bfloat16, device=device)
+    while len(matrix) < channels:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix
+
+
+def spread(x: Tensor) -> Tensor:
+    """[..., D] -> float32 [..., D]: each channel over all, by an orthogonal matrix. Products of two vectors that are
+    spread are those of the vectors; rounded afterwards, their error is less (as QuaRot, arXiv 2404.00456, and
+    FlashAttention-3, arXiv 2407.08608, do it)."""
+    channels = x.shape[-1]
+    matrix = hadamard_matrix(channels, x.device).float() / math.sqrt(channels)
+    return x.float() @ matrix
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,13 @@ class FramePools:
         shape = (schema.layers, seats * schema.tokens, schema.heads, schema.head_dim)
         # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
         keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
-        now, kept = (torch.zeros(schema.layers, seats, schema.heads, device=device) for _ in range(2))
+        return FramePools.unseen(keys, values, seats)
+
+    @staticmethod
+    def unseen(keys: Tensor, values: Tensor, seats: int = 1) -> "FramePools":
+        """Around pools that no frame was written to: norms are zero, [L, seats, H]."""
+        layers, _, heads, _ = keys.shape
+        now, kept = (torch.zeros(layers, seats, heads, device=keys.device) for _ in range(2))
         return FramePools(keys, values, now, kept)
 
     def of_seat(self, seat: int, seats: int) -> "FramePools":

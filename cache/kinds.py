@@ -1,6 +1,7 @@
 """The ways to keep the frames' keys and values, and all that follows from the choice of one: nowhere else is it asked.
 
-``full`` keeps them in the run's precision, ``fp8`` the patches' in e4m3 at about half the memory.
+``full`` keeps them in the run's precision, ``fp8`` all keys and the patches' values in e4m3, at about
+half the memory.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,11 @@
 """What all tests need of the process they run in."""
 
+import os
 import signal
 
 # A shell ignores SIGINT for what it starts in the background, and programs that tests start would inherit that: those
 # that are to end by Ctrl-C would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Beside other processes of tests each has one core, and so have the programs that it starts.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

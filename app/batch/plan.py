@@ -1,6 +1,6 @@
 """What a batch is to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ class Batch:
     """Windows that each scene is cut into."""
     mapping: MappingChoice = "off"
     """What geometry does with each scene."""
+    mask_sky: bool = False
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """What brings scenes to metres, by their names; see `find_scales`."""
     options: dict[str, Any] = field(default_factory=dict)
     """As given by the user, for the summary."""
 
@@ -33,20 +36,21 @@ class Batch:
 
     def units(self, model: Model) -> list[Unit]:
         """One for each scene."""
-        units = [
-            replace(
-                unit,
-                mapping=self.mapping,
-                key=unit.key if self.mapping == "off" else _with_mapping(unit.key, self.mapping),
-            )
-            for unit in plan_units(self.root, self.scenes, self.choice, model)
-        ]
+        units = [self._as_chosen(unit) for unit in plan_units(self.root, self.scenes, self.choice, model)]
         if self.split == 1:
             return units
         split = {"split": self.split}
         return [replace(unit, key={**unit.key, "options": {**unit.key["options"], **split}}) for unit in units]
 
-
-def _with_mapping(key: dict[str, Any], mapping: MappingChoice) -> dict[str, Any]:
-    """Results of versions that knew no refinement stay valid where none is asked for."""
-    return {**key, "options": {**key["options"], "mapping": mapping}}
+    def _as_chosen(self, unit: Unit) -> Unit:
+        """With what is done to a scene's frames and result."""
+        scale = self.scales.get(unit.scene.name)
+        chosen = {
+            "mapping": None if self.mapping == "off" else self.mapping,
+            "mask_sky": self.mask_sky or None,
+            "scale_from": scale,
+        }
+        # Results of versions that knew nothing of it stay valid where it is not asked for.
+        told = {name: value for name, value in chosen.items() if value is not None}
+        key = {**unit.key, "options": {**unit.key["options"], **told}}
+        return replace(unit, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, key=key)

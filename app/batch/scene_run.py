@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.in_metres import scene_in_metres
 from stream_recon.app.batch.left_behind import LeftBehind, left_behind
 from stream_recon.app.batch.marks import DepthMarks
 from stream_recon.app.batch.phases import Phases, Seconds
@@ -114,11 +115,15 @@ def _reconstruct(
         if unit.mapping == "full" and unit.window is None and not left.is_refined:
             phases.enter("refine")
             refine_scene(unit, lock.folder, left.gatherer)
+        told: dict[str, Any] = {}
+        if unit.scale_from is not None and unit.window is None:
+            phases.enter("metres")
+            told = scene_in_metres(unit, lock.folder)
         phases.enter("publish")
         note_phases(lock.folder, phases.seconds)
         lock.release()
         result = record_of(summary, left.gatherer, time.monotonic() - begun, engine.device)
-        result["phases"] = phases.seconds
+        result |= {**told, "phases": phases.seconds}
         store.publish(lock.folder, unit.name, unit.key, result, marks.marks)
     return {**result, "phases": phases.seconds}
 
@@ -154,7 +159,9 @@ def _run_through(
             known_lens=unit.choice.camera is not None,
             departure=departure(left.unfinished) if left.unfinished else None,
         )
-        return reconstruct(source, engine, writer, [left.gatherer, marks], before=before, stage=stage)
+        return reconstruct(
+            source, engine, writer, [left.gatherer, marks], before=before, stage=stage, mask_sky=unit.mask_sky
+        )
 
 
 def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from stream_recon.app.batch.in_metres import scene_in_metres
 from stream_recon.app.batch.phases import Seconds
 from stream_recon.app.batch.scene_run import record_of, refine_scene
 from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
@@ -21,6 +22,9 @@ from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary, run_record
 from stream_recon.app.run.process_memory import peak_host_memory_mb
 from stream_recon.configs.errors import InputError
+
+BESIDE = "frames, beside points"
+"""The phase that runs while others do: what it takes longer than they is waited for, and counted there."""
 
 
 class Stitching:
@@ -84,7 +88,7 @@ class Stitching:
             first["precision"],
             model.cache,
         )
-        stitch_seconds = sum(self._phases.values())
+        stitch_seconds = sum(seconds for phase, seconds in self._phases.items() if phase != BESIDE)
         summary = self._summary(stitch_seconds)
         told = {"phases": self._rounded_phases(), "window_phases": [run.get("phases", {}) for run in runs]}
         replace_json(self._work / RUN_NAME, {**run_record(info, summary), **told})
@@ -93,12 +97,17 @@ class Stitching:
             # Over the seams, too: windows that drifted apart are one again.
             with self._timed("refine"):
                 refine_scene(self._unit, self._work, self._gatherer)
+        in_metres: dict[str, Any] = {}
+        if self._unit.scale_from is not None:
+            with self._timed("metres"):
+                in_metres = scene_in_metres(self._unit, self._work)
         record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),
             "stitch_seconds_after": after,
             "stitch_phases": self._rounded_phases(),
+            **in_metres,
         }
         with self._timed("publish"):
             self._store.publish(self._work, self._unit.name, self._unit.key, record, self._files.marks)
@@ -147,7 +156,7 @@ class Stitching:
         self._frames_taken.append(self._beside.submit(self._take_frames, self._joined, number))
 
     def _take_frames(self, joined: Joined, number: int) -> None:
-        with self._timed("frames, beside points"):
+        with self._timed(BESIDE):
             begin = len(self._files.cameras)
             self._files.add_frames(joined, number)
             if self._truth is None:

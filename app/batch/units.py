@@ -136,6 +136,9 @@ class BatchScene(Protocol):
     @property
     def frames(self) -> int | None: ...
 
+    @property
+    def masks(self) -> str | None: ...
+
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source: ...
 
     def truth(self) -> Truth | None: ...
@@ -154,6 +157,10 @@ class Unit:
     window: Window | None = None
     mapping: MappingChoice = "off"
     """What geometry does with a whole scene; windows stay as the network has them until they are joined."""
+    mask_sky: bool = False
+    """Leave the sky out of each result; see `Masking`."""
+    scale_from: str | None = None
+    """What brings the whole scene to metres, as `parse_given` has it."""
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
 
@@ -196,6 +203,7 @@ def unit_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -
             "max_frames": choice.max_frames,
             # Results of versions that knew none stay valid where none is given.
             **({"camera": choice.camera} if choice.camera else {}),
+            **({"masks": scene.masks} if scene.masks else {}),
         },
         "preset": model.preset_tables,
         "weights": model.weights_sha256,

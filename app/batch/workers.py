@@ -241,15 +241,14 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
 
     ``begun``: when its process was, by `time.monotonic`.
     """
-    phases: Phases | None = Phases("start", begun)
-    assert phases is not None
+    loading = Phases("start", begun)
     live_with_parent()
     try:
-        phases.enter("import")
+        loading.enter("import")
         loader.prepare()
-        phases.enter("wait for a GPU's name")
+        loading.enter("wait for a GPU's name")
         gpu = pipe.recv()
-        phases.enter("load")
+        loading.enter("load")
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         # Torch is imported here; in a process just spawned it has not been yet.
@@ -260,7 +259,9 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
         pipe.send(error)
         return
     pipe.send(None)
-    phases.enter("wait for work")
+    loading.enter("wait for work")
+    # For the sake of the first unit.
+    phases: Phases | None = loading
     try:
         while True:
             unit = pipe.recv()

@@ -1,7 +1,7 @@
 """The body of the command ``batch``. Prints for the user."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from stream_recon.app.batch.beside import find_masks, find_scales
 from stream_recon.app.batch.compare import compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.open_store import open_store
 from stream_recon.app.batch.page import PAGE_NAME, SHOWN
@@ -28,6 +29,9 @@ from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.mapping.choice import MappingChoice
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
+
+MOST_NAMED = 10
+"""Scenes in one line."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class BatchOptions:
     """``local``, ``auto`` (the cluster that this machine belongs to), or a cluster's address."""
     dry_run: bool = False
     compare: Path | None = None
+    masks: Path | None = None
+    mask_sky: bool = False
+    scale_from: str | None = None
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
@@ -63,11 +70,27 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     other = read_summary(options.compare) if options.compare is not None else None
     root = options.root.expanduser().resolve()
     store = open_store(options.out or f"{root.stem}-batch")
-    results = (store.folder,) if isinstance(store, LocalStore) else ()
+    results = [store.folder] if isinstance(store, LocalStore) else []
+    # Masks called like the scenes look like scenes themselves.
+    results += [options.masks] if options.masks is not None else []
     scenes = find_scenes(root, options.dataset, exclude=results)
     if options.choice.camera is not None:
         scenes = [dataclasses.replace(scene, camera=options.choice.camera) for scene in scenes]
-    batch = Batch(root, store, scenes, options.choice, options.split, options.mapping, recorded)
+    scales: Mapping[str, str] = {}
+    if options.masks is not None:
+        masks = find_masks(scenes, options.masks)
+        own = set(masks.of.values())
+        scenes = [
+            dataclasses.replace(scene, masks=masks.of.get(scene.name)) for scene in scenes if str(scene.path) not in own
+        ]
+        _tell_without("masks: taken whole", masks.without, console)
+    if options.scale_from is not None:
+        found = find_scales(scenes, options.scale_from)
+        scales = found.of
+        _tell_without("track: left in the reconstruction's own unit", found.without, console)
+    batch = Batch(
+        root, store, scenes, options.choice, options.split, options.mapping, options.mask_sky, scales, recorded
+    )
     if options.dry_run:
         _list_scenes(batch, console)
         return DONE
@@ -82,6 +105,13 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     if summary["interrupted"]:
         return INTERRUPTED
     return FAILED if summary["totals"]["failed"] else DONE
+
+
+def _tell_without(what: str, names: Sequence[str], console: Console) -> None:
+    if names:
+        more = ", ..." if len(names) > MOST_NAMED else ""
+        listed = ", ".join(names[:MOST_NAMED])
+        console.print(f"note: without {what}: {listed}{more}", markup=False, soft_wrap=True)
 
 
 def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> Pool:
@@ -130,6 +160,8 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     for scene in summary["scenes"]:
         if scene["status"] == "failed":
             console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
+        elif reason := (scene.get("metres") or {}).get("reason"):
+            console.print(f"not in metres: {scene['name']}: {reason}", markup=False, soft_wrap=True)
     totals = summary["totals"]
     counts = [f"{totals['done']} done"]
     for count, word in (

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,21 +19,23 @@ from stream_recon.app.commands.refine import refined
 from stream_recon.app.commands.scale import brought_to_metres
 from stream_recon.app.commands.view import ViewerChoice, show_result
 from stream_recon.app.mapping.choice import MappingChoice, stream_stage
-from stream_recon.app.metres.given import parse_given
+from stream_recon.app.metres.given import Given, parse_given
 from stream_recon.app.model_choice import ModelChoice
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth_budget import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.output.metres import UNIT
 from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.unfinished import read_unfinished
+from stream_recon.app.output.unfinished import check_choice, read_unfinished, whole_record
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.run.health import clock, weak_spans
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.resumption import departure, go_on
 from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.sources import ADDRESS, open_source, without_password
+from stream_recon.app.video.sources import ADDRESS, Source, open_source, without_password
+from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import Preset
 from stream_recon.configs.sizes import parse_size
@@ -67,23 +70,38 @@ def reconstruct_source(
     scale = None if scale_from is None else parse_given(scale_from)
     limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
-    unfinished = read_unfinished(folder) if resume else None
+    record = whole_record(folder) if resume else None
+    unfinished = read_unfinished(folder) if resume and record is None else None
     # A run that was cut off before its first result has left nothing to lose.
     overwrite = overwrite or resume
     open_again = partial(open_source, spec, **dataclasses.asdict(frames))
-    if unfinished is None:
+    if unfinished is None and record is None:
         check_output(folder, overwrite)
     with ExitStack() as stack:
         source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
         # A recording or photographs may say their camera themselves.
         frames = dataclasses.replace(frames, camera=source.camera)
-        if unfinished and source.live:
+        if (unfinished or record) and source.live:
             raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
+        options = _options(spec, frames, model, mask_sky)
+        if record:
+            check_choice(folder, record, source.name, options)
+            refines, scales = mapping == "full" and "mapping" not in record, scale is not None and not record.get(UNIT)
+            if not refines and not scales:
+                out.print(f"result: {folder}\nit is complete: nothing is left to do")
+                return DONE
         viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
+        if record:
+            source.close()
+            out.print(f"result: {folder}\nresumed after all its frames")
+            if viewer:
+                show_result(viewer, read_result(folder), lambda _: None)
+            whole = _finish(folder, open_again, mapping, scale, out, err, viewer)
+            _keep_open(viewer, view, folder, out)
+            return DONE if whole else INTERRUPTED
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = model.load()
-        options = _options(spec, frames, model, mask_sky)
         info = RunInfo.of(engine, source.name, options)
         writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
         out.print(f"result: {folder}")
@@ -132,28 +150,44 @@ def reconstruct_source(
         _report(summary, out, err)
         live = source.live
         source.close()
-        stopped = False
-        if mapping == "full" and not summary.interrupted and summary.frames_reconstructed:
-            lock.release()  # which the refinement takes for itself
-            result = read_result(folder)
-            if live and not result.with_depth(result.cameras):
-                out.print("not refined: no depth was kept")
-            else:
+        whole = not summary.interrupted
+        if whole:
+            lock.release()  # which refinement and metres take for themselves
+            if summary.frames_reconstructed:
                 # Of a live source nothing is left but what the result holds.
-                stopped = refined(result, None if live else open_again, out, err, viewer) is None
-        if scale and not summary.interrupted and not stopped and summary.frames_reconstructed:
-            lock.release()
-            again = None if live else open_again
-            stopped = not brought_to_metres(read_result(folder), scale, again, out, err, viewer)
-        if viewer and view and not summary.interrupted:
-            viewer.finish()
-            viewer.offer_cloud(folder / POINTS_NAME)
-            if view.keep_open:
-                out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
-                viewer.wait()
+                whole = _finish(folder, None if live else open_again, mapping, scale, out, err, viewer)
+            _keep_open(viewer, view, folder, out)
     if summary.source_lost:
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
-    return INTERRUPTED if summary.interrupted or stopped else DONE
+    return DONE if whole else INTERRUPTED
+
+
+def _finish(
+    folder: Path,
+    open_again: Callable[[], Source] | None,
+    mapping: MappingChoice,
+    scale: tuple[Given, str] | None,
+    out: Console,
+    err: Console,
+    viewer: Viewer | None,
+) -> bool:
+    """What comes after the frames, as far as it has not been done; False where Ctrl-C ended it."""
+    result = read_result(folder)
+    if mapping == "full" and "mapping" not in result.run:
+        if open_again is None and not result.with_depth(result.cameras):
+            out.print("not refined: no depth was kept")
+        elif refined(result, open_again, out, err, viewer) is None:
+            return False
+    return scale is None or brought_to_metres(read_result(folder), scale, open_again, out, err, viewer)
+
+
+def _keep_open(viewer: Viewer | None, view: ViewerChoice | None, folder: Path, out: Console) -> None:
+    if viewer and view:
+        viewer.finish()
+        viewer.offer_cloud(folder / POINTS_NAME)
+        if view.keep_open:
+            out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
+            viewer.wait()
 
 
 def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:

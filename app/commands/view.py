@@ -33,7 +33,8 @@ class ViewerChoice:
         out.print(f"viewer: {viewer.url}")
         if viewer.is_open:
             who = "whoever has this address" if self.token else "everybody who can reach this machine"
-            err.print(f"warning: the viewer is open to other machines: {who} can see and steer it, unencrypted")
+            line = f"warning: the viewer is open to other machines: {who} can see and steer it, unencrypted"
+            err.print(line, soft_wrap=True)
         return viewer
 
 

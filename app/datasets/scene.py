@@ -36,6 +36,8 @@ class Scene:
     """How many images there are, or the container's claim; None where it cannot be said cheaply."""
     camera: str | None = None
     """A known camera, without whose lens the frames come: as `FrameChoice` has it, or `CALIBRATED`."""
+    masks: str | None = None
+    """A folder of masks of its frames, see `MaskFolder`."""
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         """The frames, as `open_source` gives them, with the data set's own timestamps in seconds.
@@ -51,10 +53,12 @@ class Scene:
         if reader.loader is None:
             if self.camera == CALIBRATED:
                 raise InputError(f"--calibrated: {self.path.name} is a video, which says nothing of its camera")
-            return open_source(str(self.path), stride=stride, max_frames=max_frames, camera=self.camera)
+            return open_source(
+                str(self.path), stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks
+            )
         recording = reader.load(self.path)
         camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera
-        return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera))
+        return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera, masks=self.masks))
 
     def truth(self) -> Truth | None:
         """What the scene's files know of its frames, None where that is nothing. Decodes one image, for its size.

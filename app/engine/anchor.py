@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.geometry import depth_ratio, moved, project, unproject
-from stream_recon.app.results import FrameResult, PreparedFrame, Seam
+from stream_recon.app.results import FrameResult, Pair, PreparedFrame, Seam
 from stream_recon.app.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 
 MIN_FRAMES = 24
@@ -37,7 +37,7 @@ class Anchor:
 
     def __init__(self, overlap: float, frames: int) -> None:
         self._overlap = overlap
-        self._recent: deque[tuple[PreparedFrame, FrameResult]] = deque(maxlen=frames)
+        self._recent: deque[Pair] = deque(maxlen=frames)
         self._world: Similarity | None = None
         self._last: NDArray[np.float64] | None = None
         self._parted = False
@@ -52,6 +52,11 @@ class Anchor:
     def is_lost(self) -> bool:
         """Whether a new stream should begin with `frames`."""
         return self._apart >= PATIENCE and len(self._recent) == self._recent.maxlen
+
+    @property
+    def stands_on(self) -> tuple[int, ...]:
+        """Numbers of the scale frames."""
+        return tuple(frame.index for frame in self._scale_frames)
 
     @property
     def frames(self) -> list[PreparedFrame]:
@@ -87,16 +92,22 @@ class Anchor:
         self._begin([])
         self._parted = self._last is not None
 
-    def remember(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> None:
-        """Stand on keyframes of an earlier run, given with their results there; `renew` comes next."""
+    def go_on(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> Seam:
+        """Stand on the first ``scale_frames`` frames of an earlier run, of which ``pairs`` have the results there, and
+        which a new stream gave these ``results``. Gives how well the last of them fit one another."""
         self._recent.extend(pairs)
         self._last = pairs[-1][1].T_world_camera
+        # The scale frames' own results may be of the stream before: those of later ones are of this one.
+        later = min(len(pairs) - scale_frames, len(self._recent)) or len(self._recent)
+        known, latest = [result for _, result in pairs[-later:]], results[-later:]
+        self._lay(known, latest)
+        self._begin(results[:scale_frames])
+        self._count = len(results)
+        return self._seam(known, latest)
 
-    def seam(self, results: Sequence[FrameResult]) -> Seam:
-        """How well the results that `renew` was given lie on those known of the same frames."""
+    def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> Seam:
         assert self._world is not None
         placed = [moved(result, self._world) for result in results]
-        known = [result for _, result in list(self._recent)[-len(placed) :]]
         unit = float(np.median([np.median(result.depth) for result in known]))
         turned = [
             rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])
@@ -116,12 +127,16 @@ class Anchor:
 
     def renew(self, results: Sequence[FrameResult]) -> None:
         """A new stream began with `frames` and gave these results."""
-        pairs = [(known, result) for (_, known), result in zip(self._recent, results, strict=True)]
+        self._lay([known for _, known in self._recent], results)
+        self._begin(results)
+
+    def _lay(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> None:
+        """Lay the stream's world onto the first one's, by results that the same frames have in both."""
+        pairs = list(zip(known, results, strict=True))
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
         earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
         # Without any depth lengths stay as they were.
         self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else self._scale)
-        self._begin(results)
 
     def _in_view(self, result: FrameResult) -> float:
         """The largest share of a frame's points that one of the scale frames sees."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.engine.anchor import Anchor
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Seam
+from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, Pair, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import Preset
 
@@ -30,6 +30,11 @@ class AnchoredEngine(ABC):
     @abstractmethod
     def _advance(self, frame: PreparedFrame) -> FrameResult:
         """The stream's next frame."""
+
+    @property
+    def stands_on(self) -> tuple[int, ...]:
+        """Numbers of the scale frames of the stream under way."""
+        return self._anchor.stands_on
 
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
@@ -74,22 +79,23 @@ class AnchoredEngine(ABC):
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         return self._release_waiting()
 
-    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
         """Go on where an earlier run was cut off, in its world: before the first frame.
 
+        Frames are run again, and give no results; the last of them are laid onto their own results.
+
         Args:
-            pairs: its latest keyframes, as many as there are scale frames or fewer, with their results. They are run
-                again as scale frames of a new stream, which is laid onto them; they give no results.
+            first: the scale frames that its last stream stood on, or others in their stead, with their results.
+            later: its keyframes after these: as many as the caches hold make them what they were.
 
         Raises:
             ResourceError: see `push`.
         """
-        frames = [frame for frame, _ in pairs]
-        self._transform, self._stretch, self._gathers = frames[0].transform, frames[-1].stretch, False
-        self._anchor.remember(pairs)
-        results = self._begin(frames)
-        self._anchor.renew(results)
-        return self._anchor.seam(results)
+        self._transform, self._stretch, self._gathers = first[0][0].transform, first[0][0].stretch, False
+        results = self._begin([frame for frame, _ in first])
+        for frame, _ in later:
+            results.append(self._advance(frame))
+        return self._anchor.go_on([*first, *later], results, len(first))
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they come."""

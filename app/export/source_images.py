@@ -80,7 +80,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
             scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]
             if len(scenes) != 1:
                 raise
-            scene = dataclasses.replace(scenes[0], camera=choice.get("camera"))
+            scene = dataclasses.replace(scenes[0], camera=choice.get("camera"), masks=choice.get("masks"))
             return scene.open(choice.get("stride", 1), choice.get("max_frames"))
 
     try:

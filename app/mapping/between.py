@@ -30,26 +30,22 @@ class Carrier:
     before: FloatArray  # [N, 4, 4], the network's poses of all frames
     after: FloatArray  # [K, 4, 4], the keyframes' poses in the map
     scale: FloatArray  # [K], lengths around each keyframe in the map, for each of the network's
-    stretch: NDArray[np.integer] | None = (
-        None  # [N], of all frames, where there are several: none is carried by another
-    )
+    stretch: NDArray[np.integer]  # [N], of all frames: none is carried by a keyframe of another one
 
     def around(self, frame: int) -> tuple[int, int, float]:
         """The keyframes on either side, by their numbers, and how far the frame is from the first, 0 to 1."""
-        right = int(np.clip(np.searchsorted(self.positions, frame), 1, len(self.positions) - 1))
-        left = right - 1
+        last = len(self.positions) - 1
+        right = min(max(int(np.searchsorted(self.positions, frame)), 1), last)
+        left = max(right - 1, 0)
         span = self.positions[right] - self.positions[left]
         return left, right, float(np.clip((frame - self.positions[left]) / max(span, 1), 0, 1))
 
     def pose(self, frame: int) -> FloatArray:
         """The network's motion since the keyframe before and until the one after, blended."""
-        if len(self.positions) == 1 and self.stretch is None:
-            return self._from(0, frame)
         left, right, share = self.around(frame)
-        if self.stretch is not None:
-            mine = [k for k in (left, right) if self.stretch[self.positions[k]] == self.stretch[frame]]
-            if len(mine) < 2:
-                return self._from(mine[0], frame) if mine else self.before[frame]
+        mine = [k for k in (left, right) if self.stretch[self.positions[k]] == self.stretch[frame]]
+        if len(mine) < 2 or left == right:
+            return self._from(mine[0], frame) if mine else self.before[frame]
         first, second = self._from(left, frame), self._from(right, frame)
         turn = Rotation.from_matrix(first[:3, :3].T @ second[:3, :3]).as_rotvec()
         T = np.eye(4)

@@ -48,6 +48,8 @@ class Round:
 
 
 NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
+NEAR = (Round(6, 20),)
+"""From where a stream has put the keyframes, before `FINE`."""
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
 PROBE = (
     Round(20, None),

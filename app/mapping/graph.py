@@ -81,6 +81,26 @@ def implausible(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) ->
     return wrong
 
 
+def missed_px(
+    T_world_camera: FloatArray,
+    depth_scale: FloatArray,
+    lens: Lens,
+    features: Sequence[Features],
+    matches: Mapping[tuple[int, int], Matches],
+) -> dict[tuple[int, int], float]:
+    """By how much poses [N, 4, 4] and scaled depths miss each pair's matches, in the median; 0 without depth; infinite
+    where most come to lie behind the camera."""
+    missed = {}
+    for (i, j), m in matches.items():
+        a, b = features[i], features[j]
+        z = a.z[m[:, 0]].astype(np.float64) * depth_scale[i]
+        T = invert_pose(T_world_camera[j]) @ T_world_camera[i]
+        there, _ = carried(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
+        off = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
+        missed[i, j] = float(np.median(off[z > 0])) if (z > 0).any() else 0.0
+    return missed
+
+
 def contradicting(
     views: Sequence[View],
     features: Sequence[Features],
@@ -93,13 +113,7 @@ def contradicting(
     otherwise even motion; where it is the network that jumps, matches are believed.
     """
     T = np.array([view.T_world_camera for view in views])
-    missed = {}
-    for (i, j), m in matches.items():
-        a, b = features[i], features[j]
-        z = a.z[m[:, 0]].astype(np.float64)
-        there, _ = carried(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), invert_pose(T[j]) @ T[i])
-        off = np.linalg.norm(there - b.uv[m[:, 1]], axis=1)
-        missed[i, j] = float(np.median(off[z > 0])) if (z > 0).any() else 0.0
+    missed = missed_px(T, np.ones(len(T)), lens, features, matches)
     if not missed:
         return set()
     limit = max(CONTRADICTION * float(np.median(list(missed.values()))), CONTRADICTION_PX)

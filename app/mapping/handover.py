@@ -1,27 +1,39 @@
-"""What a stream has found out by the time its video ends: a refinement goes on from there."""
+"""What is known before a refinement begins, beside what the network says."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.matching import Matches
+from stream_recon.app.transforms import invert_pose
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Known:
-    """Keyframes with their features and matches: none of it is done again."""
+    """Keyframes whose features are there already."""
 
     keyframes: list[int]
     """Positions among all frames, ascending."""
     features: list[Features]
     """Of the keyframes, in pixels of the refinement's working images."""
-    matches: Mapping[tuple[int, int], Matches] = field(default_factory=dict)
-    """Verified ones, by pairs of keyframes (numbers among these, the earlier first); empty for pairs that were tried
-    and have none."""
-    held_out: Mapping[tuple[int, int], Matches] = field(default_factory=dict)
-    """See `pairs.PairMatches.held_out`; of neighbours."""
-    T_world_camera: NDArray[np.float64] | None = None
-    """Poses [keyframes, 4, 4] to start from, in the network's world and about its unit; None: the network's."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Frames where a stream has put them, in any world and unit: an adjustment that begins there has less to do."""
+
+    T_world_camera: FloatArray  # [N, 4, 4]
+    depth_scale: FloatArray  # [N], what the network's depth is multiplied with
+    focal: float
+    """In working pixels."""
+
+    def beside(self, T_first: FloatArray, frames: list[int]) -> "Placed":
+        """Some of the frames: the first of them at a pose [4, 4], in a unit in which depth is usually the network's."""
+        T, scale = self.T_world_camera[frames], self.depth_scale[frames]
+        unit = float(np.median(scale))
+        relative = invert_pose(T[0]) @ T
+        relative[:, :3, 3] /= unit
+        return Placed(T_first @ relative, scale / unit, self.focal)

@@ -32,7 +32,8 @@ class Report:
     """Both in pixels of the source image."""
     k1: float | None = None
     start: str = "network"
-    """Or ``bent lens``, or ``matches`` where these contradicted the network's motion altogether."""
+    """Or ``stream``, where that had put the keyframes nearer to the matches; ``bent lens``; ``matches`` where these
+    contradicted the network's motion altogether."""
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""

@@ -79,12 +79,12 @@ def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) ->
             if stretch[first] == stretch[second]:
                 found[first, second] = Candidate(first, second, "near", guided=True)
         earlier = np.flatnonzero(stretch[: max(0, second - NEIGHBOURS)] == stretch[second])
-        for other in _best(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
+        for other in best_apart(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
             found[other, second] = Candidate(other, second, "covisible", guided)
         known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
-        for other in _best(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
+        for other in best_apart(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
             found[other, second] = Candidate(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
@@ -97,18 +97,21 @@ def across(views: Sequence[View], alike: NDArray[np.float32]) -> list[Candidate]
     for second in range(len(views)):
         earlier = np.flatnonzero(stretch[:second] != stretch[second])
         near = earlier[earlier >= second - NEIGHBOURS]
-        chosen = {*near.tolist(), *_best(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
+        chosen = {*near.tolist(), *best_apart(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
         found += [Candidate(first, second, "loop", guided=False) for first in sorted(chosen)]
     return found
 
 
-def _best(positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int) -> list[int]:
-    """The positions of the best scores, at most ``count``, none within `SPACING` of a better one."""
+def best_apart(
+    positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int = SPACING
+) -> list[int]:
+    """Those positions [N], at most ``count``, whose scores [N] are best and not below ``least``, the best one first;
+    none is nearer than ``spacing`` to a better one."""
     chosen: list[int] = []
     for at in np.argsort(-score, kind="stable"):
         if score[at] < least or len(chosen) == count:
             break
-        if all(abs(int(positions[at]) - other) >= SPACING for other in chosen):
+        if all(abs(int(positions[at]) - other) >= spacing for other in chosen):
             chosen.append(int(positions[at]))
     return chosen
 

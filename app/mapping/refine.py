@@ -20,7 +20,7 @@ from stream_recon.app.mapping.depth_scales import depth_scales
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.following import fit_frame, points_of_keyframes
-from stream_recon.app.mapping.handover import Known
+from stream_recon.app.mapping.handover import Known, Placed
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.matching import Matches
@@ -60,6 +60,7 @@ def refine(
     progress: Progress = lambda share, what: None,
     workers: int = 2,
     known: Known | None = None,
+    placed: Placed | None = None,
     on_sketch: Callable[[Sketch], None] | None = None,
     known_lens: bool = False,
 ) -> Refinement:
@@ -68,11 +69,13 @@ def refine(
     Args:
         views: every frame, in order.
         scale: of the working images.
-        known: where the stream has left off; None: all is done here.
+        known: keyframes with features; None: they are chosen, and looked for.
+        placed: the views where a stream has put them, from where the adjustment begins if that is nearer; None: it
+            begins from the views' own poses.
         on_sketch: told where everything is after each pass.
         known_lens: the views' focal length is right, and nothing is bent.
     """
-    refiner = _Refiner(views, images, scale, progress, workers, known, on_sketch, known_lens)
+    refiner = _Refiner(views, images, scale, progress, workers, known, placed, on_sketch, known_lens)
     try:
         return refiner.run()
     except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
@@ -90,12 +93,15 @@ class _Refiner:
         progress: Progress,
         workers: int,
         known: Known | None,
+        placed: Placed | None,
         on_sketch: Callable[[Sketch], None] | None,
         known_lens: bool,
     ) -> None:
         self._views: Sequence[View] = stretches.numbered(views)
         self._images, self._scale, self._workers = images, scale, workers
         self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
+        # Where there are several stretches the network's are laid anew.
+        self._placed = placed if self._views[-1].stretch == 0 else None
         self._progress = progress
         self._report = Report()
         self._keyframes: list[int] = []
@@ -197,14 +203,9 @@ class _Refiner:
 
     def _matched(self, views: Sequence[View], features: Sequence[Features], lens: Lens) -> pairs.PairMatches:
         wanted = pairs.candidates(views, lens, likeness(features))
-        known = self._known.matches if self._known else {}
-        wanted = [pair for pair in wanted if (pair.first, pair.second) not in known]
         found = pairs.match_pairs(views, features, lens, wanted, self._workers, self._counter("matches", len(wanted)))
-        found.tried += len(known)
         found.matches.update(self._across)
         found.loops |= self._across.keys()
-        found.matches.update({pair: m for pair, m in known.items() if len(m)})
-        found.held_out.update(self._known.held_out if self._known else {})
         far = {pair: found.matches[pair] for pair in found.loops}
         edges = graph.match_edges(features, lens, far)
         wrong = (far.keys() - edges.keys()) | graph.implausible(self._T_keyframes, edges)
@@ -229,7 +230,8 @@ class _Refiner:
 
     def _first_pass(self, found: pairs.PairMatches) -> Attempt | None:
         """The best of the starts, by evidence that none was fitted to."""
-        tracks = build_tracks([len(f) for f in self._features], self._fitted_to(found))
+        fitted = self._fitted_to(found)
+        tracks = build_tracks([len(f) for f in self._features], fitted)
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
         starts = Starts(
@@ -237,10 +239,10 @@ class _Refiner:
             self._lens,
             self._features,
             tracks,
-            bool(found.loops),
+            {pair: fitted[pair] for pair in found.loops},
             self._known_lens,
             self._stretch[self._keyframes].tolist(),
-            self._known.T_world_camera if self._known else None,
+            self._placed.beside(self._T_keyframes[0], self._keyframes) if self._placed else None,
         )
         best = starts.network()
         self._report.reprojection_px_before = starts.before_px
@@ -334,9 +336,8 @@ class _Refiner:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        stretch = self._stretch if len(np.unique(self._stretch)) > 1 else None
         T_kept = fitted.scene.T_world_camera[kept]
-        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], stretch)
+        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 

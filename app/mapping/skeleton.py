@@ -130,7 +130,8 @@ def grown(fit: Fit, chosen: IntArray, small: Fit) -> Fit:
     old = np.zeros(count) if before.log_depth_scale is None else before.log_depth_scale
     new = small.scene.log_depth_scale
     change = (np.zeros(len(chosen)) if new is None else new) - old[chosen]
-    carrier = Carrier(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change))
+    one = np.zeros(count, np.intp)
+    carrier = Carrier(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change), one)
     T = np.array([carrier.pose(k) for k in range(count)])
     T[chosen] = small.scene.T_world_camera
     scale = old + np.interp(np.arange(count), chosen, change)

@@ -1,9 +1,10 @@
-"""Ways to begin: from the network's motion, through a bent lens, or from matches alone; each one adjusted.
+"""Ways to begin: from the network's motion, or a stream's, through a bent lens, or from matches alone; each
+one adjusted.
 
 Which one is nearest to what the images show is for `judgement` to say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -15,8 +16,9 @@ from stream_recon.app.mapping import fit, graph, skeleton
 from stream_recon.app.mapping.adjustment import lens_information
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.handover import Placed
 from stream_recon.app.mapping.matching import Matches
-from stream_recon.app.mapping.problem import Lens, Priors, Problem, RelativePoses
+from stream_recon.app.mapping.problem import Lens, Priors, Problem, RelativePoses, Scene
 from stream_recon.app.mapping.tracks import Tracks
 
 FloatArray = NDArray[np.float64]
@@ -29,6 +31,8 @@ SURE_K1 = 20.0
 """Sigmas by which the radial term has to differ from 0: small ones, as errors of observations are not independent."""
 SLACK = 0.02
 """Of the share that is explained: no more than chance."""
+CLOSED_PX = 12.0
+"""A loop is closed where the stream's poses and depth miss its matches by less; depth alone is off by some pixels."""
 PROBED = 30
 """Keyframes that are looked at for it."""
 LOOSE_K1_SIGMA = 0.1
@@ -36,7 +40,7 @@ DEPTH_SCALE_SIGMA = 0.1
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """After a start from matches: each keyframe's depth map may have a unit of its own."""
 
-Start = Literal["network", "bent lens", "matches"]
+Start = Literal["network", "stream", "bent lens", "matches"]
 
 
 @dataclass(frozen=True)
@@ -61,23 +65,24 @@ class Starts:
     lens: Lens
     features: Sequence[Features]
     tracks: Tracks
-    loops: bool
-    """There are matches of keyframes far apart, over which the network may have drifted far."""
+    loops: Mapping[tuple[int, int], Matches]
+    """Of keyframes far apart, over which the network may have drifted far."""
     known_lens: bool = False
     stretch: Sequence[int] | None = None
     """[N] of each keyframe, where there are several."""
-    T_begin: FloatArray | None = None
-    """[N, 4, 4] better poses than the network's to begin with, where there are."""
+    placed: Placed | None = None
+    """The keyframes where a stream has put them, about the network's world and unit."""
 
     @property
     def before_px(self) -> float:
         """By how much the network's poses and depth miss the observations, in the median."""
-        return float(np.median(self._begun.errors))
+        return float(np.median(self._network.errors))
 
     def network(self) -> Attempt:
-        """From the network's motion, through a straight lens."""
+        """From the network's motion, or what a stream has made of it, through a straight lens."""
         priors = fit.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
-        return self._adjusted("network", self._begun, self._steps(), self._rounds, priors)
+        name: Start = "network" if self._begun is self._network else "stream"
+        return self._adjusted(name, self._begun, self._steps(), self._rounds, priors)
 
     def bent(self, straight: Attempt) -> Attempt | None:
         """Where a part of the video, fitted anew with a lens that may bend lines, says that it plainly does.
@@ -113,15 +118,34 @@ class Starts:
 
     @property
     def _rounds(self) -> Sequence[fit.Round]:
+        begun = self._begun
+        if begun is not self._network and all(px < CLOSED_PX for px in self._gaps(begun.scene)):
+            return fit.NEAR + fit.FINE
         return fit.WIDE + fit.FINE if self.loops else fit.NARROWING
+
+    def _gaps(self, scene: Scene) -> Collection[float]:
+        """By how much the loops are open."""
+        assert scene.log_depth_scale is not None
+        scale = np.exp(scene.log_depth_scale)
+        return graph.missed_px(scene.T_world_camera, scale, scene.lens, self.features, self.loops).values()
+
+    @cached_property
+    def _network(self) -> Fit:
+        return fit.start(self.T_network, self.lens, self.features, self.tracks)
 
     @cached_property
     def _begun(self) -> Fit:
-        return self._start(self.lens)
+        """Where the stream has left off, if that is nearer to the matches than the network."""
+        placed = self.placed
+        if placed is None:
+            return self._network
+        lens, scale = replace(self.lens, focal=placed.focal), np.log(placed.depth_scale)
+        found = fit.start(placed.T_world_camera, lens, self.features, self.tracks, scale)
+        return found if np.median(found.errors) < self.before_px else self._network
 
     def _start(self, lens: Lens) -> Fit:
-        T = self.T_network if self.T_begin is None else self.T_begin
-        return fit.start(T, lens, self.features, self.tracks)
+        begun = self._begun.scene
+        return fit.start(begun.T_world_camera, lens, self.features, self.tracks, begun.log_depth_scale)
 
     def _steps(self) -> RelativePoses:
         return fit.network_steps(self.T_network, stretch=self.stretch)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.mapping.depth_scales import GOOD_PX
 from stream_recon.app.mapping.fit import Fit, measured
 from stream_recon.app.mapping.graph import Edge
 from stream_recon.app.mapping.views import View
-from stream_recon.app.transforms import FloatArray, Similarity, mean_rotation, rotation_angle_deg
+from stream_recon.app.transforms import FloatArray, Similarity, align_poses, rotation_angle_deg
 
 Labels = NDArray[np.intp]
 
@@ -20,9 +21,6 @@ AGREEING = 2
 """Pairs of keyframes that have to say the same of how two stretches lie: one may be of two things that look alike."""
 TURN_DEG, SHIFT, UNIT = 10.0, 0.2, 1.25
 """By so much they may differ: in rotation, in place as a share of the depth there, in scale."""
-STILL = 0.02
-"""Of the depth: where cameras spread by less, their places say nothing of the scale."""
-ROUNDS = 10
 
 
 def numbered(views: Sequence[View]) -> list[View]:
@@ -107,20 +105,15 @@ def _agreed(
         said.append((j, found[there][1].matrix @ T[i] @ S))
     best: tuple[int, Similarity] = (0, found[number][1])
     for j, target in said:
-        candidate = _similarity(target @ np.linalg.inv(T[j]))
+        candidate = Similarity.of_matrix(target @ np.linalg.inv(T[j]))
         agree = sum(_is_near(candidate.matrix @ T[k], other, depths[k]) for k, other in said)
         if agree > best[0]:
             best = agree, candidate
     return best
 
 
-def _similarity(S: FloatArray) -> Similarity:
-    scale = float(np.cbrt(np.linalg.det(S[:3, :3])))
-    return Similarity(scale, S[:3, :3] / scale, S[:3, 3].copy())
-
-
 def _is_near(mine: FloatArray, theirs: FloatArray, depth: float) -> bool:
-    a, b = _similarity(mine), _similarity(theirs)
+    a, b = Similarity.of_matrix(mine), Similarity.of_matrix(theirs)
     shift = float(np.linalg.norm(a.translation - b.translation)) / (b.scale * depth)
     unit = max(a.scale / b.scale, b.scale / a.scale)
     return bool(rotation_angle_deg(a.rotation.T @ b.rotation) < TURN_DEG and shift < SHIFT and unit < UNIT)
@@ -136,40 +129,26 @@ def relaid(view: View, tie: tuple[int, Similarity]) -> View:
 def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None) -> Fit:
     """Each stretch as the map has it, laid onto the network's poses [N, 4, 4] of its keyframes as a whole, of those not
     ``left`` to the network. No point is seen from two of them.
+
+    The unit of a stretch stays that of its depth maps: these are alike from stretch to stretch, as one network made
+    them, while the lengths of its motion are what the map puts right.
     """
     if len(np.unique(stretch)) < 2:
         return fit
     scene, seen = fit.scene, fit.observations
-    assert scene.log_depth_scale is not None
+    assert scene.log_depth_scale is not None and seen.depth is not None
     T, points, log_scale = scene.T_world_camera.copy(), scene.points.copy(), scene.log_depth_scale.copy()
+    sure = (seen.depth > 0) & (fit.depth > 0) & (fit.errors < GOOD_PX)
     for number in np.unique(stretch):
         mine = stretch == number
         rows, stays = mine[seen.camera], mine if left is None else mine & ~left
         if not stays.any():
             continue
-        depth = float(np.median(fit.depth[rows])) if rows.any() else 1.0
-        similarity = _onto(T[stays], T_network[stays], depth, float(np.exp(-np.median(log_scale[stays]))))
+        said = rows & sure
+        grown = np.log(fit.depth[said] / seen.depth[said]) if said.any() else log_scale[stays]
+        similarity = align_poses(T[stays], T_network[stays], float(np.exp(-np.median(grown))))
         T[mine] = similarity.move_pose(T[mine])
         own = np.unique(seen.point[rows])
         points[own] = similarity.apply(points[own])
         log_scale[mine] += np.log(similarity.scale)
     return measured(replace(scene, T_world_camera=T, points=points, log_depth_scale=log_scale), seen, fit.feature)
-
-
-def _onto(source: FloatArray, target: FloatArray, depth: float, unit: float) -> Similarity:
-    """From poses [N, 4, 4] to the same cameras' poses, by reweighted least squares of their places; the rotation by
-    all axes, as places along a line leave it open. ``unit``: the scale where cameras hardly move."""
-    R = mean_rotation(target[:, :3, :3] @ np.swapaxes(source[:, :3, :3], 1, 2))
-    a, b = source[:, :3, 3] @ R.T, target[:, :3, 3]
-    weight, scale, shift = np.ones(len(a)), unit, np.zeros(3)
-    for _ in range(ROUNDS):
-        mean_a, mean_b = np.average(a, axis=0, weights=weight), np.average(b, axis=0, weights=weight)
-        away = a - mean_a
-        spread = float(np.average(np.square(away).sum(axis=1), weights=weight))
-        if np.sqrt(spread) > STILL * depth:
-            along = float(np.average((away * (b - mean_b)).sum(axis=1), weights=weight))
-            scale = along / spread if along > 0 else unit
-        shift = mean_b - scale * mean_a
-        off = np.linalg.norm(scale * a + shift - b, axis=1)
-        weight = 1 / (1 + np.square(off / max(2 * float(np.median(off)), 1e-12)))
-    return Similarity(scale, R, shift)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.amend import amend
+from stream_recon.app.output.cameras import since_first
 from stream_recon.app.output.folder import ResultFolder
 from stream_recon.app.output.metres import UNIT, Metres, own_to_now
 from stream_recon.app.output.tracks import read_tracks
@@ -52,10 +53,7 @@ def bring_to_metres(
     if not amend(result, revision, record, tracks, on_progress, cancelled):
         return False
     for page in pages:
-        frames = [
-            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first, c.intrinsics) for c in cameras
-        ]
-        page.revise(Revision(tuple(frames)))
+        page.revise(since_first(cameras))
         if tracks is not None:
             page.show_map(tracks.points, tracks.loops)
     return True

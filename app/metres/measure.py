@@ -74,10 +74,6 @@ def _longest_stretch(cameras: Sequence[Camera]) -> list[Camera]:
     return [camera for camera in cameras if camera.stretch == longest]
 
 
-def _only_scale(scale: float) -> Similarity:
-    return Similarity(scale, np.eye(3), np.zeros(3))
-
-
 def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> Metres:
     by_index = {camera.index: camera for camera in cameras}
     for index in (given.first, given.second):
@@ -91,7 +87,7 @@ def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> Metre
     extent = max(float(np.linalg.norm(c.T_world_camera[:3, 3] - one.T_world_camera[:3, 3])) for c in cameras)
     if not distance > 1e-3 * extent:
         raise InputError(f"--scale-from {text}: in the result the two frames are taken from the same place")
-    return Metres(_only_scale(given.metres / distance), None, text, "one distance, which tells no error")
+    return Metres(Similarity.of_scale(given.metres / distance), None, text, "one distance, which tells no error")
 
 
 def _by_height(result: ResultFolder, cameras: Sequence[Camera], given: Height, text: str) -> Metres:
@@ -99,7 +95,7 @@ def _by_height(result: ResultFolder, cameras: Sequence[Camera], given: Height, t
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
     how = f"the ground by {found.points} points; the camera's height over it varies by {100 * found.error:.1f} %"
-    return Metres(_only_scale(given.metres / found.height), found.error, text, how)
+    return Metres(Similarity.of_scale(given.metres / found.height), found.error, text, how)
 
 
 def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> Metres:
@@ -127,7 +123,7 @@ def _by_markers(
     sightings = list(_sightings(result, open_again, on_progress))
     found = scale_by_markers(sightings, given.side, text)
     how = f"{', '.join(found.markers)}: {found.sightings} sightings, off by {found.off_px:.2f} px (RMS)"
-    return Metres(_only_scale(found.scale), found.error, text, how)
+    return Metres(Similarity.of_scale(found.scale), found.error, text, how)
 
 
 def _sightings(result: ResultFolder, open_again: Callable[[], Source], on_progress: Progress) -> Iterator[Sighting]:

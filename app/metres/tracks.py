@@ -114,7 +114,10 @@ def _tum(lines: list[str]) -> Positions:
 
 def _csv(lines: list[str]) -> Positions:
     delimiter = max(",;\t ", key=lines[0].count)
-    table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, skipinitialspace=True))
+    try:
+        table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"it is no table: {error}") from error
     names = [re.sub(r"[\s\[(_].*", "", name.strip().casefold()) for name in table[0]]
     rows = [row for row in table[1:] if len(row) == len(names)]
 
@@ -126,7 +129,7 @@ def _csv(lines: list[str]) -> Positions:
 
     time, frame = column(TIME), column(FRAME)
     if time is None and frame is None:
-        raise ValueError(f"it has neither a column for the time nor one called frame, but {', '.join(table[0])}")
+        raise ValueError(f"it has neither a column for the time nor one called frame, but {_listed(table[0])}")
     times = None if time is None else np.array([seconds(row[time]) for row in rows])
     frames = None if time is not None else values(frame)
     latitude, longitude = column(LATITUDE), column(LONGITUDE)
@@ -135,8 +138,12 @@ def _csv(lines: list[str]) -> Positions:
         return of_degrees(degrees, values(column(HEIGHT)), times, frames)
     x, y, z = column(EAST), column(NORTH), column(UP)
     if x is None or y is None or z is None:
-        raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {', '.join(table[0])}")
+        raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {_listed(table[0])}")
     return _of_file(np.stack([values(x), values(y), values(z)], axis=1), times, frames)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(" ".join(name.split()) for name in names)[:200]
 
 
 def _of_file(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:

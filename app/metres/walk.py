@@ -83,7 +83,7 @@ def fitted_to(
     how = f"{len(path)} positions, off by {found.off:.3g} m (RMS){told}"
     world, transform = positions.world, found.transform
     if positions.world != EAST_NORTH_UP and found.tilt > TILT:
-        world, transform = FIRST_CAMERA, Similarity(transform.scale, np.eye(3), np.zeros(3))
+        world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
         how += "; nearly on one line, which tells no axes: those of the first camera are kept"
     origin = positions.origin if world != FIRST_CAMERA else None
     return Metres(transform, error, given, how, world, origin)

@@ -43,7 +43,7 @@ class Metres:
         whole = self.own_to_metres @ own_to_now
         if self.world == FIRST_CAMERA:
             # Axes that an earlier track gave are given up.
-            whole = Similarity(whole.scale, np.eye(3), np.zeros(3))
+            whole = Similarity.of_scale(whole.scale)
         return replace(self, own_to_metres=whole)
 
     def to_json(self) -> dict[str, Any]:

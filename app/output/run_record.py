@@ -70,6 +70,8 @@ class Summary:
     """Median of the focal lengths in pixels that the network would have had, where the camera was known."""
     streams: int = 0
     """More than one where the first frames went out of view; see `Anchor`."""
+    stands_on: tuple[int, ...] = ()
+    """Numbers of the scale frames of the last one."""
     warnings: tuple[str, ...] = ()
     stretches: tuple[dict[str, Any], ...] = ()
     """Where nothing connects frames with those before; see `Stretch`."""
@@ -132,6 +134,7 @@ def run_record(
         "attention": summary.attention,
         "network_focal": summary.network_focal,
         "streams": summary.streams,
+        "stands_on": list(summary.stands_on),
         "options": info.options,
         "frames": {
             "read": summary.frames_read,

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.output.folder import read_run, result_of
-from stream_recon.app.output.metres import metres_of, own_to_now
+from stream_recon.app.output.metres import metres_of
 from stream_recon.app.output.run_record import RUN_NAME, RunInfo
-from stream_recon.app.results import FrameResult, PreparedFrame
+from stream_recon.app.results import FrameResult, Pair, PreparedFrame
 from stream_recon.configs.errors import ConfigError, OutputError
 
 T = TypeVar("T")
-Pair = tuple[PreparedFrame, FrameResult]
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,29 @@ class Unfinished:
     def keyframes(self) -> int:
         return sum(camera.is_keyframe for camera in self.cameras)
 
-    def latest_keyframes(self, count: int, *, as_network: bool = False) -> list[Pair]:
-        """The last keyframes of the last stretch with their results as last known, or as the network had them; other
-        frames where there are too few. What the network saw is read from the depth files. Raises OutputError."""
+    def last_stream(
+        self, scale_frames: int, keyframes: int, *, as_network: bool = False
+    ) -> tuple[list[Pair], list[Pair]]:
+        """The frames that the network stood on, and the last ``keyframes`` keyframes after them: with their results as
+        last known, or as the network had them. Where the record does not say what it stood on, it is to stand on the
+        latest ``scale_frames`` keyframes of the last stretch, or other frames where there are too few of these.
+
+        What the network saw is read from the depth files. Raises OutputError.
+        """
         stretch = [camera for camera in self.cameras if camera.stretch == self.last.stretch]
-        keyframes = [camera for camera in stretch if camera.is_keyframe]
-        chosen = (keyframes if len(keyframes) >= min(count, len(stretch)) else stretch)[-count:]
-        results = [result_of(self.folder, camera.as_network if as_network else camera) for camera in chosen]
-        return [(_frame(result), result) for result in results]
+        known = [camera for camera in stretch if camera.is_keyframe]
+        stands_on = [camera for camera in stretch if camera.index in self.told("stands_on", list)]
+        later: list[Camera] = []
+        if stands_on and len(stands_on) == len(self.told("stands_on", list)):
+            later = [camera for camera in known if camera.index > stands_on[-1].index][-keyframes:]
+        else:
+            enough = len(known) >= min(scale_frames, len(stretch))
+            stands_on = (known if enough else stretch)[-scale_frames:]
+        first, after = (
+            [result_of(self.folder, camera.as_network if as_network else camera) for camera in cameras]
+            for cameras in (stands_on, later)
+        )
+        return [(_frame(result), result) for result in first], [(_frame(result), result) for result in after]
 
     def last_frame(self) -> PreparedFrame:
         """What the network saw of the last one. Raises OutputError."""
@@ -70,15 +84,33 @@ class Unfinished:
             )
             if differs
         ]
-        if differences:
-            raise ConfigError(
-                f"{self.folder} was made with other {', '.join(differences)}: give the same ones to go on with it, or "
-                "--overwrite instead of --resume"
-            )
+        _refuse(self.folder, differences)
+
+
+def check_choice(folder: Path, record: Mapping[str, Any], source: str, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError, naming what differs, unless the result with that ``run.json`` is of such a run."""
+    now = {"source": source, "options": json.loads(json.dumps(options))}
+    _refuse(folder, [name for name, value in now.items() if record.get(name) != value])
+
+
+def _refuse(folder: Path, differences: list[str]) -> None:
+    if differences:
+        raise ConfigError(
+            f"{folder} was made with other {', '.join(differences)}: give the same ones to go on with it, or "
+            "--overwrite instead of --resume"
+        )
 
 
 def _frame(result: FrameResult) -> PreparedFrame:
     return PreparedFrame(result.index, result.timestamp, result.rgb, result.transform, stretch=result.stretch)
+
+
+def whole_record(folder: Path) -> Mapping[str, Any] | None:
+    """The ``run.json`` of a result that has all its frames; None where there is none such. Raises OutputError."""
+    if not (folder / RUN_NAME).exists():
+        return None
+    record = read_run(folder)
+    return None if record["interrupted"] else record
 
 
 def read_unfinished(folder: Path) -> Unfinished | None:
@@ -101,12 +133,13 @@ def read_unfinished(folder: Path) -> Unfinished | None:
         )
     cameras: list[Camera] = []
     # What was brought to metres meanwhile goes on in its own unit.
-    own = own_to_now(record).inverse()
+    metres = metres_of(record)
+    own = None if metres is None else metres.own_to_metres.inverse()
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
             if not depth_path(folder, camera.index).is_file():
                 break
-            cameras.append(camera.moved(own) if metres_of(record) else camera)
+            cameras.append(camera if own is None else camera.moved(own))
     except OutputError:
         # Torn by a machine that went down; what comes before it is whole.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):

@@ -267,6 +267,7 @@ class _Run:
             attention=self._engine.attention,
             network_focal=float(np.median(self._network_focals)) if self._network_focals else None,
             streams=self._engine.streams,
+            stands_on=self._engine.stands_on,
             frames_unseen=self._breaks.unseen,
             warnings=(*self._before.warnings, *self._source.warnings, *map(_told, self._new_breaks())),
             health=self._health.summary(),

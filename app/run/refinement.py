@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.between import Carrier, interpolated
 from stream_recon.app.mapping.fit import Fit
+from stream_recon.app.mapping.handover import Placed
 from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.refine import refine
 from stream_recon.app.mapping.views import DepthReader, Scale, View
@@ -97,7 +98,10 @@ def refine_result(
         known_lens = bool(result.run.get("options", {}).get("camera"))
         on_sketch = show_sketch if page else None
         threads = workers or _workers()
-        found = refine(views, images, images.scale, show, threads, on_sketch=on_sketch, known_lens=known_lens)
+        placed = _placed(result, images.scale)
+        found = refine(
+            views, images, images.scale, show, threads, placed=placed, on_sketch=on_sketch, known_lens=known_lens
+        )
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         revision = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
@@ -115,6 +119,18 @@ def refine_result(
             _show(page, read_tracks(result.folder))
         raise
     return found.report
+
+
+def _placed(result: ResultFolder, scale: Scale) -> Placed | None:
+    """The frames that have depth where the stream has put them; None where it has not, or where they were refined."""
+    cameras = result.with_depth(result.cameras)
+    if "mapping" in result.run or all(camera.network is None for camera in cameras):
+        return None
+    # One lens took all of them.
+    focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
+    T = np.array([camera.T_world_camera for camera in cameras])
+    units = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
+    return Placed(T, np.array(units), focal * scale.factor)
 
 
 def _workers() -> int:
@@ -205,7 +221,7 @@ def _for_all(
     row = {camera.index: number for number, camera in enumerate(every)}
     positions = np.array([row[camera.index] for camera in kept])
     before = np.array([camera.T_world_camera for camera in every])
-    carrier = Carrier(positions, before, T, depth_scale)
+    carrier = Carrier(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
     poses = np.array([carrier.pose(number) for number in range(len(every))])
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 

@@ -41,8 +41,11 @@ def go_on(
     if not source.resume(last.index, last.timestamp, taken):
         source = stack.enter_context(open_again())
         source.resume_slowly(last.index, taken)
+    stream = engine.preset.stream
+    remembered = max(stream.window, stream.camera_window)
+    first, later = unfinished.last_stream(stream.scale_frames, remembered, as_network=as_network)
     with memory_errors():
-        seam = engine.resume(unfinished.latest_keyframes(engine.preset.stream.scale_frames, as_network=as_network))
+        seam = engine.resume(first, later)
     return source, _before(unfinished, seam)
 
 

@@ -12,7 +12,9 @@ WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE, STAIRS, NADIR = range(10)
 _HIGHEST = 0.45  # radians that a camera looks up at most
 _FURTHEST = 5.0  # depths of the scene that a hand-held camera travels at most
 _SHARP_TURNS = (6.0, 20.0)  # degrees a frame
-MOTIONS = {"rotation": PAN, "still": STATIC, "orbit": ORBIT, "stairs": STAIRS, "nadir": NADIR}
+MOTIONS = {
+    "rotation": PAN, "still": STATIC, "orbit": ORBIT, "stairs": STAIRS, "nadir": NADIR, "walk": WALK, "drive": DRIVE,
+}  # fmt: skip
 """Motions that can be asked for by name, in clips of their own."""
 _USUAL_FIELDS, _NARROW_FIELDS, _WIDE_FIELDS = (34.0, 101.0), (20.0, 34.0), (101.0, 112.0)  # degrees
 

@@ -17,6 +17,10 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 Bending = Literal["perspective", "fisheye"]
 LARGEST_FILE = 1 << 26
+LARGEST = 1e7
+"""Pixels of a focal length and of an image's side; a focal length is not below its inverse either."""
+COEFFICIENTS: dict[Bending, tuple[int, ...]] = {"perspective": (4, 5), "fisheye": (4,)}
+"""How many there may be."""
 EXIF = "exif"
 """In place of a camera's numbers: what the camera wrote into its files."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -43,6 +47,13 @@ class Calibration:
         numbers = (self.fx, self.fy, self.cx, self.cy, *self.coefficients)
         if not all(math.isfinite(value) for value in numbers) or min(self.fx, self.fy) <= 0:
             raise ConfigError("a camera's numbers must be finite, and its focal lengths above 0")
+        if max(self.fx, self.fy) > LARGEST or min(self.fx, self.fy) < 1 / LARGEST:
+            raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
+        bends = any(self.coefficients) or (self.coefficients and self.bending == "fisheye")
+        if bends and len(self.coefficients) not in COEFFICIENTS[self.bending]:
+            raise ConfigError(f"a camera cannot have {len(self.coefficients)} coefficients of distortion")
+        if self.size is not None and not 0 < min(self.size) <= max(self.size) < LARGEST:
+            raise ConfigError(f"a camera's images cannot be of {self.size[0]:g}x{self.size[1]:g} pixels")
 
     def for_size(self, size: tuple[int, int]) -> "Calibration":
         """The same camera for images of another size, the whole of which they show.
@@ -106,7 +117,7 @@ def read_camera(path: Path) -> Calibration:
         raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
     try:
         found = _of_nerfstudio(text) if text.lstrip().startswith("{") else _of_yaml(text) or _of_colmap(text)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"--intrinsics {path}: its numbers are damaged or of an unknown camera ({error})") from error
     if found is None:
         raise InputError(f"--intrinsics {path} is of no known form: use {FORMS}")
@@ -124,7 +135,7 @@ def _of_own(text: str) -> Calibration:
         return Calibration(
             fx, fy, cx, cy, bending, coefficients, None if size is None else (int(size[0]), int(size[1]))
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"the camera of the run is damaged: {error}") from error
 
 

@@ -180,7 +180,7 @@ def _place(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] | No
         whole, minutes, seconds = gps[degrees][:3]
         value = whole + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
         angles.append(-value if chr(int(gps[sign][0])) == negative else value)
-    if not all(math.isfinite(angle) for angle in angles):
+    if not (abs(angles[0]) <= 90 and abs(angles[1]) <= 180):
         return None
     height = gps.get(6, (math.nan,))[0] * (-1 if gps.get(5, (0.0,))[0] == 1 else 1)
     return angles[0], angles[1], height

@@ -10,14 +10,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app import MOST_PIXELS
 from stream_recon.app.video.calibration import Calibration
+from stream_recon.app.video.frame_size import check_frame_size
 from stream_recon.app.video.readers import Reader
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
-MOST_PIXELS = 210_000_000
-"""As of image files."""
 RATE_FRAMES = 30
 """Of whose times the rate is told."""
 DAMAGE = (
@@ -70,7 +70,15 @@ class RecordingReader(Reader):
             ResourceError: the library is not installed.
         """
         library = _library()
-        self._errors = (*DAMAGE, library.highlevel.AnyReaderError, library.serde.SerdeError, *_database_errors())
+        self._errors = (
+            *DAMAGE,
+            library.highlevel.AnyReaderError,
+            library.rosbag1.ReaderError,
+            library.rosbag2.ReaderError,
+            library.serde.SerdeError,
+            library.typesys.TypesysError,
+            *_database_errors(),
+        )
         self._closed = True
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
@@ -94,7 +102,7 @@ class RecordingReader(Reader):
         self._messages = self._read(self._connections)
         self._index, self._origin, self._time = -1, times[0], -1.0
         self._message: Any = None
-        self._size: tuple[int, int] | None = None
+        self._first: tuple[str, tuple[int, int]] | None = None
 
     def grab(self) -> tuple[int, float] | None:
         while True:
@@ -122,11 +130,9 @@ class RecordingReader(Reader):
             self.warnings.append(f"frame {self._index} of {self.name} is no image that can be read, and was left out")
             return None
         size = (rgb.shape[1], rgb.shape[0])
-        self._size = self._size or size
-        if size != self._size:
-            raise InputError(
-                f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} at {self._time:.2f} s"
-            )
+        name = f"image {self._index} of {self._topic}"
+        self._first = self._first or (name, size)
+        check_frame_size(name, size, *self._first)
         return rgb
 
     def close(self) -> None:
@@ -266,6 +272,8 @@ def _library() -> ModuleType:
     try:
         import rosbags
         import rosbags.highlevel
+        import rosbags.rosbag1
+        import rosbags.rosbag2
         import rosbags.serde
         import rosbags.typesys
     except ImportError as error:

@@ -328,6 +328,8 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
         return _open_live(path, str(path), reconnect)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
+    if not path.is_file():
+        raise InputError(f"{spec} is no plain file: a program's output is read by an address, such as tcp:// or udp://")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)

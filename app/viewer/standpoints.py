@@ -84,10 +84,11 @@ class Standpoints:
         clients = self._server.get_clients()
         untouched = {key: client for key, client in clients.items() if self._stands_where_put(key, client)}
         free = FreeView.of_page(self._server.initial_camera.fov, *USUAL_PAGE, PANEL_PIXELS)
-        self._start_from(*self._overview(self._timeline.poses[self._start], free, store, beside))
+        points = _shown(store, beside)
+        self._start_from(*self._overview(self._start, points, free))
         self._taken_to = {}
         for key, client in untouched.items():
-            self.show_all(client, store, beside)
+            _place(client, *self._overview(self._start, points, _free_view(client)))
             self._taken_to[key] = np.array(client.camera.position)
 
     def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
@@ -98,16 +99,13 @@ class Standpoints:
         """Put a browser's view where it has nearly all points and cameras in it, and all that is shown ``beside``."""
         if self._start is None:
             return
-        camera = client.camera
-        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
-        _place(client, *self._overview(self._timeline.poses[self._start], free, store, beside))
+        _place(client, *self._overview(self._start, _shown(store, beside), _free_view(client)))
 
     def _overview(
-        self, first: NDArray[np.float64], free: FreeView, store: ChunkStore, beside: NDArray[np.float32]
+        self, start: int, points: NDArray[np.float32], free: FreeView
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Position and target of a view with nearly everything in it, the way the ``first`` camera looks."""
-        points, path = store.sample(OVERVIEW_POINTS), self._timeline.path(OVERVIEW_POINTS)
-        points = np.concatenate([points, beside])
+        """Position and target of a view with nearly all points and cameras in it, the way the frame ``start`` looks."""
+        first, path = self._timeline.poses[start], self._timeline.path(OVERVIEW_POINTS)
         return overview(points, path, first[:3, 2], -first[:3, 1], free)
 
     def _stands_where_put(self, key: int, client: Any) -> bool:
@@ -130,6 +128,16 @@ class Standpoints:
         self._begun_at = np.stack([position, target])
         camera = self._server.initial_camera
         camera.position, camera.look_at = position, target
+
+
+def _shown(store: ChunkStore, beside: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A sample of all points on the page."""
+    return np.concatenate([store.sample(OVERVIEW_POINTS), beside])
+
+
+def _free_view(client: Any) -> FreeView:
+    camera = client.camera
+    return FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
 
 
 def _place(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:

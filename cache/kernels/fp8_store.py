@@ -2,9 +2,9 @@
 """One frame's queries and keys to e4m3, its values to a page and its special tokens' to a pool, where the step says,
 and both to where attention reads them (Triton).
 
-Two kernels, since a page's scale has to be known before its first number is written. The first one rounds queries and
-keys, and leaves the largest value of every few tokens; each program of the second takes the largest of these, so
-nothing has to be reset between steps.
+Two kernels, since a page's scale has to be known before its first number is written. The first one spreads and rounds
+queries and keys, and leaves the largest value of every few tokens; each program of the second takes the largest of
+these, so nothing has to be reset between steps.
 """
 
 import torch
@@ -12,30 +12,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, ValuePages
+from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, ValuePages, hadamard_matrix
 from stream_recon.cache.step_inputs import StepInputs
 
 TOKENS_AT_ONCE = 32
 
 
 @triton.jit
-def _rounded(x, LARGEST: tl.constexpr):
-    return tl.minimum(tl.maximum(x.to(tl.float32), -LARGEST), LARGEST).to(tl.float8e4nv)
+def _spread_and_rounded(x, matrix, scale, LARGEST: tl.constexpr):
+    spread = tl.dot(x.to(tl.bfloat16), matrix) * scale
+    return tl.minimum(tl.maximum(spread, -LARGEST), LARGEST).to(tl.float8e4nv)
 
 
 @triton.jit
-def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, queries, keys, values, widened,
-           special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
+def _store(new_queries, new_keys, new_values, query_stride, key_stride, value_stride, hadamard, scale, queries, keys,
+           values, widened, special_at, patch_at, key_norms, largest, tokens, special, H: tl.constexpr, D: tl.constexpr,
            BLOCK_T: tl.constexpr, LARGEST: tl.constexpr):  # fmt: skip
     chunk, head, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     token = chunk * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
     column = head * D + tl.arange(0, D)[None, :]
     mask, is_patch = token < tokens, token >= special
+    matrix = tl.load(hadamard + tl.arange(0, D)[:, None] * D + tl.arange(0, D)[None, :])
     q = tl.load(new_queries + token * query_stride + column, mask=mask, other=0.0)
-    tl.store(queries + token * (H * D) + column, _rounded(q, LARGEST), mask=mask)
+    tl.store(queries + token * (H * D) + column, _spread_and_rounded(q, matrix, scale, LARGEST), mask=mask)
     at_special = tl.load(special_at)
     place = tl.where(is_patch, tl.load(patch_at) + token - special, at_special + token).to(tl.int64)
-    k = _rounded(tl.load(new_keys + token * key_stride + column, mask=mask, other=0.0), LARGEST)
+    k = tl.load(new_keys + token * key_stride + column, mask=mask, other=0.0)
+    k = _spread_and_rounded(k, matrix, scale, LARGEST)
     tl.store(keys + place * (H * D) + column, k, mask=mask)
     v = tl.load(new_values + token * value_stride + column, mask=mask, other=0.0)
     tl.store(values + place * (H * D) + column, v, mask=mask & (token < special))
@@ -81,10 +84,10 @@ def store_frame(
     key_norms: Tensor,
     inputs: StepInputs,
 ) -> Tensor:
-    """Put one frame's k [T, H, D] where ``inputs`` says: in e4m3 into a pool ``keys`` [C, H, D]; v of its special
-    tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as `quantise`
-    does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise ``key_norms``
-    [H] to the largest norm of a key in e4m3. Gives q in e4m3, [T, H, D]."""
+    """Put one frame's k [T, H, D] where ``inputs`` says: spread, in e4m3, into a pool ``keys`` [C, H, D]; v of its
+    special tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as
+    `quantise` does; and all of v, as it is kept, into a pool ``widened`` [C, H, D], where attention reads it. Raise
+    ``key_norms`` [H] to the largest norm of a key in e4m3. Gives q, spread, in e4m3 [T, H, D]. k and q are in bf16."""
     tokens, heads, channels = k.shape
     assert all(x.stride()[1:] == (channels, 1) for x in (q, k, v)), "heads and channels of a token lie together"
     patches = pages.values.shape[1]
@@ -99,6 +102,8 @@ def store_frame(
         q.stride(0),
         k.stride(0),
         v.stride(0),
+        hadamard_matrix(channels, k.device),
+        channels**-0.5,
         queries,
         keys,
         values,

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,11 +192,16 @@ def bench_embedded(frames: int = 400) -> None:
     release_memory()
     preset = load_preset(EMBEDDED_PRESET)
     engine = Engine(embedded_network(preset), preset, NO_WEIGHTS)
-    pictures, times = sample_frames(), []
-    for index in range(frames):
-        begin = time.perf_counter()
-        engine.push(Frame(index, index / 30, frame_at(pictures, index)))
-        times.append(time.perf_counter() - begin)
+    pictures, finished = sample_frames(), [time.perf_counter()]
+    # As the program does it: the next frame is made the network's image in a thread, beside the step.
+    with ThreadPoolExecutor(1, "prepare") as beside:
+        waiting = beside.submit(engine.prepare, Frame(0, 0.0, frame_at(pictures, 0)))
+        for index in range(1, frames + 1):
+            ready = waiting.result()
+            waiting = beside.submit(engine.prepare, Frame(index, index / 30, frame_at(pictures, index)))
+            engine.push(ready)
+            finished.append(time.perf_counter())
+    times = np.diff(finished).tolist()
     steady = sorted(times[WARM_FRAMES:])
     p95 = 1e3 * steady[int(0.95 * len(steady))]
     speed = f"{1e3 * median(steady):.2f} ms (p95 {p95:.2f}) = {1 / mean(steady):.0f} frames/s"

@@ -92,6 +92,7 @@ def main() -> None:
                 continue
             rows = table(scenes, done)
             # After each: what is done is there if time runs out.
+            print_table([line for line in rows if (line["scene"], line["model"]) == (folder.parent.name, folder.name)])
             content = {
                 "device": torch.cuda.get_device_name(),
                 "steps": arguments.steps,

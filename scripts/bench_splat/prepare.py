@@ -1,9 +1,9 @@
 """Models of a video to train splats on: by our exports, and by COLMAP's own structure from motion (pycolmap).
 
 The focal length is unknown to all. Structure from motion gets the very images of our refined export, and is given its
-best chance: every image is matched with every other. Splats are trained and measured on one set of images alone: those
-of a lens of its own would be sampled again, and what is half as sharp is easier to explain (by 1 dB and more). Times
-are of processors, all cores together, from the video to the model.
+best chance: every image is matched with every other, and pixels are known to be square. Splats of all models are
+trained and measured on these images alone: those of a lens of its own would be sampled again, and what is half as sharp
+is easier to explain (by 1 dB and more). Times are of processors, all cores together, from the video to the model.
 """
 
 import multiprocessing
@@ -22,14 +22,17 @@ from bench_splat.scene import HELD_OUT_EVERY, Scene
 from stream_recon.app.transforms import invert_pose
 
 DENSE = 100_000
-QUALITY = 90
+QUALITY = 95
+IMAGES = "images"
+"""Beside the models, which share it."""
 
 
 def prepare(video: Path, out: Path, every: int) -> None:
     """Write the models of every ``every``-th frame of a video under ``out/NAME/``.
 
     ``refined``: our export; ``refined-dense``: with points of depth maps; ``network``: without refinement (its points
-    are of depth maps); ``sfm``: structure from motion. ``work`` keeps what they were made of.
+    are of depth maps), on images whose lens the refinement has undone; ``sfm``: structure from motion. ``work`` keeps
+    what they were made of.
     """
     work = out / video.stem / "work"
     work.mkdir(parents=True)
@@ -39,21 +42,19 @@ def prepare(video: Path, out: Path, every: int) -> None:
     spent_refined = spent + run("refine", str(refined))
     names: list[str] = []
     for name, result, options, seconds in (
-        ("network", network, [], spent),
         ("refined", refined, [], spent_refined),
         ("refined-dense", refined, ["--dense", str(DENSE)], spent_refined),
+        ("network", network, [], spent),
     ):
         target = work / f"export-{name}"
         form = ["--format", "colmap", "--frames", str(every), "-o", str(target)]
         seconds += run("export", str(result), *form, *options)
         names = sorted(path.name for path in (target / "images").iterdir())
-        scene = out / video.stem / name
-        if name != "refined-dense":
-            copy_images(target / "images", names, scene / "images")
-        shown = "../refined/images" if name == "refined-dense" else "images"
-        write_scene(target / "sparse" / "0", scene, shown, names, seconds)
+        if name == "refined":
+            copy_images(target / "images", names, out / video.stem / IMAGES)
+        write_scene(target / "sparse" / "0", out / video.stem / name, names, seconds)
     seconds = core_seconds(structure_from_motion, work / "export-refined" / "images", work / "sfm")
-    write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", "../refined/images", names, seconds)
+    write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", names, seconds)
 
 
 def run(word: str, *arguments: str) -> float:
@@ -89,7 +90,7 @@ def structure_from_motion(images: Path, out: Path) -> None:
         database,
         images,
         camera_mode=pycolmap.CameraMode.SINGLE,
-        reader_options=pycolmap.ImageReaderOptions(camera_model="PINHOLE"),
+        reader_options=pycolmap.ImageReaderOptions(camera_model="SIMPLE_PINHOLE"),
     )
     pycolmap.match_exhaustive(database)
     models = pycolmap.incremental_mapping(database, images, out / "models")
@@ -100,7 +101,7 @@ def structure_from_motion(images: Path, out: Path) -> None:
 
 
 def copy_images(images: Path, names: Sequence[str], out: Path) -> None:
-    """Those of the images that are there, in fewer bytes; all models' alike."""
+    """Those of the images that are there, in fewer bytes."""
     out.mkdir(parents=True)
     for name in names:
         if (images / name).is_file():
@@ -108,25 +109,29 @@ def copy_images(images: Path, names: Sequence[str], out: Path) -> None:
             cv2.imwrite(str(out / name), bgr, (cv2.IMWRITE_JPEG_QUALITY, QUALITY))
 
 
-def write_scene(model: Path, out: Path, images_folder: str, chosen: Sequence[str], seconds: float) -> None:
+def write_scene(model: Path, out: Path, chosen: Sequence[str], seconds: float) -> None:
     """What COLMAP's files say, as the trainer reads it; held out is every eighth of all frames, registered or not."""
     read = pycolmap.Reconstruction(model)
     (camera,) = read.cameras.values()
-    if camera.model != pycolmap.CameraModelId.PINHOLE:
-        raise SystemExit(f"{model} has a camera of model {camera.model}, not PINHOLE")
+    if camera.model not in (pycolmap.CameraModelId.PINHOLE, pycolmap.CameraModelId.SIMPLE_PINHOLE):
+        raise SystemExit(f"{model} has a camera of model {camera.model}, which is no pinhole")
     registered = sorted((read.images[number] for number in read.reg_image_ids()), key=lambda image: image.name)
     points = [read.points3D[number] for number in read.point3D_ids()]
     out.mkdir(parents=True, exist_ok=True)
+    height, width = cv2.imread(str(out.parent / IMAGES / registered[0].name)).shape[:2]
+    K = camera.calibration_matrix()
+    # What the refinement has undistorted has a few rows or columns more or less, about the same middle.
+    K[:2, 2] += (np.array([width, height]) - (camera.width, camera.height)) / 2
     held_out = set(chosen[::HELD_OUT_EVERY])
     to_camera = np.stack([np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]]) for image in registered])
     scene = Scene(
         out,
-        images_folder,
+        f"../{IMAGES}",
         tuple(image.name for image in registered),
         np.array([image.name in held_out for image in registered]),
         invert_pose(to_camera),
-        camera.calibration_matrix(),
-        (camera.width, camera.height),
+        K,
+        (width, height),
         np.array([point.xyz for point in points], np.float32),
         np.array([point.color for point in points], np.uint8),
         len(chosen),

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from safetensors.torch import save_file
 
+from scripts.fuzzing.given import camera, exif, recording, track, write_given
 from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.output.folder import read_result
@@ -46,6 +47,7 @@ def examples(folder: Path) -> dict[str, Path]:
     preset = tiny_preset()
     save_file(tiny_network(preset).state_dict(), places["weights"] / "tiny.safetensors")
     _write_datasets(places["data"])
+    write_given(folder / "given")
     writer = ResultWriter(places["result"], run_info())
     for frame in frames(6):
         writer.add(fake_result(prepared(frame)))
@@ -165,6 +167,10 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "dataset": dataset,
     "result": result,
     "page": page,
+    "camera": camera,
+    "track": track,
+    "exif": exif,
+    "recording": recording,
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, PreparedFrame, Seam
+from stream_recon.app.results import Frame, FrameResult, Intrinsics, Pair, PreparedFrame, Seam
 from stream_recon.app.video.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
@@ -66,6 +66,7 @@ class FakeEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    stands_on = ()
     threads = 0
     weights_sha256 = "ab" * 32
 
@@ -97,9 +98,9 @@ class FakeEngine:
     def finish(self) -> Sequence[FrameResult]:
         return self._release()
 
-    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
         self._started = True
-        return Seam(pairs[-1][0].index, 0.0, 0.0, 0.0)
+        return Seam([*first, *later][-1][0].index, 0.0, 0.0, 0.0)
 
     def _release(self) -> list[FrameResult]:
         self._started = True

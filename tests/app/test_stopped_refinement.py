@@ -53,7 +53,8 @@ def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, num
     assert len(np.loadtxt(out / "trajectory.txt")) == 12
     if code == 130:
         assert not list(out.rglob("*.part"))
-    process = start(tmp_path, "refine", str(out))
+    again = ["refine", str(out)] if code == 130 else [str(SAMPLE), "-o", str(out), *choice, "--resume"]
+    process = start(tmp_path, *again)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and b"refined: " in said
     assert record(out)["mapping"]["keyframes"] > 2 and not list(out.rglob("*.part"))

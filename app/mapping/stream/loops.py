@@ -22,7 +22,7 @@ from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.graph import MOST_DRIFT, SLACK, match_edges
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.matching import MIN_UNGUIDED, NONE, Matches, match, verify
-from stream_recon.app.mapping.pairs import ALIKE, MIN_LIKENESS
+from stream_recon.app.mapping.pairs import ALIKE, MIN_LIKENESS, best_apart
 from stream_recon.app.mapping.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.retrieval import cosines, described, learn_words
@@ -277,14 +277,9 @@ class _Memory:
         if self._words is None:
             return []
         like = cosines(np.stack(self._looks))[-1]
-        chosen: list[int] = []
-        for at in np.argsort(-like, kind="stable").tolist():
-            if like[at] < MIN_LIKENESS or len(chosen) == ALIKE:
-                break
-            gap = new.keyframe.number - self._places[at].keyframe.number
-            if gap >= LEAST_GAP and all(abs(at - other) >= SPACING for other in chosen):
-                chosen.append(at)
-        return [self._places[at] for at in chosen]
+        gap = new.keyframe.number - np.array([place.keyframe.number for place in self._places])
+        before = np.flatnonzero(gap >= LEAST_GAP)
+        return [self._places[at] for at in best_apart(before, like[before], MIN_LIKENESS, ALIKE, SPACING)]
 
 
 def _node(keyframe: Keyframe) -> FloatArray:

@@ -21,7 +21,7 @@ from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.units import Model, Unit, plan_units
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
 from stream_recon.app.geometry import moved
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame, Seam
+from stream_recon.app.results import Frame, FrameResult, Pair, PreparedFrame, Seam
 from stream_recon.app.transforms import Similarity
 from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.app.video.frame_choice import FrameChoice
@@ -55,9 +55,10 @@ class RoomScene:
     dataset: str = "room"
     known: bool = True
     metric: bool = True
+    masks: str | None = None
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
-        return open_source(str(self.path), stride=stride, max_frames=max_frames)
+        return open_source(str(self.path), stride=stride, max_frames=max_frames, masks=self.masks)
 
     def truth(self) -> Truth | None:
         if not self.known:
@@ -85,6 +86,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
+    stands_on = ()
     threads = 0
     weights_sha256 = WEIGHTS
     scale_frames = 4
@@ -111,8 +113,9 @@ class RoomEngine:
             return self.finish() if len(self._waiting) == self.scale_frames else []
         return [self._see(frame)]
 
-    def resume(self, pairs: Sequence[tuple[PreparedFrame, FrameResult]]) -> Seam:
-        known, seen = pairs[-1][1], room_result(pairs[-1][1].index)
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+        known = [*first, *later][-1][1]
+        seen = room_result(known.index)
         self._world = _between(seen, known) if self._loader.own_worlds else IDENTITY
         return Seam(known.index, 0.0, 0.0, 0.0)
 

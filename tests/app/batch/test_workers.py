@@ -106,7 +106,8 @@ def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) 
     assert [unit.scene.name for unit in longest_first(units)] == ["live", "long", "middle", "short"]
 
 
-def test_workers_share_out_gpus_and_cores(tmp_path: Path) -> None:
+def test_workers_share_out_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     notes = tmp_path / "notes"
     notes.mkdir()
     scenes = [room_scene(tmp_path / "data" / name, 12) for name in "abc"]

@@ -97,12 +97,13 @@ def test_without_an_overlap_nothing_is_touched() -> None:
     assert begun == [] and all(a is b for a, b in zip(placed[:SCALE], truth, strict=False))
 
 
-def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Restless(Anchor):
-        @property
-        def is_lost(self) -> bool:
-            return self._count >= 12 and len(self._recent) == self._recent.maxlen
+class Restless(Anchor):
+    @property
+    def is_lost(self) -> bool:
+        return self._count >= 12 and len(self._recent) == self._recent.maxlen
 
+
+def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchored, "Anchor", Restless)
     preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
@@ -110,3 +111,26 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
     assert [result.index for result in results] == [3 * number for number in range(40)]
     assert all(np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).all() for result in results)
     assert engine.streams >= 3
+
+
+@pytest.mark.parametrize("kind", [Anchor, Restless])
+def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Anchor]
+) -> None:
+    monkeypatch.setattr(anchored, "Anchor", kind)
+    preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
+    network, images = tiny_network(preset), list(noise_frames(29))
+    engine, again = Engine(network, preset, "0" * 64), Engine(network, preset, "0" * 64)
+    frames = [engine.prepare(image) for image in images]
+    results = [result for frame in frames[:21] for result in engine.push(frame)]
+    pairs = {frame.index: (frame, result) for frame, result in zip(frames, results, strict=False)}
+    stands_on = engine.stands_on
+    assert (stands_on[0] > 0) is (kind is Restless)
+    seam = again.resume(
+        [pairs[index] for index in stands_on], [pair for index, pair in pairs.items() if index > stands_on[-1]]
+    )
+    assert again.stands_on == stands_on and seam.index == frames[20].index and seam.position < 1e-4
+    for frame in frames[21:]:
+        (ours,), (theirs,) = engine.push(frame), again.push(frame)
+        np.testing.assert_allclose(theirs.T_world_camera, ours.T_world_camera, atol=1e-4)
+        np.testing.assert_allclose(theirs.depth, ours.depth, rtol=1e-4)

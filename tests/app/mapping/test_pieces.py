@@ -188,9 +188,24 @@ def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
     network = drifting(walk(20), 0.0, 0.0)
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
     positions = np.array([0, 7, 12, 19])
-    carrier = between.Carrier(positions, network, change.move_pose(network)[positions], np.full(4, 1.7))
+    one = np.zeros(20, np.intp)
+    carrier = between.Carrier(positions, network, change.move_pose(network)[positions], np.full(4, 1.7), one)
     moved = np.array([carrier.pose(k) for k in range(20)])
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
+    alone = between.Carrier(positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one)
+    assert np.abs(np.array([alone.pose(k) for k in range(20)]) - change.move_pose(network)).max() < 1e-9
+
+
+def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
+    network = drifting(walk(20), 0.0, 0.0)
+    change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
+    stretch = np.repeat([0, 1, 2], [8, 7, 5])
+    positions = np.array([0, 5, 17, 19])
+    after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])
+    carrier = between.Carrier(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), stretch)
+    moved = np.array([carrier.pose(k) for k in range(20)])
+    assert np.abs(moved[:8] - change.move_pose(network)[:8]).max() < 1e-9
+    assert np.abs(moved[8:] - network[8:]).max() < 1e-9
 
 
 def test_points_are_followed_through_a_shift() -> None:

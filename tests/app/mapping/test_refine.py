@@ -1,7 +1,6 @@
 """Refinement of whole videos, on a room whose truth is exact."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +8,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.mapping.features import detect
-from stream_recon.app.mapping.handover import Known
-from stream_recon.app.mapping.matching import NONE
+from stream_recon.app.mapping.handover import Known, Placed
 from stream_recon.app.mapping.outcome import Sketch
-from stream_recon.app.mapping.pairs import Candidate, PairMatches, match_pairs
-from stream_recon.app.mapping.refine import _Refiner, refine
+from stream_recon.app.mapping.refine import refine
+from stream_recon.app.transforms import Similarity
 from tests.app.mapping.room import FOCAL, Video, drifting, look_down, walk
 
 FloatArray = NDArray[np.float64]
@@ -173,33 +171,32 @@ def test_a_failing_adjustment_leaves_everything_to_the_network(monkeypatch: pyte
     assert "singular" in str(found.report.left_to_network[0]["why"])
 
 
-def test_what_a_stream_has_found_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
-    kept: list[_Refiner] = []
-    run = _Refiner.run
-    monkeypatch.setattr(_Refiner, "run", lambda self: kept.append(self) or run(self))
     alone = refine(video.views(), video, video.scale)
-    (refiner,) = kept
     features = [detect(grey, reader) for _, grey, reader in video.read(alone.keyframes)]
-    wanted = [Candidate(k, k + 1, "near", guided=True) for k in range(len(features) - 1)]
-    views = [video.views()[k] for k in alone.keyframes]
-    near = match_pairs(views, features, refiner._lens, wanted)
-    found = {pair: near.matches.get(pair, NONE) for pair in near.held_out}
-    known = Known(alone.keyframes, features, found, near.held_out, alone.T_world_camera[alone.keyframes])
     monkeypatch.setattr("stream_recon.app.mapping.refine.detect", None)
-    tried: list[tuple[int, int]] = []
+    again = refine(video.views(), video, video.scale, known=Known(alone.keyframes, features))
+    assert np.abs(again.T_world_camera - alone.T_world_camera).max() < 1e-6
 
-    def note(*arguments: Any, **named: Any) -> PairMatches:
-        tried.extend((pair.first, pair.second) for pair in arguments[3])
-        return match_pairs(*arguments, **named)
 
-    monkeypatch.setattr("stream_recon.app.mapping.pairs.match_pairs", note)
-    again = refine(video.views(), video, video.scale, known=known)
-    assert tried and not found.keys() & set(tried)
-    assert again.report.pairs_tried == len(tried) + len(found) == alone.report.pairs_tried
-    apart = np.linalg.norm(again.T_world_camera[:, :3, 3] - alone.T_world_camera[:, :3, 3], axis=1)
-    assert apart.max() < 0.02
+def test_it_begins_where_a_stream_has_put_the_frames_if_that_is_nearer() -> None:
+    truth = walk(16)
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    network = refine(video.views(), video, video.scale)
+    elsewhere = Similarity.of_quaternion(np.array([0.1, 0.5, 0.2, 0.8]), np.array([2.0, 1.0, -1.0]), 3.0)
+    near = elsewhere.move_pose(drifting(truth, turn_deg=0.1, move=0.01))
+    found = refine(video.views(), video, video.scale, placed=Placed(near, np.full(16, 3.0), FOCAL))
+    assert (network.report.start, found.report.start) == ("network", "stream")
+    assert found.report.reprojection_px_before == network.report.reprojection_px_before
+    assert np.allclose(found.T_world_camera[0], video.views()[0].T_world_camera, atol=1e-3)
+    before, after = (errors(run.T_world_camera, truth).ate_m for run in (network, found))
+    assert before is not None and after is not None and after < max(1.2 * before, 0.005)
+    far = Placed(elsewhere.move_pose(drifting(truth, turn_deg=5.0, move=0.5)), np.full(16, 3.0), FOCAL)
+    other = refine(video.views(), video, video.scale, placed=far)
+    assert other.report.start == "network"
+    assert np.array_equal(other.T_world_camera, network.T_world_camera)
 
 
 def test_whoever_watches_sees_it_come_nearer() -> None:

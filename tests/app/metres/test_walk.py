@@ -178,9 +178,12 @@ def test_words_that_say_where_the_scale_comes_from(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("a,b\n1,2\n")
     (tmp_path / "empty").write_text("")
     (tmp_path / "words.csv").write_text("time,lat,lon\nx,y,z\nu,v,w\nk,l,m\n")
-    for name in ("junk.gpx", "bomb.gpx", "none.csv", "empty", "words.csv", "not there", "."):
-        with pytest.raises(InputError, match="--scale-from"):
+    (tmp_path / "lines.csv").write_text('a,"b\nc",d\n1,2,3\n')
+    (tmp_path / "long.csv").write_text("time,x,y,z\n" + "1" * 200_000 + ",2,3,4\n")
+    for name in ("junk.gpx", "bomb.gpx", "none.csv", "empty", "words.csv", "long.csv", "lines.csv", "not there", "."):
+        with pytest.raises(InputError, match="--scale-from") as raised:
             parse_given(f"track:{tmp_path / name}")
+        assert "\n" not in str(raised.value)
 
 
 def test_similarities_that_are_weighted_leave_out_what_weighs_nothing() -> None:

@@ -1,7 +1,10 @@
 """Known cameras: read from what other programs write, and their lenses taken out of images."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,6 +18,7 @@ from stream_recon.configs.errors import ConfigError, InputError
 BENT = (-0.2, 0.05, 0.001, -0.002)
 OPENCV = Calibration(500.0, 510.0, 320.5, 242.5, "perspective", BENT, (640, 480))
 FISHEYE = Calibration(300.0, 301.0, 320.5, 242.5, "fisheye", (0.02, -0.01, 0.003, -0.001), (640, 480))
+INFINITE = OPENCV.text().replace("640", "Infinity")
 FILES = {
     "cameras.txt": "# Camera list\n#   CAMERA_ID, MODEL\n1 OPENCV 640 480 500 510 320.5 242.5 -0.2 0.05 0.001 -0.002\n",
     "transforms.json": json.dumps(
@@ -97,6 +101,23 @@ def test_fish_eyes_are_told_from_others(tmp_path: Path) -> None:
     assert parse_camera(str(tmp_path / "cameras.txt")) == parse_camera(str(tmp_path / "k.yaml")) == FISHEYE
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fx": 1e300},
+        {"fy": 1e-300},
+        {"cx": math.nan},
+        {"size": (0, 480)},
+        {"size": (640, 10**9)},
+        {"coefficients": (0.1, 0.2)},
+        {"bending": "fisheye", "coefficients": (0.0, 0.0)},
+    ],
+)
+def test_numbers_that_no_camera_has_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^a camera"):
+        replace(OPENCV, **changed)
+
+
 def test_numbers_and_what_a_run_keeps() -> None:
     assert parse_camera("500,510,320,242") == Calibration(500, 510, 320.5, 242.5)
     assert parse_camera("500, 510,320, 242,-.2,5e-2,0.001,-0.002").coefficients == BENT
@@ -104,7 +125,9 @@ def test_numbers_and_what_a_run_keeps() -> None:
         assert parse_camera(camera.text()) == camera
 
 
-@pytest.mark.parametrize("text", ["500,510,320", "500,510,320,242,1", "0,510,320,242", "nan.txt", "{", '{"fx": 1}'])
+@pytest.mark.parametrize(
+    "text", ["500,510,320", "500,510,320,242,1", "0,510,320,242", "nan.txt", "{", '{"fx": 1}', INFINITE]
+)
 def test_what_is_no_camera_is_refused_in_one_line(text: str) -> None:
     with pytest.raises((ConfigError, InputError)) as raised:
         parse_camera(text)
@@ -112,7 +135,16 @@ def test_what_is_no_camera_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello: world\n", "1 THIN_PRISM 640 480 1 2 3 4\n", "1 OPENCV 640 480 5\n", "intrinsics: [a, b, c, d]"]
+    "text",
+    [
+        "",
+        "hello: world\n",
+        "1 THIN_PRISM 640 480 1 2 3 4\n",
+        "1 OPENCV 640 480 5\n",
+        "intrinsics: [a, b, c, d]",
+        "585 586 320 240 1e999 480\n",
+        '{"fl_x": 500, "w": Infinity, "h": 480}',
+    ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "camera.txt").write_text(text)

@@ -90,6 +90,12 @@ def test_only_files_are_read_as_images(tmp_path: Path) -> None:
         assert read_image(path) is None
 
 
+def test_a_pipe_is_no_video(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    with pytest.raises(InputError, match="no plain file"):
+        open_source(str(tmp_path / "pipe.mp4"))
+
+
 def test_an_image_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
     (write_images(tmp_path, ["1.png"]) / "1.png").rename(tmp_path / os.fsdecode(b"\xff.png"))
     (frame,) = open_source(str(tmp_path))

@@ -1,6 +1,7 @@
 """Recordings of ROS: all forms of images, the camera that they say, and files that are none."""
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -155,6 +156,12 @@ def test_junk_is_told_in_one_line(
                 list(source)
         except StreamReconError as error:
             assert "\n" not in str(error).strip()
+    for name, data in (("in.bag", whole), ("in.mcap", mcap)):
+        # Damage within: what comes before it opens.
+        for at in range(0, len(data), len(data) // 60):
+            (tmp_path / name).write_bytes(data[:at] + b"\xff\xfe\xfd\xfc" + data[at + 4 :])
+            with suppress(StreamReconError), open_source(str(tmp_path / name)) as source:
+                list(source)
     path = tmp_path / "junk.bag"
     path.write_bytes(b"junk")
     assert exit_code(monkeypatch, str(path), "--no-viewer", "-o", str(tmp_path / "out")) == 2

@@ -1,0 +1,128 @@
+"""What users give beside images: known cameras, tracks, what cameras write into their files, and recordings of ROS."""
+
+import random
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
+from stream_recon.app.metres.given import parse_given
+from stream_recon.app.video.calibration import parse_camera
+from stream_recon.app.video.exif import VIDEO_FOCAL, camera_of_video, read_exif
+from stream_recon.app.video.rectify import Rectifier
+from stream_recon.app.video.sources import open_source
+from tests.app.media import numbered_image
+from tests.app.video import exif_files
+from tests.app.video.bags import Bag
+
+SIZE = 64, 48
+CAMERAS = {
+    "cameras.txt": "# cameras\n1 OPENCV 64 48 50 51 32.5 24.5 -0.2 0.05 0.001 -0.002\n",
+    "fish.txt": "1 OPENCV_FISHEYE 64 48 30 30 32.5 24.5 0.02 -0.01 0.003 -0.001\n",
+    "intrinsics.txt": "58.5 58.6 32 24 64 48\n",
+    "transforms.json": '{"camera_model": "OPENCV", "fl_x": 50, "fl_y": 51, "cx": 32, "cy": 24, "w": 64, "h": 48, '
+    '"k1": -0.2, "k2": 0.05, "p1": 0.001, "p2": -0.002}',
+    "info.yaml": "image_width: 64\nimage_height: 48\ncamera_matrix:\n  rows: 3\n  cols: 3\n"
+    "  data: [50.0, 0.0, 32.0, 0.0, 51.0, 24.0, 0.0, 0.0, 1.0]\ndistortion_model: plumb_bob\n"
+    "distortion_coefficients:\n  rows: 1\n  cols: 5\n  data: [-0.2, 0.05, 0.001, -0.002, 0.0]\n",
+    "chain.yaml": "cam0:\n  camera_model: pinhole\n  distortion_coeffs: [-0.2, 0.05, 0.001, -0.002]\n"
+    "  distortion_model: radtan\n  intrinsics: [50.0, 51.0, 32.0, 24.0]\n  resolution: [64, 48]\n",
+}
+NUMBERS = "50,51,32,24,-0.2,0.05,0.001,-0.002"
+POINTS = "\n".join(
+    f'<trkpt lat="{48 + n * 1e-5}" lon="{11 + n * 2e-5}"><ele>{500 + n}</ele>'
+    f"<time>2026-05-01T10:00:{n:02}Z</time></trkpt>"
+    for n in range(12)
+)
+TRACKS = {
+    "walk.gpx": '<?xml version="1.0"?>\n<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>\n'
+    f"{POINTS}\n</trkseg></trk></gpx>\n",
+    "walk.csv": "time,lat,lon,alt\n" + "".join(f"{n},{48 + n * 1e-5},{11 + n * 2e-5},{500 + n}\n" for n in range(12)),
+    "frames.csv": "frame,x,y,z\n" + "".join(f"{n},{n * 0.5},{n * 0.1},0\n" for n in range(12)),
+    "walk.txt": "# time x y z qx qy qz qw\n" + "".join(f"{n / 10} {n} {n / 2} 0 0 0 0 1\n" for n in range(12)),
+}
+
+
+def write_given(folder: Path) -> None:
+    """Whole ones, each kind in a folder of its own."""
+    for kind, files in (("cameras", CAMERAS), ("tracks", TRACKS)):
+        (folder / kind).mkdir(parents=True)
+        for name, text in files.items():
+            (folder / kind / name).write_text(text)
+    said, bags = folder / "said", folder / "recordings"
+    said.mkdir()
+    bags.mkdir()
+    picture = numbered_image(3)
+    for name, order in (("a.jpg", "<"), ("b.jpg", ">")):
+        exif_files.jpeg(said / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), order, 4.2, 300.0))
+    (said / "c.tif").write_bytes(exif_files.tiff(28, (48.1, 11.5, -3.0)))
+    for name, iso in (("a.mov", False), ("b.mp4", True)):
+        exif_files.film(said / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)
+    for name, mcap in (("a.bag", False), ("sql", False), ("mcap", True)):
+        with Bag(bags / name, mcap=mcap) as bag:
+            bag.camera("/camera/camera_info", SIZE, [50.0, 0, 32, 0, 50, 24, 0, 0, 1], [-0.1, 0.01, 0, 0, 0])
+            for number in range(4):
+                bag.raw("/camera/image_raw", number, numbered_image(number), "rgb8")
+                bag.jpeg("/camera/image_raw/compressed", number, numbered_image(number))
+
+
+def camera(folder: Path, source: Path, draw: random.Random) -> None:
+    """``--intrinsics``."""
+    chosen = draw.choice(sorted((source / "given" / "cameras").iterdir()))
+    given = str(folder / chosen.name)
+    if draw.random() < 0.15:
+        numbers = NUMBERS.split(",")
+        numbers[draw.randrange(len(numbers))] = draw.choice(WORDS)
+        given = ",".join(numbers)
+    else:
+        (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
+    found = parse_camera(given)
+    assert parse_camera(found.text()) == found
+    lens = Rectifier(found.for_size(SIZE), SIZE)
+    image = lens(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
+    k = lens.intrinsics
+    assert image.shape == (SIZE[1], SIZE[0], 3) and np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0
+
+
+def track(folder: Path, source: Path, draw: random.Random) -> None:
+    """``--scale-from track:FILE``."""
+    chosen = draw.choice(sorted((source / "given" / "tracks").iterdir()))
+    (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
+    given, _ = parse_given(f"track:{folder / chosen.name}{draw.choice(['', '', '@3', '@-1e999', '@x'])}")
+    metres = given.positions.metres
+    assert metres.ndim == 2 and metres.shape[1] == 3 and np.isfinite(metres).all()
+
+
+def exif(folder: Path, source: Path, draw: random.Random) -> None:
+    """``--intrinsics exif`` and ``--scale-from exif``."""
+    files = sorted((source / "given" / "said").iterdir())
+    chosen, other = draw.choice(files), draw.choice(files)
+    path = folder / chosen.name
+    path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
+    if path.suffix in (".mov", ".mp4"):
+        camera_of_video(path, SIZE)
+        return
+    said = read_exif(path)
+    if said.place is not None:
+        assert abs(said.place[0]) <= 90 and abs(said.place[1]) <= 180
+    for focal in (said.focal_35mm, said.focal_widths):
+        assert focal is None or 0 < focal < 1e9
+
+
+def recording(folder: Path, source: Path, draw: random.Random) -> None:
+    """Bags of ROS 1 and 2."""
+    files = [p for p in sorted((source / "given" / "recordings").rglob("*")) if p.is_file()]
+    chosen, other = draw.choice(files), draw.choice(files)
+    place = folder / chosen.name
+    if chosen.suffix != ".bag" and draw.random() < 0.7:
+        # Within its folder, which says what is in it.
+        place = folder / "bag"
+        shutil.copytree(chosen.parent, place)
+    broken = place / chosen.name if place.is_dir() else place
+    broken.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
+    topic = draw.choice([None, "/camera/image_raw", "/camera/image_raw/compressed"])
+    with open_source(str(place), topic=topic, max_frames=8) as opened:
+        for frame in opened:
+            assert frame.rgb.dtype == np.uint8 and cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY).size
