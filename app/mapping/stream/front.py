@@ -44,7 +44,7 @@ LOST = 0.5
 FEW = 60
 """Tracks followed into a keyframe: with fewer, descriptors are asked, too."""
 MOST_REST = 8
-"""Keyframes until descriptors are asked again, at most: each time that they found no pose there are twice as many."""
+"""Keyframes until descriptors are asked again, at most: twice as many each time that they find no pose once more."""
 MIN_TRACKS = 30
 """Fewer do not make a keyframe."""
 WINDOW, FIXED = 9, 2
@@ -115,8 +115,8 @@ class Front:
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
         self._doubt = Doubt()
-        self._rest = self._resting = 0
-        """Keyframes for which descriptors are not asked, in all and still, since they found no pose."""
+        self._failed = self._resting = 0
+        """How often descriptors found no pose of late, and for how many keyframes they are not asked."""
         self._looped: list[int] = []
         """Numbers of the keyframes at the ends of loops, in the order in which these were closed."""
 
@@ -245,8 +245,8 @@ class Front:
         pose = pose_of_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
         if pose is not None:
             sight.keyframe.T_world_camera = pose
-        self._rest = 0 if pose is not None else min(2 * self._rest + 1, MOST_REST - 1)
-        self._resting = self._rest
+        self._failed = self._failed + 1 if pose is None else 0
+        self._resting = min(2 ** max(self._failed - 1, 0), MOST_REST) - 1
 
     def _adjust(self) -> None:
         window = self.keyframes[-WINDOW:]

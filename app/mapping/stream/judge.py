@@ -47,7 +47,8 @@ class Doubt:
             T_network: [4, 4], the network's motion since ``last``.
             side: longer side of the image.
         """
-        if found.T_tracks is None:
+        if found.T_tracks is None or not found.good:
+            # Tracks of which most miss any pose are lost, not something else's: so it is where frames are far apart.
             return
         part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
         medians = medians_by(part, found.missed_px)[np.bincount(part) > 1]

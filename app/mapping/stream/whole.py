@@ -21,7 +21,7 @@ FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
 GROWTH = 1.6
 """The next one comes when there are so many times as many."""
-LATER = 10
+LATER = 25
 """A file's stream takes in what was begun with so many keyframes one keyframe later, with twice as many two: meanwhile
 it goes on. With fewer it waits."""
 ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))

@@ -178,3 +178,16 @@ def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
     Heard(wandering[0], stage)
     assert "tracks off by" in stage.told
     assert len(stage.sparse.points) > 50 and np.isfinite(stage.sparse.points).all()
+
+
+def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = walk(60)[:16]
+    video = Video(truth, truth)
+    random = np.random.default_rng(0)
+    video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
+    asked, recognise = [], front.recognise
+    monkeypatch.setattr(front, "recognise", lambda *given: (asked.append(given[0].keyframe.number), recognise(*given)))
+    stage = StreamStage(together=1)
+    Heard(video, stage)
+    assert stage.figures["keyframes"] == 16
+    assert asked == [1, 2, 4, 8]
