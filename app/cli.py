@@ -523,7 +523,12 @@ def export_command(
         ),
     ] = None,
     max_side: Annotated[
-        int | None, typer.Option(help="Longer side of images in pixels; else as in the source.", min=16)
+        int | None,
+        typer.Option(
+            help="Longer side of images, and of depth made as fine, in pixels; else as in the source, "
+            "and depth as the network gave it.",
+            min=16,
+        ),
     ] = None,
     points: Annotated[
         int, typer.Option(help="At most so many points in glb, html, rrd and transforms.", min=0)

@@ -1,14 +1,24 @@
-"""What the geometry of a running stream costs as the stream goes on: time and memory from 500 to 5,000 frames."""
+"""What the geometry of a running stream costs: as the stream goes on, and beside a network on a GPU."""
 
+import tempfile
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 import cv2
 import numpy as np
+from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 
 from stream_recon.app.mapping.stream.stage import StreamStage
-from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.output.run_record import RunInfo, Summary
+from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.process_memory import peak_host_memory_mb
+from stream_recon.app.transforms import rotation_matrix
+from stream_recon.app.video.sources import open_source
+from stream_recon.configs.schema import load_preset
 
 SIZE = (640, 360)
 STEP_PX = 6
@@ -38,6 +48,98 @@ def bench_stream(frames: int = 5_000) -> None:
                 flush=True,
             )
     stage.finish()
+
+
+class There(StandIn):
+    """The sample there and back; every frame is a keyframe. ``blind``: it says what random weights say."""
+
+    def __init__(self, seconds: float, blind: bool) -> None:
+        super().__init__(seconds, Watch())
+        self._blind = blind
+        self._random = np.random.default_rng(0)
+
+    def _result(self, frame: PreparedFrame) -> FrameResult:
+        count = len(self._poses)
+        place = abs((frame.index + count - 1) % (2 * count - 2) - (count - 1))
+        pose, depth = self._poses[place].copy(), self._depths[place // self._every].copy()
+        pose[:3, 3] /= self._unit
+        if self._blind:
+            pose[:3, 3] = self._random.normal(0, 0.1, 3)
+            pose[:3, :3] = rotation_matrix(np.array([*self._random.normal(0, 0.02, 3), 1.0]))
+            coarse = self._random.normal(0, 0.3, (NETWORK_SIZE[1] // 14, NETWORK_SIZE[0] // 14))
+            depth = np.exp(cv2.resize(coarse.astype(np.float32), NETWORK_SIZE))
+        width, height = frame.transform.source_size
+        focal = self._focal * width
+        camera = Intrinsics(focal, focal, width / 2, height / 2)
+        confidence = 1 + 4 / (1 + depth)
+        return FrameResult(
+            frame.index, frame.timestamp, pose, camera, depth, confidence, frame.rgb, frame.transform, True, 2.0
+        )
+
+
+class Watched(StreamStage):
+    """Notes what each call took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        items = super().push(result, frame)
+        self.wall.append(1e3 * (time.perf_counter() - wall))
+        self.cpu.append(1e3 * (time.thread_time() - cpu))
+        return items
+
+
+def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
+    """Frames/s of the program around a step that sleeps, full-size images, without and with geometry, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        if video is None:
+            video = Path(folder) / "made.mp4"
+            _write_there_and_back(video, frames)
+        for blind in (False, True):
+            bare = None
+            for stage in (None, Watched()):
+                summary = _run(
+                    video, There(step_ms / 1000, blind), stage, frames, Path(folder) / f"{blind}{stage is None}"
+                )
+                if stage is None:
+                    bare = summary.fps
+                    continue
+                name = "random results" if blind else "true results"
+                assert bare is not None and summary.stream is not None
+                shown = f"{summary.fps:.1f} frames/s, {100 * summary.fps / bare:.1f} % of {bare:.1f} without"
+                print(f"| {name}, step of {step_ms:g} ms | {shown} |")
+                wall, cpu = np.array(stage.wall), np.array(stage.cpu)
+                parts = (
+                    f"{wall.mean():.1f} ms a frame (median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f})"
+                )
+                keyframes = f"{summary.stream['keyframes']} keyframes of the map"
+                print(f"| the stage's thread | {parts}, processor {cpu.mean():.1f}; {keyframes} |", flush=True)
+
+
+def _run(video: Path, engine: There, stage: StreamStage | None, frames: int, out: Path) -> Summary:
+    with open_source(str(video), max_frames=frames) as source:
+        writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
+        return reconstruct(source, engine, writer, stage=stage)
+
+
+def _write_there_and_back(path: Path, frames: int) -> None:
+    """The sample at 640x480."""
+    capture, images = cv2.VideoCapture(str(SAMPLE)), []
+    while True:
+        ok, image = capture.read()
+        if not ok:
+            break
+        images.append(cv2.resize(image, (640, 480), interpolation=cv2.INTER_CUBIC))
+    file = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 30, (640, 480))
+    if not file.isOpened():
+        raise SystemExit("OpenCV cannot write a video here: give one")
+    for index in range(frames):
+        file.write(images[abs((index + len(images) - 1) % (2 * len(images) - 2) - (len(images) - 1))])
+    file.release()
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A bar in the terminal: frames, frames/s, keyframes, memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -50,3 +50,24 @@ def progress_bar(console: Console) -> Iterator[RunBar]:
     )
     with RichProgress(*columns, console=console, expand=True, refresh_per_second=5) as bar:
         yield RunBar(bar)
+
+
+@contextmanager
+def steps_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows what is done, how much of it, of how much: a line for each kind, none before it has begun."""
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = RichProgress(*columns, console=console, expand=True, refresh_per_second=5)
+    tasks: dict[str, TaskID] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+        if what not in tasks:
+            tasks[what] = bar.add_task(what, total=total)
+        bar.update(tasks[what], completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if tasks:
+            bar.stop()

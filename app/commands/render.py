@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE
+from stream_recon.app.commands.progress import steps_bar
 from stream_recon.app.flight.film import FilmOptions, film
 from stream_recon.app.run.interrupts import stop_on_signals
 
@@ -13,16 +12,12 @@ from stream_recon.app.run.interrupts import stop_on_signals
 def render(folder: Path, video: Path, options: FilmOptions, *, overwrite: bool) -> int:
     """Film a result folder; gives the exit code. Raises StreamReconError, or KeyboardInterrupt after Ctrl-C."""
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-    with stop_on_signals() as stop, Progress(*columns, console=err, expand=True, refresh_per_second=5) as bar:
-        tasks = {}
+    with stop_on_signals() as stop, steps_bar(err) as bar:
 
         def show(what: str, done: int, total: int) -> None:
             if stop.requested:
                 raise KeyboardInterrupt
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
+            bar(what, done, total)
 
         told = film(folder, video, options, overwrite=overwrite, progress=show)
     out.print(f"{video}: {told}")

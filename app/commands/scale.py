@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.commands.progress import steps_bar
 from stream_recon.app.metres.apply import Page, bring_to_metres
 from stream_recon.app.metres.given import Given, parse_given
 from stream_recon.app.metres.measure import measured
@@ -43,14 +43,7 @@ def brought_to_metres(
     Raises:
         StreamReconError: likewise.
     """
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=err, expand=True, refresh_per_second=5) as bar, stop_on_signals() as stop:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
+    with steps_bar(err) as show, stop_on_signals() as stop:
 
         def look(done: int, total: int) -> None:
             if stop.requested:

@@ -97,16 +97,17 @@ class Anchor:
         which a new stream gave these ``results``. Gives how well the last of them fit one another."""
         self._recent.extend(pairs)
         self._last = pairs[-1][1].T_world_camera
-        latest = results[-len(self._recent) :]
-        self.renew(latest)
+        # The scale frames' own results may be of the stream before: those of later ones are of this one.
+        later = min(len(pairs) - scale_frames, len(self._recent)) or len(self._recent)
+        known, latest = [result for _, result in pairs[-later:]], results[-later:]
+        self._lay(known, latest)
         self._begin(results[:scale_frames])
         self._count = len(results)
-        return self._seam(latest)
+        return self._seam(known, latest)
 
-    def _seam(self, results: Sequence[FrameResult]) -> Seam:
+    def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> Seam:
         assert self._world is not None
         placed = [moved(result, self._world) for result in results]
-        known = [result for _, result in self._recent]
         unit = float(np.median([np.median(result.depth) for result in known]))
         turned = [
             rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])
@@ -126,12 +127,16 @@ class Anchor:
 
     def renew(self, results: Sequence[FrameResult]) -> None:
         """A new stream began with `frames` and gave these results."""
-        pairs = [(known, result) for (_, known), result in zip(self._recent, results, strict=True)]
+        self._lay([known for _, known in self._recent], results)
+        self._begin(results)
+
+    def _lay(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> None:
+        """Lay the stream's world onto the first one's, by results that the same frames have in both."""
+        pairs = list(zip(known, results, strict=True))
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
         earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
         # Without any depth lengths stay as they were.
         self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else self._scale)
-        self._begin(results)
 
     def _in_view(self, result: FrameResult) -> float:
         """The largest share of a frame's points that one of the scale frames sees."""

@@ -28,6 +28,10 @@ MODEL = "sparse/0"
 DENSE_POINTS = 100_000
 """Where no refinement has made tracks: trainers begin with points, and some fail without."""
 CAMERA_ID = 1
+DENSE_NOTE = (
+    "{} points are of depth maps: their observations are where the point projects to in frames whose depth agrees. "
+    "They say where surfaces are, and nothing new of the cameras."
+)
 
 
 @dataclass(frozen=True)
@@ -176,8 +180,7 @@ def _told(job: Job, images: FrameImages, figures: ModelFigures, sparse: int) -> 
             "[0, 1) x [0, 1). One PINHOLE camera; images are undistorted.",
             f"{sparse} points were tracked and triangulated: their observations were measured in the images.",
             *([MASKS_NOTE] if has_masks(job) else []),
-            f"{figures.points - sparse} points are of depth maps: their observations are where the point projects to "
-            "in frames whose depth agrees. They say where surfaces are, and nothing new of the cameras.",
+            *([DENSE_NOTE.format(figures.points - sparse)] if figures.points > sparse else []),
         ],
         warnings,
     )

@@ -1,5 +1,6 @@
 """Depth maps as 16-bit PNG."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,48 +9,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.source_images import frame_images
+from stream_recon.app.export.view import PinholeView
+from stream_recon.app.output.cameras import Camera
 from stream_recon.app.output.folder import result_of
+from stream_recon.app.results import Intrinsics
+from stream_recon.app.upsampling import upsampled
 from stream_recon.configs.errors import OutputError
 
 PER_UNIT = 1000
 """Steps of a PNG for one unit of the reconstruction."""
 FARTHEST = (2**16 - 1) / PER_UNIT
 CAMERAS = "cameras.csv"
+Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
+"""Depth [h, w] and its pinhole camera in pixels of the map; None where a frame cannot be read."""
 
 
 def write_depth_images(job: Job, folder: Path) -> Told:
-    """Write the frames' depth maps at the network's resolution, and their cameras.
+    """Write the frames' depth maps, and their cameras: at the network's resolution, or where ``max_side`` is given as
+    large as that, made finer by the source's images.
 
     Raises:
         StreamReconError: nothing to export. OSError where the system refuses.
     """
     cameras = job.cameras("all")
     (folder / "depth").mkdir()
-    lost = 0
+    warnings: list[str] = []
+    maps = _own_maps(job, cameras) if job.options.max_side is None else _finer_maps(job, cameras, warnings)
+    written = 0
     with (folder / CAMERAS).open("w") as table:
         table.write("file,index,timestamp,width,height,fx,fy,cx,cy\n")
-        for done, camera in enumerate(cameras, start=1):
-            try:
-                result = result_of(job.result.folder, camera)
-            except OutputError:
-                lost += 1
-            else:
+        for done, (camera, found) in enumerate(maps, start=1):
+            if found is not None:
+                depth, k = found
                 name = f"depth/{frame_name(camera.index)}.png"
-                write_image(folder / name, depth_units(result.depth))
-                height, width = result.depth.shape
-                k = result.network_intrinsics
+                write_image(folder / name, depth_units(depth))
+                height, width = depth.shape
                 numbers = ",".join(f"{value:.9g}" for value in (k.fx, k.fy, k.cx, k.cy))
                 table.write(f"{name},{camera.index},{camera.timestamp:.6f},{width},{height},{numbers}\n")
+                written += 1
             job.progress(done, len(cameras))
+    finer = ["As one undistorted pinhole camera would see it, its edges where the image's are."]
     return Told(
-        f"{len(cameras) - lost} depth maps.",
+        f"{written} depth maps.",
         [
             DEPTH_NOTE,
+            *(finer if job.options.max_side is not None else []),
             f"{CAMERAS}: each map's frame in the source, its time in seconds, size and pinhole camera in pixels of the "
             "map; pixel (0, 0) covers [0, 1) x [0, 1).",
         ],
-        lost_frames(lost),
+        [*warnings, *lost_frames(len(cameras) - written)],
     )
+
+
+def _own_maps(job: Job, cameras: Sequence[Camera]) -> Maps:
+    for camera in cameras:
+        try:
+            result = result_of(job.result.folder, camera)
+        except OutputError:
+            yield camera, None
+        else:
+            yield camera, (result.depth, result.network_intrinsics)
+
+
+def _finer_maps(job: Job, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
+    images = frame_images(job.result, cameras, job.view, job.options.max_side)
+    warnings += [images.warning] if images.warning else []
+    for camera, rgb, _ in images:
+        try:
+            yield camera, (view_depth(job, camera, images.view, rgb), images.view.intrinsics)
+        except OutputError:
+            yield camera, None
+
+
+def view_depth(job: Job, camera: Camera, view: PinholeView, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """A frame's depth [h, w] as ``view`` shows it, made finer by the export's ``image`` of the frame, which is no
+    smaller, where the network's own map is less. Raises OutputError."""
+    result = result_of(job.result.folder, camera)
+    small = view.scaled(max(result.transform.network_size))
+    # Not interpolated: between two surfaces there is none.
+    depth = np.asarray(small.of_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
+    if max(view.size) <= max(small.size):
+        return depth
+    return upsampled(depth, np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8))
 
 
 DEPTH_NOTE = (

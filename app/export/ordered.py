@@ -30,13 +30,17 @@ class OrderedPoints:
     @property
     def extent(self) -> float:
         """Diagonal of what lies within the middle nine tenths of them."""
-        low, high = np.quantile(self.xyz, [0.05, 0.95], axis=0)
+        low, high = self._bounds
         return float(np.linalg.norm(high - low)) or 1.0
 
     @property
     def centre(self) -> NDArray[np.float64]:
-        """Their median [3]."""
-        return np.asarray(np.median(self.xyz, axis=0), np.float64)
+        """Middle [3] of the same: what was seen from near has many points, but is no larger for that."""
+        return np.asarray(self._bounds.mean(axis=0), np.float64)
+
+    @property
+    def _bounds(self) -> NDArray[np.float64]:
+        return np.asarray(np.quantile(self.xyz, [0.05, 0.95], axis=0), np.float64)
 
 
 def ordered_points(job: Job, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:

@@ -13,18 +13,25 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.depth import DEPTH_NOTE, PER_UNIT, depth_units, frame_name, lost_frames, write_image
+from stream_recon.app.export.depth import (
+    DEPTH_NOTE,
+    PER_UNIT,
+    depth_units,
+    frame_name,
+    lost_frames,
+    view_depth,
+    write_image,
+)
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.masks import NOTE as MASKS_NOTE
 from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.points import some_points, write_points
 from stream_recon.app.export.source_images import frame_images
-from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 TRANSFORMS, POINTS = "transforms.json", "points.ply"
+DEPTH_SIDE = 640
+"""Longer side of a depth map in pixels, at most."""
 OPENGL_CAMERA = np.diag([1.0, -1.0, -1.0, 1.0])
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
 
@@ -44,7 +51,7 @@ def write_transforms(job: Job, folder: Path) -> Told:
     for done, (camera, rgb, mask) in enumerate(images, start=1):
         name = frame_name(camera.index)
         try:
-            depth = view_depth(job, camera, images.view)
+            depth = view_depth(job, camera, images.view.scaled(DEPTH_SIDE), rgb)
         except OutputError:
             images.missing.append(camera)  # depth for all frames or for none
             continue
@@ -86,19 +93,11 @@ def write_transforms(job: Job, folder: Path) -> Told:
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
             "as above. One pinhole camera; images are undistorted.",
             *([MASKS_NOTE] if masks else []),
-            DEPTH_NOTE + " Of the same view as the image, in fewer pixels.",
+            DEPTH_NOTE + " Of the same view as the image, in no more pixels; its edges follow the image's.",
             f"{POINTS}: coloured points in the same world.",
         ],
         warnings,
     )
-
-
-def view_depth(job: Job, camera: Camera, view: PinholeView) -> NDArray[np.float32]:
-    """A frame's depth [h, w] as the export's camera sees it, at about the network's resolution. Raises OutputError."""
-    result = result_of(job.result.folder, camera)
-    small = view.scaled(max(result.transform.network_size))
-    # Not interpolated: between two surfaces there is none.
-    return np.asarray(small.of_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
 
 
 def save_rgb(path: Path, rgb: NDArray[np.uint8]) -> None:

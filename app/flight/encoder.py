@@ -1,5 +1,6 @@
 """Images to a video file, in H.264 where something here can write it."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -94,6 +95,7 @@ def _ffmpeg_writes_h264() -> bool:
 
 def _quietly(path: Path, codec: str, fps: float, size: tuple[int, int]) -> cv2.VideoWriter:
     """OpenCV's writer, which complains on stderr where it lacks a codec."""
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
         return cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, size)

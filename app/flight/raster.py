@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.results import Intrinsics
 
-LARGEST = 7
+LARGEST = 12
 """Half the side of the largest square that a point is drawn as, in pixels."""
 BACKGROUND = (18, 20, 24)
 

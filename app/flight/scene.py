@@ -28,7 +28,7 @@ class FlightScene:
     cameras: Sequence[Camera]
     extent: float
     """Diagonal of what lies within the middle nine tenths of the points."""
-    centre: NDArray[np.float64]  # [3] their median
+    centre: NDArray[np.float64]  # [3] the middle of that
 
     @property
     def line(self) -> NDArray[np.float64]:

@@ -84,9 +84,18 @@ class Evidence:
             part = np.asarray(part).reshape(-1)
             errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
             if len(matches):
-                medians = np.array([np.median(errors[:, part == p], axis=1) for p in range(part.max() + 1)])
+                medians = np.stack([medians_by(part, row) for row in errors], axis=1)
                 found[i, j] = np.mean(medians**2 / (1 + medians**2), axis=0)
         return cls(found)
+
+
+def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
+    """Medians [P] of the values [N] of each part; ``part`` [N] has all numbers from 0 to P - 1."""
+    order = np.lexsort((values, part))
+    count = np.bincount(part)
+    first = np.cumsum(count) - count
+    sorted_values = values[order]
+    return np.asarray(0.5 * (sorted_values[first + (count - 1) // 2] + sorted_values[first + count // 2]))
 
 
 def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> tuple[FloatArray, FloatArray]:

@@ -37,7 +37,6 @@ WRONG_SHARE = 0.1
 UNSURE = 0.1
 """Relative error of a scale that is no scale."""
 STARTS = 40
-PARTS, LEAST_IN_PART = 4, 5
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,7 @@ class MarkerScale:
 
     scale: float
     error: float
+    """Relative standard error, with what the path is off by as far as the sightings tell."""
     markers: tuple[str, ...]
     """Such as ``6X6_250 number 7``."""
     sightings: int
@@ -167,7 +167,8 @@ def scale_by_markers(sightings: Sequence[Sighting], side: float, given: str) -> 
     count = sum(one.sightings for one in used)
     off = float(np.sqrt(sum(one.sightings * one.off_px**2 for one in used) / count))
     names = tuple(name for one in used for name in one.markers)
-    return MarkerScale(scale, max(float(np.sqrt(1 / (errors**-2.0).sum())), spread), names, count, off)
+    # Their errors are of one path: several do not average them out.
+    return MarkerScale(scale, max(float(share @ errors), spread), names, count, off)
 
 
 def _scale(seen: Sequence[Sighting], side: float) -> MarkerScale | None:
@@ -192,20 +193,24 @@ def _scale(seen: Sequence[Sighting], side: float) -> MarkerScale | None:
     error = jackknife(len(seen), scale_of)
     if error is None or error > UNSURE:
         return None
-    error = max(error, _by_parts(seen, fitted))
+    error = max(error, _by_halves(seen, fitted))
     name = "{} number {}".format(*seen[0].marker)
     scale = side / float(np.exp(fitted[6]))
     return MarkerScale(scale, error, (name,), len(seen), float(np.sqrt(np.square(off).mean())))
 
 
-def _by_parts(seen: Sequence[Sighting], fitted: FloatArray) -> float:
-    """Relative standard error by parts of the way that tell the size each for itself: a path that bends slowly fits a
-    marker well and is still not of one scale. 0 where the parts are too short for that."""
-    if len(seen) < PARTS * LEAST_IN_PART:
+def _by_halves(seen: Sequence[Sighting], fitted: FloatArray) -> float:
+    """How much the size differs, relatively, between the first half of the way, the middle one and the last: a path
+    that bends slowly fits a marker well and is still not of one scale.
+
+    It is not divided by the root of their number, as if they were independent: what a path is off by does not average
+    out along it. 0 where there are too few sightings for halves.
+    """
+    half = len(seen) // 2
+    if half < LEAST_SIGHTINGS:
         return 0.0
-    parts = np.array_split(np.arange(len(seen)), PARTS)
-    logs = [_fit([seen[row] for row in part], fitted)[6] for part in parts]
-    return min(float(np.std(logs, ddof=1) / np.sqrt(PARTS)), UNSURE)
+    logs = [_fit(seen[first : first + half], fitted)[6] for first in (0, (len(seen) - half) // 2, len(seen) - half)]
+    return min(float(np.std(logs, ddof=1)), UNSURE)
 
 
 def _side_px(sighting: Sighting) -> float:

@@ -66,6 +66,7 @@ class ResultWriter:
                 check_output(folder, overwrite)
             else:
                 resume.check(info)
+                _check_depth(folder)
         except StreamReconError:
             self._release()
             raise
@@ -225,6 +226,13 @@ def check_output(folder: Path, overwrite: bool) -> None:
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
+    _check_depth(folder)
+
+
+def _check_depth(folder: Path) -> None:
+    """What is behind a link need not be a run's, and depth files are removed by their names."""
+    if (folder / DEPTH_FOLDER).is_symlink():
+        raise OutputError(f"{folder}/{DEPTH_FOLDER} is a link to another folder: choose another one with -o")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -1,9 +1,9 @@
 """Models of a video to train splats on: by our exports, and by COLMAP's own structure from motion (pycolmap).
 
 The focal length is unknown to all. Structure from motion gets the very images of our refined export, and is given its
-best chance: every image is matched with every other. Splats of all models are trained and measured on these images
-alone: those of a lens of its own would be sampled again, and what is half as sharp is easier to explain (by 1 dB and
-more). Times are of processors, all cores together, from the video to the model.
+best chance: every image is matched with every other, and pixels are known to be square. Splats of all models are
+trained and measured on these images alone: those of a lens of its own would be sampled again, and what is half as sharp
+is easier to explain (by 1 dB and more). Times are of processors, all cores together, from the video to the model.
 """
 
 import multiprocessing
@@ -42,9 +42,9 @@ def prepare(video: Path, out: Path, every: int) -> None:
     spent_refined = spent + run("refine", str(refined))
     names: list[str] = []
     for name, result, options, seconds in (
-        ("network", network, [], spent),
         ("refined", refined, [], spent_refined),
         ("refined-dense", refined, ["--dense", str(DENSE)], spent_refined),
+        ("network", network, [], spent),
     ):
         target = work / f"export-{name}"
         form = ["--format", "colmap", "--frames", str(every), "-o", str(target)]
@@ -90,7 +90,7 @@ def structure_from_motion(images: Path, out: Path) -> None:
         database,
         images,
         camera_mode=pycolmap.CameraMode.SINGLE,
-        reader_options=pycolmap.ImageReaderOptions(camera_model="PINHOLE"),
+        reader_options=pycolmap.ImageReaderOptions(camera_model="SIMPLE_PINHOLE"),
     )
     pycolmap.match_exhaustive(database)
     models = pycolmap.incremental_mapping(database, images, out / "models")
@@ -113,11 +113,15 @@ def write_scene(model: Path, out: Path, chosen: Sequence[str], seconds: float) -
     """What COLMAP's files say, as the trainer reads it; held out is every eighth of all frames, registered or not."""
     read = pycolmap.Reconstruction(model)
     (camera,) = read.cameras.values()
-    if camera.model != pycolmap.CameraModelId.PINHOLE:
-        raise SystemExit(f"{model} has a camera of model {camera.model}, not PINHOLE")
+    if camera.model not in (pycolmap.CameraModelId.PINHOLE, pycolmap.CameraModelId.SIMPLE_PINHOLE):
+        raise SystemExit(f"{model} has a camera of model {camera.model}, which is no pinhole")
     registered = sorted((read.images[number] for number in read.reg_image_ids()), key=lambda image: image.name)
     points = [read.points3D[number] for number in read.point3D_ids()]
     out.mkdir(parents=True, exist_ok=True)
+    height, width = cv2.imread(str(out.parent / IMAGES / registered[0].name)).shape[:2]
+    K = camera.calibration_matrix()
+    # What the refinement has undistorted has a few rows or columns more or less, about the same middle.
+    K[:2, 2] += (np.array([width, height]) - (camera.width, camera.height)) / 2
     held_out = set(chosen[::HELD_OUT_EVERY])
     to_camera = np.stack([np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]]) for image in registered])
     scene = Scene(
@@ -126,8 +130,8 @@ def write_scene(model: Path, out: Path, chosen: Sequence[str], seconds: float) -
         tuple(image.name for image in registered),
         np.array([image.name in held_out for image in registered]),
         invert_pose(to_camera),
-        camera.calibration_matrix(),
-        (camera.width, camera.height),
+        K,
+        (width, height),
         np.array([point.xyz for point in points], np.float32),
         np.array([point.color for point in points], np.uint8),
         len(chosen),

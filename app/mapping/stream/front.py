@@ -23,12 +23,12 @@ from stream_recon.app.mapping.stream.finding import (
     verified,
 )
 from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
-from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.transforms import Similarity, invert_pose
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ LOST = 0.5
 """Share of the points that has to arrive in a frame, or it becomes a keyframe."""
 FEW = 60
 """Tracks followed into a keyframe: with fewer, descriptors are asked, too."""
+MOST_REST = 8
+"""Keyframes until descriptors are asked again, at most: each time that they found no pose there are twice as many."""
 MIN_TRACKS = 30
 """Fewer do not make a keyframe."""
 WINDOW, FIXED = 9, 2
@@ -51,6 +53,9 @@ BEGINNING = 6
 """Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
 ACTIVE = 150
 """Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
+MOST_ENDS, MOST_HELD = 300, 40
+"""Keyframes at the ends of loops whose tracks are kept, and of those that came before the active ones how many hold an
+adjustment: those that have most tracks in common with it."""
 SEEN = 3
 """Keyframes whose images are kept."""
 GAIN_OVER, MOST_GAIN = 6, 2.0
@@ -110,8 +115,10 @@ class Front:
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
         self._doubt = Doubt()
-        self._looped: set[int] = set()
-        """Numbers of the keyframes at the ends of loops."""
+        self._rest = self._resting = 0
+        """Keyframes for which descriptors are not asked, in all and still, since they found no pose."""
+        self._looped: list[int] = []
+        """Numbers of the keyframes at the ends of loops, in the order in which these were closed."""
 
     def follow(self, T_network: FloatArray, focal: float) -> None:
         """The pose that the map begins with is of the frame before the first, which the network has at ``T_network``;
@@ -206,10 +213,7 @@ class Front:
             last = self.keyframes[-1]
             self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
         if self._sights and len(new.track) < FEW:
-            recognise(sight, self._sights, self.lens, self._tracks)
-            pose = pose_of_tracks(new, [s.keyframe for s in self._sights], self.lens)
-            if pose is not None:
-                new.T_world_camera = pose
+            self._recognise(sight)
         add_corners(sight, self._tracks)
         if len(new.track) < MIN_TRACKS and self.keyframes:
             return self._followed(result.index, new.T_world_camera)
@@ -231,6 +235,18 @@ class Front:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
         return new.T_world_camera
+
+    def _recognise(self, sight: Sight) -> None:
+        """Ask descriptors where a keyframe is that few tracks were followed into."""
+        if self._resting:
+            self._resting -= 1
+            return
+        recognise(sight, self._sights, self.lens, self._tracks)
+        pose = pose_of_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
+        if pose is not None:
+            sight.keyframe.T_world_camera = pose
+        self._rest = 0 if pose is not None else min(2 * self._rest + 1, MOST_REST - 1)
+        self._resting = self._rest
 
     def _adjust(self) -> None:
         window = self.keyframes[-WINDOW:]
@@ -258,27 +274,39 @@ class Front:
     @property
     def held(self) -> list[Keyframe]:
         """Those before them whose tracks close loops with them."""
-        now = set().union(*(keyframe.looped for keyframe in self.active))
-        return [self.keyframes[number] for number in sorted(self._looped) if self._holds(number, now)]
-
-    def _holds(self, number: int, tracks: set[int]) -> bool:
-        return number < len(self.keyframes) - ACTIVE and not tracks.isdisjoint(self.keyframes[number].looped)
+        if not self._looped:
+            return []
+        now = np.unique(np.concatenate([keyframe.looped for keyframe in self.active]))
+        old = [self.keyframes[number] for number in self._looped if number < len(self.keyframes) - ACTIVE]
+        common = {keyframe.number: int(np.isin(keyframe.track, now).sum()) for keyframe in old}
+        most = sorted((number for number in common if common[number]), key=lambda number: (-common[number], number))
+        return [self.keyframes[number] for number in sorted(most[:MOST_HELD])]
 
     def close(self, bend: Bend) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
         after = bend.at(range(len(self.keyframes)))
-        for keyframe, S in zip(self.keyframes, after, strict=True):
-            unit = float(np.cbrt(np.linalg.det(S[:3, :3])))
-            T = S @ keyframe.T_world_camera
-            T[:3, :3] /= unit
-            keyframe.move(T, keyframe.log_scale + float(np.log(unit)))
+        for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
+            keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:
             joined = join(loop.first, loop.second, loop.matches, self._tracks)
             for place in (loop.first, loop.second):
-                place.keyframe.looped |= joined
-                self._looped.add(place.keyframe.number)
+                keyframe = place.keyframe
+                keyframe.looped = np.union1d(keyframe.looped, np.array(sorted(joined), np.int64))
+                if keyframe.number not in self._looped:
+                    self._looped.append(keyframe.number)
+                if keyframe.number < len(self.keyframes) - ACTIVE:
+                    keyframe.forget()
+        if len(self._looped) > MOST_ENDS:
+            # Every other one of the older half, as of the loops.
+            half = MOST_ENDS // 2
+            for number in self._looped[1:half:2]:
+                keyframe = self.keyframes[number]
+                keyframe.looped = NO_TRACKS
+                if number < len(self.keyframes) - ACTIVE:
+                    keyframe.forget()
+            self._looped = self._looped[:half:2] + self._looped[half:]
 
     def settle(self, found: Adjusted, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
@@ -316,17 +344,11 @@ class Front:
 
     def _judge(self, new: Keyframe) -> None:
         judged = self.keyframes[-JUDGED:]
-        if len(judged) < 2:
-            return
-        if not network_is_better(judged, self.lens):
+        if len(judged) < 2 or not network_is_better(judged, self.lens):
             return
         before = judged[-2]
         self.counts.left_to_network += before.trusted
-        new.trusted = False
-        relative = invert_pose(before.T_network) @ new.T_network
-        relative[:3, 3] *= self._gain()
-        new.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
-        new.z = np.full(len(new.track), np.nan)
+        _follow_network(new, before, self._gain())
 
     def _leave(self, new: Keyframe) -> None:
         """Put it where the network's motion leads; where doubt begins, those before it, of which it came to be, too."""
@@ -335,11 +357,8 @@ class Front:
             first = max(first - DOUBT_OVER + 1, 1)
             self.counts.left_to_network += 1
         for before, keyframe in pairwise(self.keyframes[first - 1 :]):
-            relative = invert_pose(before.T_network) @ keyframe.T_network
-            relative[:3, 3] *= before.gain
-            keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
-            keyframe.gain, keyframe.trusted, keyframe.doubtful = before.gain, False, True
-            keyframe.z = np.full(len(keyframe.track), np.nan)
+            _follow_network(keyframe, before, before.gain)
+            keyframe.gain, keyframe.doubtful = before.gain, True
             self.changed.add(keyframe.number)
 
     @property
@@ -359,6 +378,15 @@ class Front:
             return True
         self._sharpness.append(value)
         return False
+
+
+def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:
+    """Put a keyframe where the network's motion leads since the one before, and forget where tracks have its points."""
+    relative = invert_pose(before.T_network) @ keyframe.T_network
+    relative[:3, 3] *= gain
+    keyframe.trusted = False
+    keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+    keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
 def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: Lens) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.judgement import PARTS, Evidence, Side
+from stream_recon.app.mapping.judgement import PARTS, Evidence, Side, medians_by
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Keyframe, shared
 from stream_recon.app.mapping.stream.tracking import Located
@@ -50,9 +50,7 @@ class Doubt:
         if found.T_tracks is None:
             return
         part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
-        order = np.argsort(part, kind="stable")
-        missed = np.split(found.missed_px[order], np.flatnonzero(np.diff(part[order])) + 1)
-        medians = np.array([np.median(each) for each in missed if len(each) > 1])
+        medians = medians_by(part, found.missed_px)[np.bincount(part) > 1]
         share = float((medians > PART_PX).mean()) if len(medians) else 0.0
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:

@@ -10,11 +10,14 @@ from stream_recon.app.mapping.views import rays
 
 FloatArray = NDArray[np.float64]
 
+NO_TRACKS = np.zeros(0, np.int64)
+MOST_LOOPED = 60
+"""Tracks of a keyframe that close loops and outlast the others."""
 HELD_OUT = 8
 """One track in so many is in no adjustment, and judges it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Member:
     """A frame placed relative to a keyframe: itself, or one of those before the next keyframe."""
 
@@ -26,7 +29,7 @@ class Member:
     """What its depth was multiplied with when it was given out; None before."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Keyframe:
     """Points stick to keyframes, so a keyframe that is moved or scaled takes its points along."""
 
@@ -51,8 +54,8 @@ class Keyframe:
     members: list[Member] = field(default_factory=list)
     moved: float = 1.0
     """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""
-    looped: set[int] = field(default_factory=set)
-    """Tracks that close a loop."""
+    looped: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
+    """Tracks that close a loop, ascending."""
     usual_network: float = 1.0
     """Depth that the network usually saw here; known once tracks are forgotten."""
 
@@ -88,7 +91,10 @@ class Keyframe:
     def forget(self) -> None:
         """Keep poses alone, and what closes loops."""
         self.usual_network = self.usual_depth * float(np.exp(-self.log_scale))
-        kept = np.isin(self.track, list(self.looped))
+        # By the numbers alone: so the keyframes at both ends of a loop keep the same ones.
+        order = np.argsort(self.looped * 2_654_435_761 % 2**32, kind="stable")
+        self.looped = np.sort(self.looped[order[:MOST_LOOPED]])
+        kept = np.isin(self.track, self.looped)
         self.track, self.uv = self.track[kept], self.uv[kept]
         self.z_network, self.z = self.z_network[kept], self.z[kept]
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.between import follow, in_view
-from stream_recon.app.mapping.motion import motion_only
-from stream_recon.app.mapping.problem import Lens, Observations
+from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.stream.pose import fitted_pose
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -21,6 +21,7 @@ pixels more, moves by itself: where others move, too, they may be most of what i
 AGREEING = 0.5
 """Share of the points followed that have to agree with the pose."""
 AGREEING_PX = 3.0
+LOSSES, ITERATIONS, TOLERANCE = (10.0, 3.0, 1.0), 8, 1e-3
 GUESSED_SIGMA = 4.0
 """Pixels; of points that only the network's depth places."""
 DEPENDENT = 10.0
@@ -75,18 +76,15 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     if len(fitted) < MIN_POINTS:
         return lost
     sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0)
-    seen = Observations(
-        np.zeros(len(fitted), np.intp), np.arange(len(fitted)), there[fitted].astype(np.float64), sigma[fitted]
-    )
-    found = motion_only(
-        guess[None], points[row[fitted]], seen, lens, loss_scales=(10.0, 3.0, 1.0), iterations=8, tolerance=1e-3
+    found = fitted_pose(
+        guess, points[row[fitted]], there[fitted].astype(np.float64), sigma[fitted], lens, LOSSES, ITERATIONS, TOLERANCE
     )
     agrees = found.distances < AGREEING_PX * sigma[fitted]
     if not agrees.any():
         return lost
     depth = float(np.median(keyframe.depths[row[fitted[agrees]]]))
-    alone = found.T_world_camera[0]
-    T = weighed(alone, found.information[0] / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
+    alone = found.T_world_camera
+    T = weighed(alone, found.information / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
     if not np.isfinite(T).all():
         return lost
 

@@ -33,6 +33,15 @@ def test_an_export_goes_beside_the_result(
     assert exit_code(monkeypatch, "export", str(room), "--format", "trajectory", "--overwrite") == 0
 
 
+@pytest.mark.parametrize("command", ["export {} --format glb", "render {} film.mp4", "scale {} height:1.6"])
+def test_one_line_and_no_bar_where_there_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    words = [str(tmp_path / "none") if word == "{}" else word for word in command.split()]
+    assert exit_code(monkeypatch, *words) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_a_format_that_is_not_known_is_bad_input(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert exit_code(monkeypatch, "export", str(room), "--format", "usd") == 2
 

@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import shutil
@@ -69,6 +70,21 @@ def test_depth_images_are_in_the_stated_unit(room: Path, tmp_path: Path) -> None
     row = dict(zip(table[0].split(","), table[2].split(","), strict=True))
     assert row["file"] == "depth/frame_000003.png" and (int(row["width"]), int(row["height"])) == SIZE
     assert float(row["fx"]) == pytest.approx(0.8 * SIZE[0]) and float(row["cx"]) == SIZE[0] / 2
+
+
+def test_finer_depth_is_as_large_as_was_asked_for_and_lies_on_the_walls(room: Path, tmp_path: Path) -> None:
+    target, _ = export(room, "depth", tmp_path / "there", ExportOptions(frames="3", max_side=2 * max(SIZE)))
+    with (target / "cameras.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["index"]) for row in rows] == [0, 3, 6]
+    for row, result in zip(rows, [room_frames(8)[index] for index in (0, 3, 6)], strict=True):
+        depth = cv2.imread(str(target / row["file"]), cv2.IMREAD_UNCHANGED) / 1000
+        assert depth.shape == (2 * SIZE[1], 2 * SIZE[0]) == (int(row["height"]), int(row["width"]))
+        pixels = pixel_grid(*depth.shape[::-1])
+        x, y = ((pixels[..., i] - float(row[f"c{'xy'[i]}"])) / float(row[f"f{'xy'[i]}"]) for i in (0, 1))
+        local = (np.stack([x, y, np.ones_like(x)], axis=-1) * depth[..., None]).reshape(-1, 3)
+        world = local @ result.T_world_camera[:3, :3].T + result.T_world_camera[:3, 3]
+        assert np.quantile(off_the_walls(world), 0.99) < 0.02
 
 
 def test_what_is_too_far_for_sixteen_bits_has_no_depth() -> None:

@@ -1,11 +1,13 @@
 """The scale by printed markers: exact poses, noisy ones, wrong ones."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
 
 from stream_recon.app.metres.marker import Detector, Sighting, scale_by_markers
-from stream_recon.app.transforms import FloatArray
+from stream_recon.app.transforms import FloatArray, align, invert_pose
 from stream_recon.configs.errors import InputError
 from tests.app.mapping.room import FOCAL, SIZE, picture, pose, walk
 from tests.app.metres.printed import corners, pasted
@@ -33,6 +35,19 @@ def sightings(
     return found
 
 
+def drifted(truth: FloatArray, seed: int) -> FloatArray:
+    """The path as steps add up whose length drifts and whose turns are off."""
+    random = np.random.default_rng(seed)
+    lengths = np.exp(np.cumsum(random.normal(0, 0.01, len(truth))))
+    path = [truth[0]]
+    for one, other, length in zip(truth, truth[1:], lengths, strict=False):
+        step = invert_pose(one) @ other
+        step[:3, 3] *= length
+        step[:3, :3] = step[:3, :3] @ cv2.Rodrigues(random.normal(0, 0.001, 3))[0]
+        path.append(path[-1] @ step)
+    return np.array(path)
+
+
 @pytest.mark.parametrize("dictionary", [cv2.aruco.DICT_6X6_250, cv2.aruco.DICT_APRILTAG_36h11, cv2.aruco.DICT_4X4_50])
 def test_a_marker_tells_the_unit(dictionary: int) -> None:
     found = scale_by_markers(sightings(walk(24), {7: SQUARE}, dictionary), SIDE, "marker:0.5")
@@ -45,6 +60,23 @@ def test_its_error_says_how_far_it_is_off_with_poses_that_are() -> None:
     found = scale_by_markers(sightings(walk(24), {7: SQUARE}, noise=0.004), SIDE, "marker:0.5")
     assert found.scale == pytest.approx(UNIT, rel=0.02)
     assert found.error > 0.0005 and abs(np.log(found.scale / UNIT)) < 4 * found.error
+
+
+def test_its_error_holds_for_paths_whose_scale_drifts() -> None:
+    truth = walk(24)
+    exact = sightings(truth, {7: SQUARE})
+    for sighting in exact:
+        sighting.T_world_camera[:3, 3] *= UNIT
+    rows = [int(np.argmin(np.abs(truth - sighting.T_world_camera).max(axis=(1, 2)))) for sighting in exact]
+    off, stated = [], []
+    for seed in range(12):
+        path = drifted(truth, seed)
+        seen = [replace(sighting, T_world_camera=path[n]) for sighting, n in zip(exact, rows, strict=True)]
+        found = scale_by_markers(seen, SIDE, "marker:0.5")
+        off.append(abs(np.log(found.scale / align(path[:, :3, 3], truth[:, :3, 3]).scale)))
+        stated.append(found.error)
+    # Of a normal error the mean is 0.8 of the standard error.
+    assert 0.4 < np.mean(np.array(off) / stated) < 1.6, np.array([off, stated])
 
 
 def test_one_marker_of_another_size_is_left_out() -> None:

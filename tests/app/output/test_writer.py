@@ -17,6 +17,7 @@ from stream_recon.app.output.depth import read_depth, write_depth
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.ply import PlyFile
 from stream_recon.app.output.run_record import Summary
+from stream_recon.app.output.unfinished import read_unfinished
 from stream_recon.app.output.writer import ResultWriter, check_output
 from stream_recon.app.results import FrameRevision, Revision
 from stream_recon.app.transforms import invert_pose, rotation_matrix, transform_points
@@ -243,6 +244,19 @@ def test_overwriting_never_takes_a_name_that_another_program_uses(tmp_path: Path
     with pytest.raises(OutputError, match="was not written by stream-recon"):
         ResultWriter(tmp_path, run_info(), overwrite=True)
     assert (tmp_path / name).read_text() == '{"program": "another"}'
+
+
+def test_nothing_is_removed_behind_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path / "out")
+    (tmp_path / "out" / "depth").rename(tmp_path / "mine")
+    (tmp_path / "out" / "depth").symlink_to(tmp_path / "mine")
+    with pytest.raises(OutputError, match="is a link"):
+        ResultWriter(tmp_path / "out", run_info(), overwrite=True)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    (tmp_path / "out" / "run.json").write_text(json.dumps(record | {"interrupted": True}))
+    with pytest.raises(OutputError, match="is a link"):
+        ResultWriter(tmp_path / "out", run_info(), resume=read_unfinished(tmp_path / "out"))
+    assert len(list((tmp_path / "mine").iterdir())) == 5
 
 
 def test_an_old_result_stays_until_the_first_new_one_is_there(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.adjusting import Adjusted
 from stream_recon.app.mapping.stream.judge import Doubt, network_is_better
-from stream_recon.app.mapping.stream.keyframe import Keyframe, Member, shared
+from stream_recon.app.mapping.stream.keyframe import MOST_LOOPED, NO_TRACKS, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.tracking import Located, weighed
 from stream_recon.app.mapping.views import seen_at
 from tests.app.mapping.room import pose
@@ -102,3 +102,15 @@ def test_doubt_takes_both_a_way_that_leads_elsewhere_and_what_contradicts_it(
     for _ in range(6):
         doubt.look(last, located(ahead, 1.0), ahead, 320)
     assert not doubt.holds
+
+
+def test_what_closes_loops_is_kept_alike_at_both_ends_and_is_bounded() -> None:
+    first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
+    first.looped, second.looped = np.arange(0, 300), np.arange(100, 400)
+    for one in (first, second):
+        one.forget()
+        assert len(one.track) == MOST_LOOPED and np.array_equal(np.sort(one.track), one.looped)
+    assert len(shared(first, second)) > MOST_LOOPED // 3
+    first.looped = NO_TRACKS
+    first.forget()
+    assert not len(first.track) and first.usual_depth > 0
