@@ -108,7 +108,9 @@ def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monk
     assert exit_code(monkeypatch, "scale", str(room), f"marker:{FACTOR * SIDE}") == 0
     metres = read_result(room).metres
     assert metres is not None and metres.own_to_metres.scale == pytest.approx(FACTOR, rel=0.01)
-    assert metres.error is not None and metres.error < 0.01 and "6X6_250 number 7" in metres.how
+    # Seen over a short way, halves of which say little: it is stated with care.
+    assert metres.error is not None and abs(np.log(metres.own_to_metres.scale / FACTOR)) < metres.error < 0.05
+    assert "6X6_250 number 7" in metres.how
     height = HALF[1] - np.median([frame.T_world_camera[1, 3] for frame in room_frames(20)])
     assert exit_code(monkeypatch, "scale", str(room), f"height:{1.2 * height}") == 0
     metres = read_result(room).metres
