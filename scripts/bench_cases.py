@@ -7,6 +7,7 @@ they are: turning on the spot, driving straight ahead, one plane, looking down o
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,8 +76,8 @@ def bench_cases(
         only: names with commas between; None: all, of a sequence those that can be made of one.
     """
     frames = count or FRAMES
-    walk = _rendered("walk", frames) if sequence is None else _read(sequence, stride, frames)
-    cases: dict[str, Callable[[], Clip]] = {name: (lambda put=put: put(walk)) for name, put in FAULTS.items()}
+    walk = cache(lambda: _rendered("walk", frames) if sequence is None else _read(sequence, stride, frames))
+    cases: dict[str, Callable[[], Clip]] = {name: (lambda put=put: put(walk())) for name, put in FAULTS.items()}
     if sequence is None:
         cases |= {name: (lambda name=name: _rendered(name, frames)) for name in MOTIONS}
         cases |= {"plane": lambda: _plane(frames, False), "faint floor with half turns": lambda: _plane(frames, True)}

@@ -24,12 +24,12 @@ MOST_POINTS = 300
 
 @dataclass(frozen=True)
 class Carrier:
-    """How keyframes moved: takes any frame of the network's trajectory along."""
+    """How keyframes moved: takes any frame of an earlier trajectory along."""
 
     positions: NDArray[np.intp]  # [K], of the keyframes among all frames, ascending
-    before: FloatArray  # [N, 4, 4], the network's poses of all frames
+    before: FloatArray  # [N, 4, 4], poses of all frames, the network's or a stream's
     after: FloatArray  # [K, 4, 4], the keyframes' poses in the map
-    scale: FloatArray  # [K], lengths around each keyframe in the map, for each of the network's
+    scale: FloatArray  # [K], lengths around each keyframe in the map, for each of those before
     stretch: NDArray[np.integer]  # [N], of all frames: none is carried by a keyframe of another one
 
     def around(self, frame: int) -> tuple[int, int, float]:
@@ -41,7 +41,7 @@ class Carrier:
         return left, right, float(np.clip((frame - self.positions[left]) / max(span, 1), 0, 1))
 
     def pose(self, frame: int) -> FloatArray:
-        """The network's motion since the keyframe before and until the one after, blended."""
+        """The earlier motion since the keyframe before and until the one after, blended."""
         left, right, share = self.around(frame)
         mine = [k for k in (left, right) if self.stretch[self.positions[k]] == self.stretch[frame]]
         if len(mine) < 2 or left == right:

@@ -3,6 +3,7 @@
 They are spread over the image: texture that fills a corner, or something that passes by, does not take them all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -14,6 +15,8 @@ from stream_recon.app.mapping.views import DepthReader
 COUNT = 1000
 CONTRAST = 0.01
 """Below Lowe's .04: walls and night scenes have little else, and `spread` picks the strong ones where there are."""
+FAINT_CONTRAST = 0.002
+"""Where that leaves less than a quarter of what is wanted: a blank floor's grain, which matches well for all that."""
 CELLS = 8
 """Along the longer side."""
 
@@ -36,9 +39,10 @@ class Features:
 
 def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
     """At most ``count`` features of an image, spread over it."""
-    # Without the precise upscaling positions are biased by a share of their scale.
-    sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=CONTRAST, enable_precise_upscale=True)
-    keypoints, descriptors = sift.detectAndCompute(grey, reader.free())
+    free = reader.free()
+    keypoints, descriptors = _sift(grey, free, count, CONTRAST)
+    if len(keypoints) < count // 4:
+        keypoints, descriptors = _sift(grey, free, count, FAINT_CONTRAST)
     if descriptors is None or not keypoints:
         return Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
     # OpenCV's pixel (0, 0) has its centre there, ours at (.5, .5).
@@ -51,6 +55,15 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> 
     kept = order[spread(uv[order], (grey.shape[1], grey.shape[0]), count)]
     root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
     return Features(uv[kept], root.astype(np.float32), reader.at(uv[kept]))
+
+
+def _sift(
+    grey: NDArray[np.uint8], free: NDArray[np.uint8] | None, count: int, contrast: float
+) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32] | None]:
+    # Without the precise upscaling positions are biased by a share of their scale.
+    sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=contrast, enable_precise_upscale=True)
+    keypoints, descriptors = sift.detectAndCompute(grey, free)
+    return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 
 
 def spread(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArray[np.intp]:

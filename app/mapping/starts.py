@@ -78,10 +78,15 @@ class Starts:
         """By how much the network's poses and depth miss the observations, in the median."""
         return float(np.median(self._network.errors))
 
+    @property
+    def from_stream(self) -> bool:
+        """Whether it begins where a stream has left off."""
+        return self._begun is not self._network
+
     def network(self) -> Attempt:
         """From the network's motion, or what a stream has made of it, through a straight lens."""
         priors = fit.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
-        name: Start = "network" if self._begun is self._network else "stream"
+        name: Start = "stream" if self.from_stream else "network"
         return self._adjusted(name, self._begun, self._steps(), self._rounds, priors)
 
     def bent(self, straight: Attempt) -> Attempt | None:
@@ -119,7 +124,7 @@ class Starts:
     @property
     def _rounds(self) -> Sequence[fit.Round]:
         begun = self._begun
-        if begun is not self._network and all(px < CLOSED_PX for px in self._gaps(begun.scene)):
+        if self.from_stream and all(px < CLOSED_PX for px in self._gaps(begun.scene)):
             return fit.NEAR + fit.FINE
         return fit.WIDE + fit.FINE if self.loops else fit.NARROWING
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -182,6 +183,17 @@ def test_graph_joins_keyframes_of_different_units() -> None:
     assert np.abs(moved[:, :3, :3] - true[:, :3, :3]).max() < 0.02
     assert np.abs(np.exp(log_scale) * units / units[0] - 1).max() < 0.05
     assert np.abs(moved[:, :3, 3] / units[0] - true[:, :3, 3]).max() < 0.1
+
+
+def test_grain_that_is_hardly_there_is_found_and_matched() -> None:
+    truth = walk(30)[:2]
+    video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
+    found = []
+    for _, grey, reader in video.read(range(2)):
+        faint = cv2.GaussianBlur(grey, None, 1.5).astype(np.float32)
+        found.append(features.detect(np.rint(128 + 0.08 * (faint - 128)).astype(np.uint8), reader))
+    assert min(map(len, found)) > 250
+    assert len(matching.verify(*found, matching.match(*found), 30)) > 60
 
 
 def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
