@@ -18,6 +18,8 @@ from stream_recon.configs.errors import ConfigError, InputError
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 IMAGE_FOLDER_FPS = 30.0
 """Rate that a folder of images is taken to have unless told otherwise."""
+PNG = b"\x89PNG\r\n\x1a\n"
+"""What such a file begins with."""
 MAX_IMAGE_BYTES = 2**31
 MOST_ASKED = 100
 """Photographs of a folder that are asked for their camera."""
@@ -280,9 +282,22 @@ def image_bytes(path: Path) -> NDArray[np.uint8] | None:
         # A pipe would keep its reader waiting, and a device may never end.
         if not path.is_file() or not 0 < path.stat().st_size <= MAX_IMAGE_BYTES:
             return None
-        return np.fromfile(path, np.uint8)
+        data = np.fromfile(path, np.uint8)
     except (OSError, ValueError):  # such as a name with a zero byte
         return None
+    return None if _breaks_off(data) else data
+
+
+def _breaks_off(data: NDArray[np.uint8]) -> bool:
+    """Whether a chunk of a PNG says that it is longer than the file: OpenCV asks for that much memory, up to 4 GB,
+    before it finds out."""
+    if data[: len(PNG)].tobytes() != PNG:
+        return False
+    at, kind = len(PNG), b""
+    while at + 8 <= len(data) and kind != b"IEND":
+        kind = data[at + 4 : at + 8].tobytes()
+        at += 12 + int.from_bytes(data[at : at + 4].tobytes(), "big")
+    return at > len(data)
 
 
 def list_images(folder: Path) -> list[Path]:

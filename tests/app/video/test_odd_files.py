@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.datasets.plain import count_video
-from stream_recon.app.video.readers import natural_key, read_image
+from stream_recon.app.video.readers import natural_key, read_depth_image, read_image
 from stream_recon.app.video.sources import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_images, write_video
@@ -76,6 +76,23 @@ def test_an_image_that_unpacks_to_a_billion_pixels_is_unreadable(tmp_path: Path)
     assert bomb.stat().st_size < 200_000
     done = subprocess.run([sys.executable, "-c", LIMITED, bomb], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_png_that_says_it_is_longer_than_it_is_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenCV would ask for 4 GB before it looks."""
+    whole = cv2.imencode(".png", np.full((4, 5, 3), 7, np.uint8))[1].tobytes()
+    place = tmp_path / "a.png"
+    place.write_bytes(whole + b"appended by some program")
+    found = read_image(place)
+    assert found is not None and (found == 7).all()
+    first = whole.index(b"IDAT") - 4
+    for broken in (whole[:first] + b"\xff\xff\xff\xf0" + whole[first + 4 :], whole[: first + 10]):
+        place.write_bytes(broken)
+        with monkeypatch.context() as patched:
+            patched.setattr(cv2, "imdecode", lambda *_: pytest.fail("unpacked"))
+            assert read_image(place) is None and read_depth_image(place) is None
 
 
 def test_the_largest_images_that_cameras_take_are_read(tmp_path: Path) -> None:
