@@ -170,7 +170,7 @@ class StreamStage:
         return self._given_out(front)
 
     def _take_in(self, front: Front, *, wait: bool = False) -> None:
-        found = self._background.collect(front.keyframes[-1].number, wait=wait)
+        found = self._background.collect(wait=wait)
         if found is not None:
             front.settle(*found)
             self.sparse = replace(self.sparse, points=front.points())

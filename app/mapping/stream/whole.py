@@ -21,9 +21,6 @@ FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
 GROWTH = 1.6
 """The next one comes when there are so many times as many."""
-LATER = 25
-"""A file's stream takes in what was begun with so many keyframes one keyframe later, with twice as many two: meanwhile
-it goes on. With fewer it waits."""
 ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 
 
@@ -46,8 +43,9 @@ class Background:
     """One adjustment at a time, of copies of the keyframes.
 
     Args:
-        waits: whether `collect` waits for what is due, and so does not depend on how fast anything was. A live source
-            goes on without it meanwhile, and leaves out those that come before the last one is done.
+        waits: whether `collect` waits for it. A live source goes on without it meanwhile, and leaves out those that
+            are due before the last one is done. A file's stream that went on, too, was further off: the frames that
+            came meanwhile hang on keyframes as they were.
         known_lens: whether the focal length stays what it is.
     """
 
@@ -83,18 +81,12 @@ class Background:
         job = self._pool.submit(whole, copies, lens, self._known_lens, len(held))
         self._job = job, [keyframe.number for keyframe in copies]
 
-    def collect(self, newest: int, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
-        """What was found, and the numbers of its keyframes; None where nothing is ready.
-
-        Args:
-            newest: number of the last keyframe.
-            wait: for what is not due yet, too.
-        """
+    def collect(self, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
+        """What was found, and the numbers of its keyframes; None where nothing is ready."""
         if self._job is None:
             return None
         future, numbers = self._job
-        due = newest >= numbers[-1] + len(numbers) // LATER if self._waits else future.done()
-        if not (wait or due):
+        if not (wait or self._waits or future.done()):
             return None
         self._job = None
         try:
