@@ -25,6 +25,8 @@ EPIPOLAR_PX = 1.5
 CARRIED_PX = 8.0
 """Errors of this size count half; larger ones at most whole. The second one has the depth's error in it."""
 MIN_CELLS = 20
+FEWEST = 5
+"""Matches of a pair; of blurred keyframes there are one or two by chance."""
 CLOSE = (4, 8)
 """Depths agree if they differ by at most so many times what half of them differ by under the network; the mean over
 these. Closer, the network is good at agreeing with itself, since its poses and depth come from one guess; what follows
@@ -42,7 +44,7 @@ BROKEN, BROKEN_DEPTH = 0.15, 0.5
 depth agrees on so much less of it than under the network."""
 TIED, MIN_TIES = 0.8, 30
 """Parts on either side of a break belong together where the map explains so many of their matches, and such a share of
-what is usual: chance alone lets a pair's matches fit more than half."""
+what is usual of such pairs: chance alone lets a pair's matches fit more than half."""
 SHORTEST = 3
 """Keyframes in a stretch that is left to the network."""
 
@@ -83,7 +85,7 @@ class Evidence:
             part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / PARTS), axis=0, return_inverse=True)[1]
             part = np.asarray(part).reshape(-1)
             errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
-            if len(matches):
+            if len(matches) >= FEWEST:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
                 found[i, j] = np.mean(medians**2 / (1 + medians**2), axis=0)
         return cls(found)
@@ -209,14 +211,27 @@ def _cut_off(
         if (k, k + 1) in mapped.pairs:
             breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > BROKEN
     part = np.concatenate([[0], np.cumsum(breaks)])
-    fits, of = np.zeros((2, part[-1] + 1, part[-1] + 1))
+    # By kind of pair: of keyframes far apart fewer matches are usually explained than of neighbours.
+    near = max((j - i for i, j in mapped.pairs), default=1)
+    fits, of = np.zeros((2, 2, part[-1] + 1, part[-1] + 1))
     for (i, j), (kept, every) in explained.items():
-        fits[part[i], part[j]] += kept
-        of[part[i], part[j]] += every
-    tied = (fits >= MIN_TIES) & (fits * of.sum() >= TIED * of * fits.sum())
+        kind = int(j - i <= near)
+        fits[kind, part[i], part[j]] += kept
+        of[kind, part[i], part[j]] += every
+    expected = sum(_usual(kept, every) * every for kept, every in zip(fits, of, strict=True))
+    found = fits.sum(axis=0)
+    tied = (found >= MIN_TIES) & (found >= TIED * expected)
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
+
+
+def _usual(kept: FloatArray, every: FloatArray) -> float:
+    """Share of the matches [P, P] of parts that is explained: within parts, or where none has any in all."""
+    inside = float(np.trace(every))
+    if inside >= MIN_TIES:
+        return float(np.trace(kept)) / inside
+    return float(kept.sum()) / max(float(every.sum()), 1.0)
 
 
 def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

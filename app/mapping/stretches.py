@@ -13,7 +13,7 @@ from stream_recon.app.mapping.depth_scales import GOOD_PX
 from stream_recon.app.mapping.fit import Fit, measured
 from stream_recon.app.mapping.graph import Edge
 from stream_recon.app.mapping.views import View
-from stream_recon.app.transforms import FloatArray, Similarity, align_poses, rotation_angle_deg
+from stream_recon.app.transforms import FloatArray, Similarity, align_poses, invert_pose, rotation_angle_deg
 
 Labels = NDArray[np.intp]
 
@@ -127,11 +127,14 @@ def relaid(view: View, tie: tuple[int, Similarity]) -> View:
 
 
 def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None) -> Fit:
-    """Each stretch as the map has it, laid onto the network's poses [N, 4, 4] of its keyframes as a whole, of those not
-    ``left`` to the network. No point is seen from two of them.
+    """Each stretch as the map has it, as a whole beside the one before as the network's poses [N, 4, 4] of their
+    keyframes have where that ends and this begins, of those not ``left`` to the network. No point is seen from two of
+    them.
 
-    The unit of a stretch stays that of its depth maps: these are alike from stretch to stretch, as one network made
-    them, while the lengths of its motion are what the map puts right.
+    What the network guesses is that the camera stood still meanwhile: that stays, not where its own drift has put the
+    rest of a stretch. The first one is laid onto the network's poses. The unit of a stretch stays that of its depth
+    maps: these are alike from stretch to stretch, as one network made them, while the lengths of its motion are what
+    the map puts right.
     """
     if len(np.unique(stretch)) < 2:
         return fit
@@ -139,15 +142,28 @@ def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArra
     assert scene.log_depth_scale is not None and seen.depth is not None
     T, points, log_scale = scene.T_world_camera.copy(), scene.points.copy(), scene.log_depth_scale.copy()
     sure = (seen.depth > 0) & (fit.depth > 0) & (fit.errors < GOOD_PX)
-    for number in np.unique(stretch):
+    kept = np.ones(len(T), bool) if left is None else ~left
+    placed = np.zeros(len(T), bool)
+    # In the order in which they begin.
+    for number in stretch[np.sort(np.unique(stretch, return_index=True)[1])]:
         mine = stretch == number
-        rows, stays = mine[seen.camera], mine if left is None else mine & ~left
+        rows, stays = mine[seen.camera], mine & kept
         if not stays.any():
             continue
         said = rows & sure
         grown = np.log(fit.depth[said] / seen.depth[said]) if said.any() else log_scale[stays]
-        similarity = align_poses(T[stays], T_network[stays], float(np.exp(-np.median(grown))))
+        unit = float(np.exp(-np.median(grown)))
+        begins = int(np.flatnonzero(stays)[0])
+        before = np.flatnonzero(placed[:begins])
+        if len(before):
+            last = int(before[-1])
+            target = T[last] @ invert_pose(T_network[last]) @ T_network[begins]
+            R = target[:3, :3] @ T[begins, :3, :3].T
+            similarity = Similarity(unit, R, target[:3, 3] - unit * R @ T[begins, :3, 3])
+        else:
+            similarity = align_poses(T[stays], T_network[stays], unit)
         T[mine] = similarity.move_pose(T[mine])
+        placed |= stays
         own = np.unique(seen.point[rows])
         points[own] = similarity.apply(points[own])
         log_scale[mine] += np.log(similarity.scale)
