@@ -5,7 +5,7 @@ voice: texture on something that moves by itself counts for the part that it fil
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,12 @@ CLOSE = (4, 8)
 """Depths agree if they differ by at most so many times what half of them differ by under the network; the mean over
 these. Closer, the network is good at agreeing with itself, since its poses and depth come from one guess; what follows
 something that moves by itself is off by more."""
-COST = 0.1
+COST, REST_COST = 0.1, 0.05
 """Depth may agree less than under the network: for each percent by which held-out matches contradict less, by so many
-percent."""
+percent. The second one: beside stretches that are left to the network."""
+SPOILT, MOST_SPOILT = 0.3, 0.05
+"""A part of the image is spoilt where it contradicts the map by so much more than the network. Of maps that were right
+at most .035 was, of those that followed a patch moving through the image .055 and more in all but two of eleven."""
 WHY = "what neither was fitted to agrees better with the network"
 MARGIN = 0.02
 """By so much the map has to be worse before the network is preferred."""
@@ -64,16 +67,23 @@ class Evidence:
 
     pairs: Mapping[tuple[int, int], FloatArray]
     """For each pair the share of the image that contradicts it, [2]: by epipolar lines, and by depth and pose."""
+    parts: Mapping[tuple[int, int], FloatArray] = field(default_factory=dict)
+    """The same for each part [P, 2] of the image."""
 
     @property
     def mean(self) -> float:
         """Over pairs and kinds; 1 where there is nothing to go by."""
         return float(np.mean([share.mean() for share in self.pairs.values()])) if self.pairs else 1.0
 
+    def among(self, keyframes: NDArray[np.bool_]) -> "Evidence":
+        """Of pairs of these keyframes alone; ``keyframes``: [N]."""
+        chosen = [(i, j) for i, j in self.pairs if keyframes[i] and keyframes[j]]
+        return Evidence({k: self.pairs[k] for k in chosen}, {k: self.parts[k] for k in chosen if k in self.parts})
+
     @classmethod
     def of(cls, side: Side, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]) -> "Evidence":
         """By matches of features that no side has seen."""
-        found = {}
+        found, parts = {}, {}
         for (i, j), matches in held_out.items():
             a, b = features[i], features[j]
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
@@ -87,8 +97,9 @@ class Evidence:
             errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
             if len(matches) >= FEWEST:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
-                found[i, j] = np.mean(medians**2 / (1 + medians**2), axis=0)
-        return cls(found)
+                parts[i, j] = medians**2 / (1 + medians**2)
+                found[i, j] = np.mean(parts[i, j], axis=0)
+        return cls(found, parts)
 
 
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
@@ -117,7 +128,15 @@ def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> 
     return before, after
 
 
-def is_better(held_out: tuple[float, float], agreement: tuple[float, float]) -> bool:
+def spoilt(network: Evidence, mapped: Evidence) -> float:
+    """Share of the image that the network's poses and depth explain and the map's do not."""
+    if not mapped.parts:
+        return 0.0
+    worse = [ours[:, 1] - network.parts[pair][:, 1] > SPOILT for pair, ours in mapped.parts.items()]
+    return float(np.concatenate(worse).mean())
+
+
+def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cost: float = COST) -> bool:
     """Whether the map is nearer to the images than the network.
 
     Matches lie where texture is, and something that moves by itself may have more of it than all else; depth says what
@@ -126,10 +145,38 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float]) -> 
     Args:
         held_out: how much of the image contradicts the network and the map, see `Evidence.mean`.
         agreement: of depth under the network and the map, see `depth_agreement`.
+        cost: see `COST`.
     """
     gain = 1 - held_out[1] / max(held_out[0], 1e-9)
     loss = 1 - agreement[1] / max(agreement[0], 1e-9)
-    return gain >= 0 and loss <= COST * gain
+    return gain >= 0 and loss <= cost * gain
+
+
+def left_to_network(
+    mapped: Evidence,
+    network: Evidence,
+    agreement: tuple[FloatArray, FloatArray],
+    explained: Mapping[tuple[int, int], tuple[int, int]],
+) -> NDArray[np.bool_]:
+    """[N] keyframes whose map is not believed: none, some stretches, or all. Arguments as for `worse_keyframes`.
+
+    What remains beside such stretches has to be better by stricter rules: a map that is right is right everywhere,
+    while one that follows what moves spoils the rest.
+    """
+    count = len(agreement[0]) + 1
+    every = np.ones(count, bool)
+    if not is_better((network.mean, mapped.mean), _means(agreement, every)):
+        return every
+    left = worse_keyframes(mapped, network, agreement, explained)
+    rest = network.among(~left), mapped.among(~left)
+    fine = is_better((rest[0].mean, rest[1].mean), _means(agreement, ~left), REST_COST)
+    return left if fine and spoilt(*rest) <= MOST_SPOILT else every
+
+
+def _means(agreement: tuple[FloatArray, FloatArray], among: NDArray[np.bool_]) -> tuple[float, float]:
+    steps = among[:-1] & among[1:]
+    before, after = (float(side[steps].mean()) if steps.any() else 0.0 for side in agreement)
+    return before, after
 
 
 def _depth_errors(side: Side, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:

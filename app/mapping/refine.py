@@ -287,9 +287,7 @@ class _Refiner:
         report = self._report
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = before, after
-        if not judgement.is_better((network.mean, mapped.mean), (before, after)):
-            return np.ones(len(grids), bool)
-        return judgement.worse_keyframes(mapped, network, agreement, self._explained(attempt.fit, found))
+        return judgement.left_to_network(mapped, network, agreement, self._explained(attempt.fit, found))
 
     def _explained(self, fitted: Fit, found: pairs.PairMatches) -> dict[tuple[int, int], tuple[int, int]]:
         """Of each pair how many matches are in the fit, and of how many that it could be of."""

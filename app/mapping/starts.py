@@ -23,7 +23,7 @@ from stream_recon.app.mapping.tracks import Tracks
 
 FloatArray = NDArray[np.float64]
 
-EXPLAINED = 0.85
+EXPLAINED = 0.7
 """Where less than this share of the observations can be explained from the network's motion, matches are asked."""
 LEAST_K1 = 0.05
 """Many lenses are bent a little, which the focal length makes up for, and few are bent much."""
