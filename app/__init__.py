@@ -1,9 +1,15 @@
 """The program: sources, engine, writers, viewer and commands."""
 
 import os
+import platform
 
 # OpenCV unpacks an image before its size can be asked for, and reads this when it is imported: a file of 11 KB may
 # claim a billion pixels. The largest sensors of phones have 200 million.
 MOST_PIXELS = 210 * 10**6
 """Of an image, in files and recordings."""
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MOST_PIXELS))
+
+# What is multiplied outside of the network is small, and several at once: with threads of its own for each, numpy's BLAS
+# is three times as slow. Only where the network's library is another one.
+if platform.machine().lower() in ("x86_64", "amd64"):
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -78,7 +78,9 @@ class RelativePoses:
     rotation_sigma: FloatArray  # [E]
     """In rad."""
     translation_sigma: FloatArray  # [E]
-    """As shares of the translations' lengths; lengths below a hundredth of the scene's depth count as that."""
+    """As shares of the translations' lengths."""
+    still: float = 0.01
+    """Lengths below this share of the scene's depth count as that."""
 
 
 @dataclass(frozen=True)

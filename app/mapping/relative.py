@@ -15,9 +15,6 @@ from stream_recon.app.mapping.variables import Variables
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-_STILL = 0.01
-"""Shorter translations, as a share of the scene's depth, are no more certain than this one."""
-
 
 @dataclass(frozen=True)
 class Links:
@@ -37,7 +34,7 @@ class Links:
         """``rank``: the place of each camera in the adjustment; ``depth``: usual of the scene, NaN if not known."""
         T = np.asarray(poses.T_first_second, np.float64)
         length = np.linalg.norm(T[:, :3, 3], axis=1)
-        least = _STILL * (depth if np.isfinite(depth) else max(float(np.median(length)), 1e-12))
+        least = poses.still * (depth if np.isfinite(depth) else max(float(np.median(length)), 1e-12))
         sigma = np.empty((len(T), 6))
         sigma[:, :3] = np.asarray(poses.rotation_sigma)[:, None]
         sigma[:, 3:] = (np.asarray(poses.translation_sigma) * np.maximum(length, least))[:, None]

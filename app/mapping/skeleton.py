@@ -120,7 +120,7 @@ def joined(steps: RelativePoses | None, cameras: IntArray) -> RelativePoses | No
         translation.append(np.sqrt(np.square(steps.translation_sigma[rows]).sum()))
     start = np.array(first, np.intp)
     T_first_second = np.array(relative, np.float64).reshape(-1, 4, 4)
-    return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation))
+    return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), steps.still)
 
 
 def grown(fit: Fit, chosen: IntArray, small: Fit) -> Fit:

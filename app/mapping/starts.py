@@ -33,6 +33,9 @@ SLACK = 0.02
 """Of the share that is explained: no more than chance."""
 CLOSED_PX = 12.0
 """A loop is closed where the stream's poses and depth miss its matches by less; depth alone is off by some pixels."""
+STILL = 0.003
+"""Of the scene's depth: keyframes that are nearer to one another show parallax of hundredths of a pixel, and the network
+knows better than their tracks how they lie."""
 PROBED = 30
 """Keyframes that are looked at for it."""
 LOOSE_K1_SIGMA = 0.1
@@ -153,7 +156,7 @@ class Starts:
         return fit.start(begun.T_world_camera, lens, self.features, self.tracks, begun.log_depth_scale)
 
     def _steps(self) -> RelativePoses:
-        return fit.network_steps(self.T_network, stretch=self.stretch)
+        return fit.network_steps(self.T_network, stretch=self.stretch, still=STILL)
 
     def _adjusted(
         self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors
