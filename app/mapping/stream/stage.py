@@ -115,15 +115,17 @@ class StreamStage:
             self._loops_before = self.sparse.loops
             self._loops = Loops(self._pool, waits=self._waits)
         front = self._front
-        known = len(front.keyframes)
+        known, left = len(front.keyframes), self._counts.left_to_network
         front.add(result, frame.grey, hurried=self._is_late(frame))
         self._waiting[result.index] = result
         if len(front.keyframes) > known:
             self._loops.offer(front.newest, front.lens)
             self._background.offer(front.active, front.lens, front.held)
+        if self._counts.left_to_network > left:
+            self._background.again(front.active, front.lens, front.held)
         self._take_in(front)
-        if len(front.keyframes) > known and self._close_loops(front):
-            self._background.begin(front.active, front.lens, front.held)
+        if len(front.keyframes) > known:
+            self._close_loops(front)
         self._together -= 1
         return items if self._together > 0 else items + self._given_out(front)
 
@@ -170,20 +172,20 @@ class StreamStage:
         return self._given_out(front)
 
     def _take_in(self, front: Front, *, wait: bool = False) -> None:
-        found = self._background.collect(wait=wait)
+        found = self._background.collect(front.keyframes[-1].number, wait=wait)
         if found is not None:
             front.settle(*found)
             self.sparse = replace(self.sparse, points=front.points())
 
-    def _close_loops(self, front: Front, *, wait: bool = False) -> bool:
-        """Whether any were closed that were open by much."""
+    def _close_loops(self, front: Front, *, wait: bool = False) -> None:
         bend = self._loops.take_in(front.keyframes, wait=wait)
         if bend is None:
-            return False
+            return
         front.close(bend)
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
-        return bend.off > URGENT
+        take_up = self._background.begin if bend.off > URGENT else self._background.again
+        take_up(front.active, front.lens, front.held)
 
     def _given_out(self, front: Front) -> list[Item]:
         """The results that waited, then a revision of what moved meanwhile."""
