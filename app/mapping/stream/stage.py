@@ -124,8 +124,9 @@ class StreamStage:
         if self._counts.left_to_network > left:
             self._background.again(front.active, front.lens, front.held)
         self._take_in(front)
-        if len(front.keyframes) > known:
-            self._close_loops(front)
+        # What is being adjusted is not bent meanwhile: loops wait for it.
+        if len(front.keyframes) > known and not self._background.busy and self._close_loops(front):
+            self._background.begin(front.active, front.lens, front.held)
         self._together -= 1
         return items if self._together > 0 else items + self._given_out(front)
 
@@ -164,7 +165,7 @@ class StreamStage:
         front = self._front
         if front is None:
             return []
-        self._take_in(front, wait=True)
+        self._background.drop()
         self._close_loops(front, wait=True)
         if len(front.keyframes) >= FIRST:
             self._background.begin(front.active, front.lens, front.held)
@@ -177,15 +178,15 @@ class StreamStage:
             front.settle(*found)
             self.sparse = replace(self.sparse, points=front.points())
 
-    def _close_loops(self, front: Front, *, wait: bool = False) -> None:
+    def _close_loops(self, front: Front, *, wait: bool = False) -> bool:
+        """Whether any were closed that were open by much."""
         bend = self._loops.take_in(front.keyframes, wait=wait)
         if bend is None:
-            return
+            return False
         front.close(bend)
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
-        take_up = self._background.begin if bend.off > URGENT else self._background.again
-        take_up(front.active, front.lens, front.held)
+        return bend.off > URGENT
 
     def _given_out(self, front: Front) -> list[Item]:
         """The results that waited, then a revision of what moved meanwhile."""

@@ -1,9 +1,10 @@
 """Many keyframes adjusted together, with the focal length: now and then, in a thread of its own."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 
 import numpy as np
 
@@ -27,19 +28,26 @@ WAITED_FOR, LATER = 40, 0.25
 """One of as many keyframes is taken in when there are so many times more, not at once: it takes as long as they do."""
 
 
-def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False, held: int = 0) -> Adjusted | None:
+def whole(
+    keyframes: Sequence[Keyframe],
+    lens: Lens,
+    known_lens: bool = False,
+    held: int = 0,
+    should_stop: Callable[[], bool] | None = None,
+) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
 
     Where others come before them the first ones stay, and so their unit.
 
     Args:
         held: so many of the first ones stay, where loops come back to.
+        should_stop: asked now and then; nobody wants it any more.
     """
     if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
-        found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal)
+        found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal, should_stop=should_stop)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, ROUNDS, fixed=held + 2, free_focal=not known_lens)
+    return adjusted(keyframes, lens, ROUNDS, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class _Job:
     future: Future[Adjusted | None]
     numbers: list[int]
     """Of its keyframes."""
+    stop: Event
     due: int
     """Number of the keyframe at which it is taken in, where that is waited for."""
 
@@ -74,7 +83,7 @@ class Background:
     def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
         """Begin if it is time to."""
         count = keyframes[-1].number + 1
-        if count < self._due:
+        if count < self._due or (self.busy and self._waits):
             return
         self._due = count + max(int(len(keyframes) * (GROWTH - 1)), 2)
         if self._job is not None:
@@ -83,15 +92,29 @@ class Background:
         self.begin(keyframes, lens, held)
 
     def begin(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
-        """Begin, whatever was before.
+        """Begin, in place of what is under way.
 
         Args:
             held: keyframes before them that stay, where loops come back to.
         """
+        self.drop()
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
-        self._job = _Job(self._pool.submit(whole, copies, lens, self._known_lens, len(held)), numbers, due)
+        stop = Event()
+        future = self._pool.submit(whole, copies, lens, self._known_lens, len(held), stop.is_set)
+        self._job = _Job(future, numbers, stop, due)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way, or waits to be taken in."""
+        return self._job is not None
+
+    def drop(self) -> None:
+        """End what is under way."""
+        if self._job is not None:
+            self._job.stop.set()
+            self._job = None
 
     def again(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
         """Begin anew what is under way: it has them where they are no more."""

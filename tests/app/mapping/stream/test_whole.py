@@ -68,6 +68,29 @@ def test_what_moved_meanwhile_is_adjusted_anew() -> None:
     background.close()
 
 
+def test_what_nobody_wants_any_more_is_told_to_stop() -> None:
+    background = Background(waits=True)
+    background.begin(keyframes(5), LENS)
+    first = background._job
+    background.begin(keyframes(5), LENS)
+    assert first is not None and first.stop.is_set()
+    assert background.busy and background._job is not None and not background._job.stop.is_set()
+    background.drop()
+    assert not background.busy and background.collect(10**6, wait=True) is None
+    background.close()
+
+
+def test_what_is_due_meanwhile_is_not_left_out_of_a_file() -> None:
+    background = Background(waits=True)
+    background.begin(keyframes(2 * WAITED_FOR), LENS)
+    background.offer(keyframes(4 * WAITED_FOR), LENS)
+    assert background.collect(10**6) == (1.0, list(range(2 * WAITED_FOR)))
+    background.offer(keyframes(4 * WAITED_FOR), LENS)
+    assert background.collect(10**6) == (1.0, list(range(4 * WAITED_FOR)))
+    assert background.skipped == 0
+    background.close()
+
+
 def test_a_live_source_waits_for_nothing_and_counts_what_it_leaves_out() -> None:
     background = Background(waits=False)
     background.offer(keyframes(10), LENS)
