@@ -33,6 +33,7 @@ from stream_recon.app.run.health import clock, weak_spans
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.resumption import departure, go_on
+from stream_recon.app.run.spare_cores import usable_cores
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, Source, open_source, without_password
 from stream_recon.app.viewer.viewer import Viewer
@@ -40,6 +41,8 @@ from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import Preset
 from stream_recon.configs.sizes import parse_size
 
+CORES_APART = 4
+"""With a GPU and so many cores geometry gets a process of its own; on a CPU the network needs them all."""
 LONGEST_NAME = 80
 """Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
 
@@ -111,6 +114,7 @@ def reconstruct_source(
             live=source.live,
             known_lens=frames.camera is not None,
             departure=departure(unfinished) if unfinished else None,
+            apart=engine.device != "cpu" and usable_cores() >= CORES_APART,
         )
         shown: list[object] = [None]
         with progress_bar(err) as show:
