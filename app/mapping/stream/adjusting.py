@@ -3,7 +3,7 @@
 Both begin from points as the map has them, so few iterations are enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,11 +75,17 @@ class Adjusted:
 
 
 def adjusted(
-    keyframes: Sequence[Keyframe], lens: Lens, rounds: Sequence[Round], *, fixed: int = 1, free_focal: bool = False
+    keyframes: Sequence[Keyframe],
+    lens: Lens,
+    rounds: Sequence[Round],
+    *,
+    fixed: int = 1,
+    free_focal: bool = False,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Adjusted | None:
     """Keyframes, points and, if ``free_focal``, the lens that agree best with the tracks; None where these are few.
 
-    ``fixed``: so many of the first keyframes stay.
+    ``fixed``: so many of the first keyframes stay. With ``should_stop`` it ends early with what it has.
     """
     # Depth scales are held about their mean, not about the network's unit.
     unit = float(np.mean([keyframe.log_scale for keyframe in keyframes]))
@@ -95,7 +101,7 @@ def adjusted(
         depth_sigma=fit.DEPTH_SIGMA,
         k1_sigma=fit.K1_SIGMA,
     )
-    fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays)
+    fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays, should_stop=should_stop)
     if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = believed_focal(fitted, focal_network, stays)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
