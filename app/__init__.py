@@ -9,7 +9,7 @@ MOST_PIXELS = 210 * 10**6
 """Of an image, in files and recordings."""
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MOST_PIXELS))
 
-# What is multiplied outside of the network is small, and several at once: with threads of its own for each, numpy's BLAS
-# is three times as slow. Only where the network's library is another one.
+# What is multiplied outside of the network is small, and several at once: with threads of its own for each numpy's
+# BLAS is two to three times as slow. Only where the network's library is another one.
 if platform.machine().lower() in ("x86_64", "amd64"):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

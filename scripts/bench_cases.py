@@ -115,9 +115,21 @@ def _figures(engine: Engine, clip: Clip) -> str:
         poses, depths = [*said, gatherer.poses()], [*depth, gatherer.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
     ate, turn = zip(*(_errors(T, index, clip) for T in poses), strict=True)
-    ratios = [f"{ate[0]:.4f}", *(f"{value:.4f} ({value / max(ate[0], 1e-9):.2f})" for value in ate[1:])]
+    if _turns_on_the_spot(clip):
+        # There is no path to speak of.
+        ratios = ["-", *(f"- ({value / max(turn[0], 1e-9):.2f} of degrees)" for value in turn[1:])]
+    else:
+        ratios = [f"{ate[0]:.4f}", *(f"{value:.4f} ({value / max(ate[0], 1e-9):.2f})" for value in ate[1:])]
     absrel = [f"{d.absrel:.3f}" if d.absrel is not None else "-" for d in depths]
     return " | ".join([*ratios, ", ".join(f"{value:.2f}" for value in turn), ", ".join(absrel)])
+
+
+def _turns_on_the_spot(clip: Clip) -> bool:
+    """Whether the camera keeps within a hundredth of the depth of what it sees."""
+    if clip.depth is None:
+        return False
+    known = np.concatenate([depth[depth > 0][::97] for depth in clip.depth])
+    return float(np.ptp(clip.T_world_camera[:, :3, 3], axis=0).max()) < 0.01 * float(np.median(known))
 
 
 def _errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, float]:

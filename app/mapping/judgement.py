@@ -265,20 +265,18 @@ def _cut_off(
         kind = int(j - i <= near)
         fits[kind, part[i], part[j]] += kept
         of[kind, part[i], part[j]] += every
-    expected = sum(_usual(kept, every) * every for kept, every in zip(fits, of, strict=True))
-    found = fits.sum(axis=0)
+    found, usual = fits.sum(axis=0), fits.sum() / max(of.sum(), 1.0)
+    expected = sum(_usual(kept, every, usual) * every for kept, every in zip(fits, of, strict=True))
     tied = (found >= MIN_TIES) & (found >= TIED * expected)
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
 
 
-def _usual(kept: FloatArray, every: FloatArray) -> float:
-    """Share of the matches [P, P] of parts that is explained: within parts, or where none has any in all."""
+def _usual(kept: FloatArray, every: FloatArray, otherwise: float) -> float:
+    """Share of the matches [P, P] of parts that is explained within parts; ``otherwise``: where these have too few."""
     inside = float(np.trace(every))
-    if inside >= MIN_TIES:
-        return float(np.trace(kept)) / inside
-    return float(kept.sum()) / max(float(every.sum()), 1.0)
+    return float(np.trace(kept)) / inside if inside >= MIN_TIES else otherwise
 
 
 def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

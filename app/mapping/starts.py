@@ -34,8 +34,8 @@ SLACK = 0.02
 CLOSED_PX = 12.0
 """A loop is closed where the stream's poses and depth miss its matches by less; depth alone is off by some pixels."""
 STILL = 0.003
-"""Of the scene's depth: keyframes that are nearer to one another show parallax of hundredths of a pixel, and the network
-knows better than their tracks how they lie."""
+"""Of the scene's depth: keyframes that are nearer to one another show next to no parallax, and the network knows better
+than their tracks how they lie."""
 PROBED = 30
 """Keyframes that are looked at for it."""
 LOOSE_K1_SIGMA = 0.1

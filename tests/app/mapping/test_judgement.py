@@ -77,6 +77,38 @@ def test_what_lies_between_two_breaks_is_left_and_what_is_tied_across_stays() ->
     assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
 
 
+def test_keyframes_far_apart_are_compared_with_their_like() -> None:
+    evidence, agreement = halves(0.0)
+    evidence.pairs[0, 2] = np.array([0.3, 0.3])
+    ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (0, 3): (500, 1000), (2, 5): (450, 1000), (2, 8): (450, 1000)}
+    assert not judgement._cut_off(evidence, evidence, agreement, ties).any()
+    ties[2, 5] = 300, 1000
+    worse = judgement._cut_off(evidence, evidence, agreement, ties)
+    assert np.flatnonzero(worse).tolist() == [4, 5, 6]
+
+
+def test_a_match_by_chance_is_no_evidence() -> None:
+    right, _, video = sides()
+    found = detected(video)
+    few = {(0, 1): matching.match(found[0], found[1])[: judgement.FEWEST - 1]}
+    assert not Evidence.of(right, found, few).pairs
+
+
+def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:
+    agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
+
+    def spread(parts: list[float]) -> Evidence:
+        # Of ten parts of the image, by depth and pose.
+        each = np.stack([np.full(10, 0.1), np.array(parts)], axis=1)
+        pairs = [(k, k + 1) for k in range(COUNT - 1)]
+        return Evidence({pair: each.mean(axis=0) for pair in pairs}, {pair: each for pair in pairs})
+
+    network, mapped = spread([0.8] * 9 + [0.1]), spread([0.2] * 10)
+    assert not judgement.left_to_network(mapped, network, agreement, TIES).any()
+    mapped = spread([0.2] * 9 + [0.7])
+    assert judgement.left_to_network(mapped, network, agreement, TIES).all()
+
+
 def test_depth_that_agrees_with_neither_is_no_break() -> None:
     evidence, (before, after) = halves(0.1)
     before[[3, 6]] = 0.1

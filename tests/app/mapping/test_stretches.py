@@ -53,6 +53,9 @@ def test_stretches_that_nothing_ties_stay_where_the_network_has_them() -> None:
     places, theirs, true = found.T_world_camera[:, :3, 3], network[:, :3, 3], truth[:, :3, 3]
     for part in parts:
         assert away(places[part], true[part]) < 0.5 * away(theirs[part], true[part])
+    # What the network guesses of the gap stays.
+    gap, theirs_of_gap = (np.linalg.inv(T[COUNT - 1]) @ T[COUNT] for T in (found.T_world_camera, network))
+    assert np.allclose(gap, theirs_of_gap, atol=0.02 * np.linalg.norm(theirs_of_gap[:3, 3]))
     # Depth maps of both are in one unit, as before.
     units = found.depth_scale[:COUNT].mean() / found.depth_scale[COUNT:].mean()
     assert abs(units - 1) < 0.05
