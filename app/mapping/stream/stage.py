@@ -123,7 +123,7 @@ class StreamStage:
             self._background.offer(front.active, front.lens, front.held)
         self._take_in(front)
         if len(front.keyframes) > known and self._close_loops(front):
-            self._background.begin(front.active, front.lens, front.held)
+            self._background.begin(front.active, front.lens, front.held, thorough=True)
         self._together -= 1
         return items if self._together > 0 else items + self._given_out(front)
 
@@ -165,7 +165,7 @@ class StreamStage:
         self._take_in(front, wait=True)
         self._close_loops(front, wait=True)
         if len(front.keyframes) >= FIRST:
-            self._background.begin(front.active, front.lens, front.held)
+            self._background.begin(front.active, front.lens, front.held, thorough=True)
             self._take_in(front, wait=True)
         return self._given_out(front)
 
@@ -181,6 +181,9 @@ class StreamStage:
         if bend is None:
             return False
         front.close(bend)
+        for keyframe in front.keyframes:
+            # What was given out before is bent: it no longer says anything of the unit.
+            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
         return bend.off > URGENT
@@ -198,6 +201,8 @@ class StreamStage:
                 if result is not None:
                     given.append(_placed(result, T, scale, lens))
                     member.given_scale = scale
+                    if member is keyframe.members[0]:
+                        keyframe.given_centre = T[:3, 3].copy()
                 elif member.given_scale is not None and keyframe.number in front.changed:
                     revised.append(FrameRevision(member.index, T, scale / member.given_scale, lens))
         front.changed, front.joined = set(), set()

@@ -19,12 +19,21 @@ FIRST = 4
 """Keyframes before the first adjustment of all."""
 FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
-GROWTH = 1.6
+GROWTH = 1.3
 """The next one comes when there are so many times as many."""
-ROUNDS = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
+QUICK = (Round(5, None, 4, tolerance=3e-3), Round(1, 6, 8))
+"""While the stream runs: it begins from what was adjusted before."""
+THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
+"""At its end."""
 
 
-def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False, held: int = 0) -> Adjusted | None:
+def whole(
+    keyframes: Sequence[Keyframe],
+    lens: Lens,
+    known_lens: bool = False,
+    held: int = 0,
+    rounds: Sequence[Round] = THOROUGH,
+) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
 
     Where others come before them the first ones stay, and so their unit.
@@ -34,9 +43,9 @@ def whole(keyframes: Sequence[Keyframe], lens: Lens, known_lens: bool = False, h
     """
     if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
-        found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal)
+        found = adjusted(keyframes, lens, rounds, free_focal=free_focal)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, ROUNDS, fixed=held + 2, free_focal=not known_lens)
+    return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens)
 
 
 class Background:
@@ -71,14 +80,16 @@ class Background:
             return
         self.begin(keyframes, lens, held)
 
-    def begin(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
+    def begin(
+        self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = (), *, thorough: bool = False
+    ) -> None:
         """Begin, whatever was before.
 
         Args:
             held: keyframes before them that stay, where loops come back to.
         """
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
-        job = self._pool.submit(whole, copies, lens, self._known_lens, len(held))
+        job = self._pool.submit(whole, copies, lens, self._known_lens, len(held), THOROUGH if thorough else QUICK)
         self._job = job, [keyframe.number for keyframe in copies]
 
     def collect(self, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
