@@ -38,19 +38,24 @@ def upsampled(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDArray[n
     inverse = np.divide(1, depth, out=np.zeros_like(depth, np.float32), where=known)
     down, right = (_slopes(inverse, known, axis) for axis in (0, 1))
     total, weights = np.zeros((height, width), np.float32), np.zeros((height, width), np.float32)
+    across = list(_window(width, columns))
     for y, y_off, y_weight in _window(height, rows):
-        for x, x_off, x_weight in _window(width, columns):
-            difference = fine - small[y][:, x]
+        colours, seen, there_of, down_of, right_of = (values[y] for values in (small, known, inverse, down, right))
+        for x, x_off, x_weight in across:
+            difference = fine - colours[:, x]
             weight = np.exp(-0.5 * np.einsum("ijk,ijk->ij", difference, difference))
-            weight = (weight + LEAST) * y_weight[:, None] * x_weight * known[y][:, x]
-            there = inverse[y][:, x]
-            here = there + down[y][:, x] * y_off[:, None] + right[y][:, x] * x_off
+            weight = (weight + LEAST) * y_weight[:, None] * x_weight * seen[:, x]
+            there = there_of[:, x]
+            here = there + down_of[:, x] * y_off[:, None] + right_of[:, x] * x_off
             total += weight * np.clip(here, there / FURTHEST, there * FURTHEST)
             weights += weight
-    near = [
-        np.clip(((np.arange(n) + 0.5) * m / n).astype(int), 0, m - 1) for n, m in ((height, rows), (width, columns))
-    ]
-    return np.divide(weights, total, out=np.zeros_like(total), where=known[near[0]][:, near[1]])
+    near = known[_nearest(height, rows)][:, _nearest(width, columns)]
+    return np.divide(weights, total, out=np.zeros_like(total), where=near)
+
+
+def _nearest(fine: int, coarse: int) -> NDArray[np.intp]:
+    """The coarse pixel that each fine one lies in, along one axis."""
+    return ((np.arange(fine) + 0.5) * coarse / fine).astype(np.intp)
 
 
 def _slopes(inverse: NDArray[np.float32], known: NDArray[np.bool_], axis: int) -> NDArray[np.float32]:

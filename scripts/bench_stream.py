@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 
+from stream_recon.app.mapping.stream.apart import StageApart
 from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
@@ -101,9 +102,9 @@ def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
             _write_there_and_back(video, frames)
         for blind in (False, True):
             bare = None
-            for stage in (None, Watched()):
+            for stage in (None, Watched(), StageApart()):
                 summary = _run(
-                    video, There(step_ms / 1000, blind), stage, frames, Path(folder) / f"{blind}{stage is None}"
+                    video, There(step_ms / 1000, blind), stage, frames, Path(folder) / f"{blind}{type(stage).__name__}"
                 )
                 if stage is None:
                     bare = summary.fps
@@ -111,7 +112,10 @@ def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
                 name = "random results" if blind else "true results"
                 assert bare is not None and summary.stream is not None
                 shown = f"{summary.fps:.1f} frames/s, {100 * summary.fps / bare:.1f} % of {bare:.1f} without"
-                print(f"| {name}, step of {step_ms:g} ms | {shown} |")
+                apart = isinstance(stage, StageApart)
+                print(f"| {name}, step of {step_ms:g} ms{', geometry in a process of its own' * apart} | {shown} |")
+                if apart:
+                    continue
                 wall, cpu = np.array(stage.wall), np.array(stage.cpu)
                 parts = (
                     f"{wall.mean():.1f} ms a frame (median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f})"
@@ -120,7 +124,7 @@ def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
                 print(f"| the stage's thread | {parts}, processor {cpu.mean():.1f}; {keyframes} |", flush=True)
 
 
-def _run(video: Path, engine: There, stage: StreamStage | None, frames: int, out: Path) -> Summary:
+def _run(video: Path, engine: There, stage: StreamStage | StageApart | None, frames: int, out: Path) -> Summary:
     with open_source(str(video), max_frames=frames) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
         return reconstruct(source, engine, writer, stage=stage)

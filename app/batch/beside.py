@@ -14,15 +14,15 @@ TRACK_SUFFIXES = (".gpx", ".csv", ".txt", ".tum")
 
 
 @dataclass(frozen=True)
-class Beside:
+class Scales:
     """What was found, by the scenes' names, and which scenes have nothing."""
 
     of: Mapping[str, str]
     without: tuple[str, ...] = ()
 
 
-def find_masks(scenes: Sequence[BatchScene], given: Path) -> Beside:
-    """Each scene's folder of masks: ``given/SCENE``, else the folder ``given`` within the scene.
+def find_masks(scenes: Sequence[BatchScene], given: Path) -> Mapping[str, str]:
+    """The folders of masks by the scenes' names: ``given/SCENE``, else the folder ``given`` within the scene.
 
     Raises:
         InputError: no scene has one, or one has no images in it.
@@ -38,11 +38,10 @@ def find_masks(scenes: Sequence[BatchScene], given: Path) -> Beside:
             f"--masks {given}: no scene has masks there: looked for {given}/{scenes[0].name} and, in each scene's "
             f"folder, {given.name}"
         )
-    masks = set(found.values())
-    return _beside([scene for scene in scenes if str(scene.path) not in masks], found)
+    return found
 
 
-def find_scales(scenes: Sequence[BatchScene], given: str) -> Beside:
+def find_scales(scenes: Sequence[BatchScene], given: str) -> Scales:
     """Where each scene's scale is taken from, as `parse_given` has it; a track is each scene's own: of ``track:PLACE``
     the file ``PLACE/SCENE.gpx`` (or .csv, .txt, .tum), else the file ``PLACE`` within the scene's folder.
 
@@ -56,7 +55,7 @@ def find_scales(scenes: Sequence[BatchScene], given: str) -> Beside:
             raise ConfigError(
                 f"--scale-from {given}: frames of which scene? Bring each to metres by 'stream-recon scale'"
             )
-        return Beside({scene.name: text for scene in scenes})
+        return Scales({scene.name: text for scene in scenes})
     name, at, seconds = given.strip().removeprefix(TRACK).rpartition("@")
     place = Path(name if at else seconds)
     if place.is_file():
@@ -65,7 +64,7 @@ def find_scales(scenes: Sequence[BatchScene], given: str) -> Beside:
                 f"--scale-from {given}: one track for {len(scenes)} scenes; give a folder of tracks called like the "
                 "scenes, or the name of a file that each scene's folder has"
             )
-        return Beside({scenes[0].name: parse_given(given)[1]})
+        return Scales({scenes[0].name: parse_given(given)[1]})
     found = {}
     for scene in scenes:
         file = next((path for path in _places(scene, place, TRACK_SUFFIXES) if path.is_file()), None)
@@ -76,7 +75,7 @@ def find_scales(scenes: Sequence[BatchScene], given: str) -> Beside:
             f"--scale-from {given}: no scene has a track there: looked for {place}/{scenes[0].name}.gpx (.csv, .txt, "
             f".tum) and, in each scene's folder, {place.name}"
         )
-    return _beside(scenes, found)
+    return Scales(found, tuple(scene.name for scene in scenes if scene.name not in found))
 
 
 def _places(scene: BatchScene, given: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -85,7 +84,3 @@ def _places(scene: BatchScene, given: Path, suffixes: Sequence[str]) -> list[Pat
     # Videos side by side have no folder of their own.
     own = [] if given.is_absolute() or not scene.path.is_dir() else [scene.path / given]
     return [*places, *own]
-
-
-def _beside(scenes: Sequence[BatchScene], found: Mapping[str, str]) -> Beside:
-    return Beside(found, tuple(scene.name for scene in scenes if scene.name not in found))

@@ -14,16 +14,14 @@ from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.configs.errors import InputError
 
 
-def scene_in_metres(unit: Unit, folder: Path) -> dict[str, Any]:
-    """What the manifest records of it: ``metres``, where they were asked for: ``scale`` and ``error`` as in
-    ``run.json``, or, where nothing of the kind is seen in this scene, ``reason``; it then stays in its own unit.
+def scene_in_metres(unit: Unit, scale_from: str, folder: Path) -> dict[str, Any]:
+    """What the manifest records of it: ``metres``: ``scale`` and ``error`` as in ``run.json``, or, where nothing
+    of the kind is seen in this scene, ``reason``; it then stays in its own unit.
 
     Raises:
         UnitInterruptedError: Ctrl-C came meanwhile.
         StreamReconError: a file cannot be read or written.
     """
-    if unit.scale_from is None:
-        return {}
     open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
     with stop_on_signals() as stop:
 
@@ -33,7 +31,7 @@ def scene_in_metres(unit: Unit, folder: Path) -> dict[str, Any]:
 
         result = read_result(folder)
         try:
-            metres = measured(result, *parse_given(unit.scale_from), open_again, look)
+            metres = measured(result, *parse_given(scale_from), open_again, look)
         except InputError as error:
             return {"metres": {"reason": str(error)}}
         if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):

@@ -118,7 +118,7 @@ def _reconstruct(
         told: dict[str, Any] = {}
         if unit.scale_from is not None and unit.window is None:
             phases.enter("metres")
-            told = scene_in_metres(unit, lock.folder)
+            told = scene_in_metres(unit, unit.scale_from, lock.folder)
         phases.enter("publish")
         note_phases(lock.folder, phases.seconds)
         lock.release()

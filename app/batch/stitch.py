@@ -100,7 +100,7 @@ class Stitching:
         in_metres: dict[str, Any] = {}
         if self._unit.scale_from is not None:
             with self._timed("metres"):
-                in_metres = scene_in_metres(self._unit, self._work)
+                in_metres = scene_in_metres(self._unit, self._unit.scale_from, self._work)
         record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],

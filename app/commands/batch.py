@@ -79,11 +79,11 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     scales: Mapping[str, str] = {}
     if options.masks is not None:
         masks = find_masks(scenes, options.masks)
-        own = set(masks.of.values())
-        scenes = [
-            dataclasses.replace(scene, masks=masks.of.get(scene.name)) for scene in scenes if str(scene.path) not in own
-        ]
-        _tell_without("masks: taken whole", masks.without, console)
+        # Such a folder may look like a scene itself.
+        scenes = [scene for scene in scenes if str(scene.path) not in masks.values()]
+        scenes = [dataclasses.replace(scene, masks=masks.get(scene.name)) for scene in scenes]
+        without = [scene.name for scene in scenes if scene.masks is None]
+        _tell_without("masks: taken whole", without, console)
     if options.scale_from is not None:
         found = find_scales(scenes, options.scale_from)
         scales = found.of

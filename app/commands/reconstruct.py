@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from stream_recon.app.run.health import clock, weak_spans
 from stream_recon.app.run.pipeline import Progress, reconstruct
 from stream_recon.app.run.process_memory import memory_errors
 from stream_recon.app.run.resumption import departure, go_on
+from stream_recon.app.run.spare_cores import usable_cores
 from stream_recon.app.video.frame_choice import FrameChoice
 from stream_recon.app.video.sources import ADDRESS, Source, open_source, without_password
 from stream_recon.app.viewer.viewer import Viewer
@@ -40,6 +41,8 @@ from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import Preset
 from stream_recon.configs.sizes import parse_size
 
+CORES_APART = 4
+"""With a GPU and so many cores geometry gets a process of its own; on a CPU the network needs them all."""
 LONGEST_NAME = 80
 """Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
 
@@ -67,7 +70,7 @@ def reconstruct_source(
     """
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     preset = model.load_preset()
-    scale = None if scale_from is None else parse_given(scale_from)
+    wanted = _Afterwards(mapping == "full", None if scale_from is None else parse_given(scale_from))
     limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
     record = whole_record(folder) if resume else None
@@ -81,24 +84,14 @@ def reconstruct_source(
         source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
         # A recording or photographs may say their camera themselves.
         frames = dataclasses.replace(frames, camera=source.camera)
-        if (unfinished or record) and source.live:
+        if (unfinished or record is not None) and source.live:
             raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
         options = _options(spec, frames, model, mask_sky)
-        if record:
+        if record is not None:
             check_choice(folder, record, source.name, options)
-            refines, scales = mapping == "full" and "mapping" not in record, scale is not None and not record.get(UNIT)
-            if not refines and not scales:
-                out.print(f"result: {folder}\nit is complete: nothing is left to do")
-                return DONE
-        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
-        if record:
             source.close()
-            out.print(f"result: {folder}\nresumed after all its frames")
-            if viewer:
-                show_result(viewer, read_result(folder), lambda _: None)
-            whole = _finish(folder, open_again, mapping, scale, out, err, viewer)
-            _keep_open(viewer, view, folder, out)
-            return DONE if whole else INTERRUPTED
+            return _finish_later(folder, open_again, wanted.left(record), view, preset, out, err)
+        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = model.load()
@@ -121,6 +114,7 @@ def reconstruct_source(
             live=source.live,
             known_lens=frames.camera is not None,
             departure=departure(unfinished) if unfinished else None,
+            apart=engine.device != "cpu" and usable_cores() >= CORES_APART,
         )
         shown: list[object] = [None]
         with progress_bar(err) as show:
@@ -155,30 +149,69 @@ def reconstruct_source(
             lock.release()  # which refinement and metres take for themselves
             if summary.frames_reconstructed:
                 # Of a live source nothing is left but what the result holds.
-                whole = _finish(folder, None if live else open_again, mapping, scale, out, err, viewer)
+                whole = _finish(folder, None if live else open_again, wanted, out, err, viewer)
             _keep_open(viewer, view, folder, out)
     if summary.source_lost:
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
     return DONE if whole else INTERRUPTED
 
 
+@dataclasses.dataclass(frozen=True)
+class _Afterwards:
+    """What is to be done to a result that has all its frames."""
+
+    refine: bool
+    scale: tuple[Given, str] | None
+
+    def left(self, record: Mapping[str, Any]) -> "_Afterwards":
+        """What of it is not done yet, by the result's ``run.json``."""
+        return _Afterwards(self.refine and "mapping" not in record, None if record.get(UNIT) else self.scale)
+
+    def __bool__(self) -> bool:
+        return self.refine or self.scale is not None
+
+
+def _finish_later(
+    folder: Path,
+    open_again: Callable[[], Source],
+    left: _Afterwards,
+    view: ViewerChoice | None,
+    preset: Preset,
+    out: PlainConsole,
+    err: PlainConsole,
+) -> int:
+    """As `_finish`, for a result whose frames a run before has made; gives the exit code."""
+    out.print(f"result: {folder}")
+    if not left:
+        out.print("it is complete: nothing is left to do")
+        return DONE
+    with ExitStack() as stack:
+        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
+        out.print("resumed after all its frames")
+        if viewer:
+            show_result(viewer, read_result(folder), lambda _: None)
+        whole = _finish(folder, open_again, left, out, err, viewer)
+        _keep_open(viewer, view, folder, out)
+    return DONE if whole else INTERRUPTED
+
+
 def _finish(
     folder: Path,
     open_again: Callable[[], Source] | None,
-    mapping: MappingChoice,
-    scale: tuple[Given, str] | None,
+    wanted: _Afterwards,
     out: Console,
     err: Console,
     viewer: Viewer | None,
 ) -> bool:
-    """What comes after the frames, as far as it has not been done; False where Ctrl-C ended it."""
+    """Do what is left of it; False where Ctrl-C ended it."""
     result = read_result(folder)
-    if mapping == "full" and "mapping" not in result.run:
+    left = wanted.left(result.run)
+    if left.refine:
         if open_again is None and not result.with_depth(result.cameras):
             out.print("not refined: no depth was kept")
         elif refined(result, open_again, out, err, viewer) is None:
             return False
-    return scale is None or brought_to_metres(read_result(folder), scale, open_again, out, err, viewer)
+    return left.scale is None or brought_to_metres(read_result(folder), left.scale, open_again, out, err, viewer)
 
 
 def _keep_open(viewer: Viewer | None, view: ViewerChoice | None, folder: Path, out: Console) -> None:

@@ -49,12 +49,11 @@ def write_depth_images(job: Job, folder: Path) -> Told:
                 table.write(f"{name},{camera.index},{camera.timestamp:.6f},{width},{height},{numbers}\n")
                 written += 1
             job.progress(done, len(cameras))
-    finer = ["As one undistorted pinhole camera would see it, its edges where the image's are."]
     return Told(
         f"{written} depth maps.",
         [
             DEPTH_NOTE,
-            *(finer if job.options.max_side is not None else []),
+            *([FINER_NOTE] if job.options.max_side is not None else []),
             f"{CAMERAS}: each map's frame in the source, its time in seconds, size and pinhole camera in pixels of the "
             "map; pixel (0, 0) covers [0, 1) x [0, 1).",
         ],
@@ -97,6 +96,7 @@ def view_depth(job: Job, camera: Camera, view: PinholeView, image: NDArray[np.ui
 DEPTH_NOTE = (
     f"Depth: 16-bit PNG, along the optical axis, {PER_UNIT} steps a unit; 0: no depth, or farther than {FARTHEST:g}."
 )
+FINER_NOTE = "As one undistorted pinhole camera would see it, its edges where the image's are."
 
 
 def frame_name(index: int) -> str:

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from stream_recon.app.mapping.stream.apart import StageApart
     from stream_recon.app.mapping.stream.stage import StreamStage
 
 MappingChoice = Literal["full", "stream", "off"]
@@ -33,7 +34,8 @@ def stream_stage(
     live: bool = False,
     known_lens: bool = False,
     departure: Departure | None = None,
-) -> "StreamStage | None":
+    apart: bool = False,
+) -> "StreamStage | StageApart | None":
     """The stage for a run, made anew for each; None without geometry.
 
     Args:
@@ -41,9 +43,14 @@ def stream_stage(
         live: whether the source does not wait.
         known_lens: whether the focal length is right that results come with.
         departure: where another run's map ended, which this one goes on with.
+        apart: in a process of its own, which starts by importing the main module again, as `multiprocessing` does.
     """
     if mapping == "off":
         return None
+    if apart:
+        from stream_recon.app.mapping.stream.apart import StageApart
+
+        return StageApart(together=together, live=live, known_lens=known_lens, departure=departure)
     from stream_recon.app.mapping.stream.stage import StreamStage
 
     return StreamStage(together=together, live=live, known_lens=known_lens, departure=departure)

@@ -59,15 +59,16 @@ class Plan:
 
 
 def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
-    """``matrix``: BSR, symmetric. Raises SingularError where it is not positive definite."""
-    # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
-    plan = plan or Plan.of(matrix)
-    if not np.isfinite(matrix.data).all():
-        raise SingularError
+    """``matrix``: an array or BSR, symmetric. Raises SingularError where it is not positive definite."""
     try:
+        if isinstance(matrix, np.ndarray):
+            return _whole(matrix)
+        if not np.isfinite(matrix.data).all():
+            raise SingularError
+        # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
+        plan = plan or Plan.of(matrix)
         if plan.way == "dense":
-            factor = dense.cho_factor(matrix.toarray(), lower=True, overwrite_a=True, check_finite=False)
-            return lambda rhs: dense.cho_solve(factor, rhs, check_finite=False)
+            return _whole(matrix.toarray())
         if plan.way == "band":
             return _banded(matrix, plan)
         # Pivots of a positive definite matrix may stay on the diagonal.
@@ -77,6 +78,13 @@ def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
         return lambda rhs: lu.solve(np.ascontiguousarray(rhs))
     except (dense.LinAlgError, RuntimeError) as error:
         raise SingularError from error
+
+
+def _whole(matrix: FloatArray) -> Solve:
+    if not np.isfinite(matrix).all():
+        raise SingularError
+    factor = dense.cho_factor(matrix, lower=True, check_finite=False)
+    return lambda rhs: dense.cho_solve(factor, rhs, check_finite=False)
 
 
 def _banded(matrix: Any, plan: Plan) -> Solve:
@@ -124,6 +132,14 @@ def block_diagonal(blocks: FloatArray) -> Any:
     count, size = blocks.shape[:2]
     shape = (count * size, count * size)
     return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
+
+
+def to_array(matrix: Any) -> FloatArray:
+    """A BSR matrix with square blocks, each of which comes once, as an array; where it is small faster than its own."""
+    size, count = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
+    out = np.zeros((count, size, count, size))
+    out[np.repeat(np.arange(count), np.diff(matrix.indptr)), :, matrix.indices] = matrix.data
+    return out.reshape(matrix.shape)
 
 
 def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:

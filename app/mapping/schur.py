@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
+from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal, to_array
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
 FloatArray = NDArray[np.float64]
@@ -20,6 +20,8 @@ IntArray = NDArray[np.intp]
 
 _POINT_SHARE = 0.01
 """Of the damping of cameras."""
+_DENSE_UNKNOWNS, _DENSE_ENTRIES = 150, 2_000_000
+"""Of cameras, and of Y: up to these a dense product is less work than finding what is not zero."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,17 @@ class Normal:
 class Reduced:
     """What is left in cameras and lens, with what it takes to come back to the points."""
 
-    cameras: Any  # BSR [C D, C D]
+    cameras: Any  # [C D, C D], an array or BSR
     border: FloatArray  # [C D, 2], of cameras and lens
     rhs: FloatArray  # [C D]
     lens: FloatArray  # [2, 2]
     lens_rhs: FloatArray  # [2]
-    Yt: Any  # BSR [3 M, C D]
+    Yt: Any  # [3 M, C D], likewise
     y_lens: FloatArray  # [2, 3, M]
     y_point: FloatArray  # [3, M]
     root: FloatArray  # [6, M], of L^-1
+    size: int
+    """D."""
 
 
 class Elimination:
@@ -66,7 +70,9 @@ class Elimination:
         moving = sightings.point[: self._moving]
         self._by_point = np.argsort(moving, kind="stable")
         self._point_starts = np.concatenate([[0], np.cumsum(np.bincount(moving, minlength=points))])
-        self._camera_of = sightings.camera[: self._moving][self._by_point]
+        self._camera = sightings.camera[: self._moving]
+        self._camera_of = self._camera[self._by_point]
+        self._seen_once = len(np.unique(self._camera * points + moving)) == self._moving
 
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""
@@ -104,20 +110,13 @@ class Elimination:
         J = normal.rows.point[:, :, moving]
         whitened = _times(np.take(root, self._point[moving], axis=1)[:, None], J.transpose(1, 0, 2))
         Y = np.einsum("rdo,kro->dko", normal.rows.camera[:, :, moving], whitened)
-        size = len(Y)
-        shape = (size * self.free, 3 * self.points)
-        data = np.ascontiguousarray(Y.transpose(2, 0, 1))
-        cameras_first = sparse.bsr_matrix(
-            (data, self._point[moving], self._starts[: self.free + 1]), shape=shape, blocksize=(size, 3)
-        )
-        transposed = np.ascontiguousarray(data[self._by_point].transpose(0, 2, 1))
-        points_first = sparse.bsr_matrix(
-            (transposed, self._camera_of, self._point_starts), shape=shape[::-1], blocksize=(3, size)
-        )
-        blocks = normal.camera + damping * kinds_diagonal(normal.camera)
-        cameras = block_diagonal(blocks) - cameras_first @ points_first
+        cameras_first, points_first = self._both_ways(Y.transpose(2, 0, 1))
+        cameras = block_diagonal(normal.camera + damping * kinds_diagonal(normal.camera))
         if normal.links is not None:
             cameras = cameras + normal.links
+        if isinstance(cameras_first, np.ndarray):
+            cameras = to_array(cameras)
+        cameras = cameras - cameras_first @ points_first
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
@@ -131,6 +130,7 @@ class Elimination:
             y_lens,
             y_point,
             root,
+            len(Y),
         )
 
     def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -157,7 +157,26 @@ class Elimination:
         points = _transposed_times(reduced.root, -reduced.y_point - moved - np.tensordot(lens, reduced.y_lens, 1))
         if not (np.isfinite(cameras).all() and np.isfinite(points).all() and np.isfinite(lens).all()):
             raise SingularError
-        return cameras.reshape(self.free, reduced.Yt.blocksize[1]), points, lens
+        return cameras.reshape(self.free, reduced.size), points, lens
+
+    def _both_ways(self, Y: FloatArray) -> tuple[Any, Any]:
+        """``Y`` [O, D, 3] of the sightings as a matrix [C D, 3 M], and that transposed."""
+        size = Y.shape[1]
+        shape = (size * self.free, 3 * self.points)
+        if shape[0] <= _DENSE_UNKNOWNS and shape[0] * shape[1] <= _DENSE_ENTRIES and self._seen_once:
+            dense = np.zeros((self.free, size, self.points, 3))
+            dense[self._camera, :, self._point[: self._moving]] = Y
+            dense = dense.reshape(shape)
+            return dense, dense.T
+        data = np.ascontiguousarray(Y)
+        cameras_first = sparse.bsr_matrix(
+            (data, self._point[: self._moving], self._starts[: self.free + 1]), shape=shape, blocksize=(size, 3)
+        )
+        transposed = np.ascontiguousarray(data[self._by_point].transpose(0, 2, 1))
+        points_first = sparse.bsr_matrix(
+            (transposed, self._camera_of, self._point_starts), shape=shape[::-1], blocksize=(3, size)
+        )
+        return cameras_first, points_first
 
     def _summed(self, values: FloatArray) -> FloatArray:
         """Over the sightings of each point."""

@@ -51,7 +51,7 @@ def laid(
         edges: of keyframes in different stretches, by matches.
         matched: all pairs of keyframes in different stretches that have verified matches.
     """
-    found = {int(number): (int(number), Similarity(1.0, np.eye(3), np.zeros(3))) for number in np.unique(stretch)}
+    found = {int(number): (int(number), Similarity.identity()) for number in np.unique(stretch)}
     known: set[int] = set()
     for root in sorted(found):
         if root in known:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,22 +53,23 @@ class Unfinished:
         """
         stretch = [camera for camera in self.cameras if camera.stretch == self.last.stretch]
         known = [camera for camera in stretch if camera.is_keyframe]
-        stands_on = [camera for camera in stretch if camera.index in self.told("stands_on", list)]
+        told = self.told("stands_on", list)
+        stands_on = [camera for camera in stretch if camera.index in told]
         later: list[Camera] = []
-        if stands_on and len(stands_on) == len(self.told("stands_on", list)):
+        if stands_on and len(stands_on) == len(told):
             later = [camera for camera in known if camera.index > stands_on[-1].index][-keyframes:]
         else:
             enough = len(known) >= min(scale_frames, len(stretch))
             stands_on = (known if enough else stretch)[-scale_frames:]
-        first, after = (
-            [result_of(self.folder, camera.as_network if as_network else camera) for camera in cameras]
-            for cameras in (stands_on, later)
-        )
-        return [(_frame(result), result) for result in first], [(_frame(result), result) for result in after]
+        return self._pairs(stands_on, as_network), self._pairs(later, as_network)
 
     def last_frame(self) -> PreparedFrame:
         """What the network saw of the last one. Raises OutputError."""
         return _frame(result_of(self.folder, self.last))
+
+    def _pairs(self, cameras: Sequence[Camera], as_network: bool) -> list[Pair]:
+        results = [result_of(self.folder, camera.as_network if as_network else camera) for camera in cameras]
+        return [(_frame(result), result) for result in results]
 
     def check(self, info: RunInfo) -> None:
         """Raises ConfigError, naming what differs, unless ``info`` is of a run like the one that was cut off."""

@@ -26,6 +26,11 @@ OWN_CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOC
 """Variables by which users say how threads shall wait, or how many there shall be."""
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def threads_are_chosen() -> bool:
     """Whether the environment says how threads wait or how many there are: then nothing is to be changed."""
     return any(name in os.environ for name in OWN_CHOICES)
@@ -81,7 +86,7 @@ class SpareCores:
     def __init__(self, most: int) -> None:
         """``most``: threads to use where no other program runs."""
         self.threads = self._most = most
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = usable_cores()
         self._wanted: list[int] = []
         self._seen_at = time.monotonic()
         self._busy, self._own = _busy_seconds(), _own_seconds()

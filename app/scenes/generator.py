@@ -18,6 +18,7 @@ from stream_recon.app.scenes.layout_clutter import draw_clutter
 from stream_recon.app.scenes.layout_outdoor import draw_outdoors
 from stream_recon.app.scenes.layout_room import draw_rooms
 from stream_recon.app.scenes.parts import Catalogue
+from stream_recon.app.scenes.people import add_people
 from stream_recon.app.scenes.primitives import Scene
 from stream_recon.app.scenes.renderer import Renderer, World
 from stream_recon.app.scenes.streetware import CLUTTER, STREET
@@ -43,6 +44,8 @@ class SceneShares:
     """Seen through a lens of 20 to 34 degrees."""
     wide: float = 0.02
     """Seen through a lens of 101 to 112 degrees."""
+    people: float = 0.0
+    """Somebody walks through."""
     motion: str | None = None
     """One of `cameras.MOTIONS`: all clips move so. None: in all ways, each with its share."""
 
@@ -50,9 +53,9 @@ class SceneShares:
 @dataclass
 class ClipBatch:
     """Clips with their truth. images float [B, S, 3, H, W] in 0..1; depth float32 [B, S, H, W] in metres along the
-    optical axis (0: no surface); T_world_camera float32 [B, S, 4, 4] (OpenCV axes); intrinsics float32 [B, 4]:
-    fx, fy, cx, cy in pixels, the principal point at the image's centre; kind int64 [B]: 0 room, 1 outdoor,
-    2 clutter."""
+    optical axis (0: no surface, `MOVING`: of something that moves by itself); T_world_camera float32 [B, S, 4, 4]
+    (OpenCV axes); intrinsics float32 [B, 4]: fx, fy, cx, cy in pixels, the principal point at the image's centre; kind
+    int64 [B]: 0 room, 1 outdoor, 2 clutter."""
 
     images: Tensor
     depth: Tensor
@@ -85,6 +88,7 @@ class SceneGenerator:
         self._degradations = Degradations(self.draws, compile, shares.plain) if degrade else None
         self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
+        self._peopled = 0.0
         self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
     @torch.no_grad()
@@ -95,13 +99,29 @@ class SceneGenerator:
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
+        still = depth
+        if self.shares.people:
+            images, depth = self._with_people(images, depth, poses, intrinsics)
         if self._degradations is not None:
-            images = self._degradations(images, depth, poses, intrinsics)
+            images = self._degradations(images, still, poses, intrinsics)
         else:
             images = images.clamp(0, 1)
         device = self.draws.device
         kind = torch.cat([torch.full((kinds.count(k),), k, device=device) for k in (ROOM, OUTDOOR, CLUTTERED)])
         return ClipBatch(images, depth, poses, intrinsics, kind)
+
+    def _with_people(self, images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor) -> tuple[Tensor, Tensor]:
+        """In a fixed number of clips, whichever they are: the device is not waited for."""
+        clips = len(depth)
+        self._peopled += clips * self.shares.people
+        count = min(int(self._peopled), clips)
+        self._peopled -= count
+        some = self.draws.uniform(0.0, 1.0, clips).argsort()[:count]
+        if not count:
+            return images, depth
+        images, depth = images.clone(), depth.clone()
+        images[some], depth[some] = add_people(self.draws, images[some], depth[some], poses[some], intrinsics[some])
+        return images, depth
 
     def _next_world(self, clips: int, frames: int) -> tuple[World, Tensor, list[int]]:
         """World, poses and kinds of the next clips.

@@ -204,7 +204,8 @@ def depth_terms(
 
     Args:
         log_depth, log_confidence: predictions [F, H, W]; conf, as `Prediction.depth_conf`, is 1 + confidence.
-        depth: truth [F, H, W] in units of the clip's scale, 0 where there is none.
+        depth: truth [F, H, W] in units of the clip's scale, 0 where there is no surface, negative
+            where nothing is said.
         alpha: reward for log conf.
     """
     valid = (depth > 0).float()
@@ -220,5 +221,5 @@ def depth_terms(
         down = (error[..., stride:, :] - error[..., :-stride, :]).abs().clamp_max(1)
         gradient = gradient + (across * valid[..., stride:] * valid[..., :-stride]).sum() / count
         gradient = gradient + (down * valid[..., stride:, :] * valid[..., :-stride, :]).sum() / count
-    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + log_conf) * (1 - valid)).mean()
+    sky = (((SKY_LOG_DEPTH - log_depth).clamp_min(0) + log_conf) * (depth == 0)).mean()
     return weighted, gradient * (2 / len(GRADIENT_STRIDES)), sky, error.abs().sum() / count

@@ -24,6 +24,7 @@ HARD = {
     "turning": SceneShares(turning=1.0),
     "narrow": SceneShares(narrow=1.0, wide=0.0),
     "wide": SceneShares(narrow=0.0, wide=1.0),
+    "people": SceneShares(turning=0.0, people=1.0),
 } | {motion: SceneShares(turning=0.0, motion=motion) for motion in MOTIONS}
 """What is rare, in clips of its own, half as many as of the usual ones."""
 APART = 1 << 16

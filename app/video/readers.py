@@ -285,10 +285,10 @@ def image_bytes(path: Path) -> NDArray[np.uint8] | None:
         data = np.fromfile(path, np.uint8)
     except (OSError, ValueError):  # such as a name with a zero byte
         return None
-    return None if _breaks_off(data) else data
+    return None if breaks_off(data) else data
 
 
-def _breaks_off(data: NDArray[np.uint8]) -> bool:
+def breaks_off(data: NDArray[np.uint8]) -> bool:
     """Whether a chunk of a PNG says that it is longer than the file: OpenCV asks for that much memory, up to 4 GB,
     before it finds out."""
     if data[: len(PNG)].tobytes() != PNG:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app import MOST_PIXELS
 from stream_recon.app.video.calibration import Calibration
 from stream_recon.app.video.frame_size import check_frame_size
-from stream_recon.app.video.readers import Reader
+from stream_recon.app.video.readers import Reader, breaks_off
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
@@ -175,7 +175,7 @@ def decoded(message: Any) -> NDArray[np.uint8] | None:
     """The image [H, W, 3] of a message, raw or compressed; None where it is of no known form. May raise `DAMAGE`."""
     data = np.frombuffer(message.data, np.uint8)
     if not hasattr(message, "encoding"):
-        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        bgr = None if breaks_off(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
         return None if bgr is None else np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
     height, width, step = int(message.height), int(message.width), int(message.step)
     if not 0 < height * width <= MOST_PIXELS:

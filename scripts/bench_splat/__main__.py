@@ -16,14 +16,7 @@ from typing import Any
 import torch
 
 from bench_splat.scene import MODEL_NAME, Scene, load_scene
-from bench_splat.train import STEPS, Figures, train
-
-
-def train_one(folder: Path, device: str, steps: int) -> Figures:
-    if device.startswith("cuda"):
-        torch.cuda.set_device(device)
-    name = f"{folder.parent.name}/{folder.name}"
-    return train(load_scene(folder), torch.device(device), steps, tell=lambda line: print(f"{name} {line}", flush=True))
+from bench_splat.train import STEPS, Figures, train_one
 
 
 def row(scene: Scene, figures: Figures, common: set[str]) -> dict[str, Any]:

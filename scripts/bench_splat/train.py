@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench_splat.scene import Scene
+from bench_splat.scene import Scene, load_scene
 
 STEPS = 7_000
 SCHEDULE = 30_000
@@ -72,6 +73,14 @@ def render_gsplat(
         packed=False,
     )
     return image, info
+
+
+def train_one(folder: Path, device: str, steps: int) -> Figures:
+    """In a process of its own. Not in `__main__`, where a process that is spawned finds no function by its name."""
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    name = f"{folder.parent.name}/{folder.name}"
+    return train(load_scene(folder), torch.device(device), steps, tell=lambda line: print(f"{name} {line}", flush=True))
 
 
 def train(

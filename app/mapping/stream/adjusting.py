@@ -3,7 +3,7 @@
 Both begin from points as the map has them, so few iterations are enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,12 +27,9 @@ FIRMER = 0.4
 LOG_DEPTH_SCALE_SIGMA = 0.1
 HELD_OVER = 9
 """Keyframes about whose mean a depth scale is held."""
-MANY, MANY_DEPTH_SIGMA = 10, 2.0
-"""So many keyframes see most points from several sides: depths say less there, or they would bend the path to their
-own errors, as on either side of a blurred stretch."""
 FOCAL_SIGMA = 0.1
 """Of the log of the network's focal length."""
-FOCAL_SHARE = 0.1
+FOCAL_SHARE = 0.3
 """Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
 STILL, MOST_UNIT = 0.02, 1.3
 """Of the depth: less than that is no motion; and by how much a unit may change at once."""
@@ -86,11 +83,17 @@ class Adjusted:
 
 
 def adjusted(
-    keyframes: Sequence[Keyframe], lens: Lens, rounds: Sequence[Round], *, fixed: int = 1, free_focal: bool = False
+    keyframes: Sequence[Keyframe],
+    lens: Lens,
+    rounds: Sequence[Round],
+    *,
+    fixed: int = 1,
+    free_focal: bool = False,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Adjusted | None:
     """Keyframes, points and, if ``free_focal``, the lens that agree best with the tracks; None where these are few.
 
-    ``fixed``: so many of the first keyframes stay.
+    ``fixed``: so many of the first keyframes stay. With ``should_stop`` it ends early with what it has.
     """
     unit = _held_scales(keyframes)
     start = _start(keyframes, lens, unit)
@@ -102,10 +105,10 @@ def adjusted(
     priors = Priors(
         focal=focal_network,
         log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
-        depth_sigma=fit.DEPTH_SIGMA if len(keyframes) < MANY else MANY_DEPTH_SIGMA,
+        depth_sigma=fit.DEPTH_SIGMA,
         k1_sigma=fit.K1_SIGMA,
     )
-    fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays)
+    fitted = fit.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays, should_stop=should_stop)
     if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = believed_focal(fitted, focal_network, stays)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))

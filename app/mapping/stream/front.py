@@ -263,8 +263,6 @@ class Front:
         if found is not None:
             if self._doubt.jumped(found.jump(window[-1]), window[-1].seen_depth):
                 return
-            if fixed == 1:
-                found = found.aligned(window)
             found.place(window)
             self.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
@@ -307,14 +305,17 @@ class Front:
                 if keyframe.number < len(self.keyframes) - ACTIVE:
                     keyframe.forget()
         if len(self._looped) > MOST_ENDS:
-            # Every other one of the older half, as of the loops.
-            half = MOST_ENDS // 2
-            for number in self._looped[1:half:2]:
-                keyframe = self.keyframes[number]
-                keyframe.looped = NO_TRACKS
-                if number < len(self.keyframes) - ACTIVE:
-                    keyframe.forget()
-            self._looped = self._looped[:half:2] + self._looped[half:]
+            self._thin_loops()
+
+    def _thin_loops(self) -> None:
+        """Every other end of the older half is one no more, as of the loops."""
+        half = MOST_ENDS // 2
+        for number in self._looped[1:half:2]:
+            keyframe = self.keyframes[number]
+            keyframe.looped = NO_TRACKS
+            if number < len(self.keyframes) - ACTIVE:
+                keyframe.forget()
+        self._looped = self._looped[:half:2] + self._looped[half:]
 
     def settle(self, found: Adjusted, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""

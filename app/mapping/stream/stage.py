@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream.front import Counts, Front
 from stream_recon.app.mapping.stream.loops import URGENT, Loops
-from stream_recon.app.mapping.stream.whole import FIRST, Background
+from stream_recon.app.mapping.stream.whole import FIRST, THOROUGH, Background
 from stream_recon.app.mapping.views import Scale
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 
@@ -115,15 +115,18 @@ class StreamStage:
             self._loops_before = self.sparse.loops
             self._loops = Loops(self._pool, waits=self._waits)
         front = self._front
-        known = len(front.keyframes)
+        known, left = len(front.keyframes), self._counts.left_to_network
         front.add(result, frame.grey, hurried=self._is_late(frame))
         self._waiting[result.index] = result
         if len(front.keyframes) > known:
             self._loops.offer(front.newest, front.lens)
             self._background.offer(front.active, front.lens, front.held)
+        if self._counts.left_to_network > left:
+            self._background.again(front.active, front.lens, front.held)
         self._take_in(front)
-        if len(front.keyframes) > known and self._close_loops(front):
-            self._background.begin(front.active, front.lens, front.held, thorough=True)
+        # What is being adjusted is not bent meanwhile: loops wait for it.
+        if len(front.keyframes) > known and not self._background.busy and self._close_loops(front):
+            self._background.begin(front.active, front.lens, front.held)
         self._together -= 1
         return items if self._together > 0 else items + self._given_out(front)
 
@@ -162,15 +165,15 @@ class StreamStage:
         front = self._front
         if front is None:
             return []
-        self._take_in(front, wait=True)
+        self._background.drop()
         self._close_loops(front, wait=True)
         if len(front.keyframes) >= FIRST:
-            self._background.begin(front.active, front.lens, front.held, thorough=True)
+            self._background.begin(front.active, front.lens, front.held, THOROUGH)
             self._take_in(front, wait=True)
         return self._given_out(front)
 
     def _take_in(self, front: Front, *, wait: bool = False) -> None:
-        found = self._background.collect(wait=wait)
+        found = self._background.collect(front.keyframes[-1].number, wait=wait)
         if found is not None:
             front.settle(*found)
             self.sparse = replace(self.sparse, points=front.points())

@@ -1,9 +1,10 @@
 """Many keyframes adjusted together, with the focal length: now and then, in a thread of its own."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from threading import Event
 
 import numpy as np
 
@@ -21,10 +22,12 @@ FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
 GROWTH = 1.3
 """The next one comes when there are so many times as many."""
-QUICK = (Round(5, None, 4, tolerance=3e-3), Round(1, 6, 8))
-"""While the stream runs: it begins from what was adjusted before."""
+ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
+"""The map is near: longer ones do not make it better while it grows."""
 THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 """At its end."""
+WAITED_FOR, LATER = 40, 0.25
+"""One of as many keyframes is taken in when there are so many times more, not at once: it takes as long as they do."""
 
 
 def whole(
@@ -32,7 +35,8 @@ def whole(
     lens: Lens,
     known_lens: bool = False,
     held: int = 0,
-    rounds: Sequence[Round] = THOROUGH,
+    rounds: Sequence[Round] = ROUNDS,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
 
@@ -40,21 +44,31 @@ def whole(
 
     Args:
         held: so many of the first ones stay, where loops come back to.
+        should_stop: asked now and then; nobody wants it any more.
     """
     if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
-        found = adjusted(keyframes, lens, rounds, free_focal=free_focal)
+        found = adjusted(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens)
+    return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
+
+
+@dataclass(frozen=True)
+class _Job:
+    future: Future[Adjusted | None]
+    numbers: list[int]
+    """Of its keyframes."""
+    stop: Event
+    due: int
+    """Number of the keyframe at which it is taken in, where that is waited for."""
 
 
 class Background:
     """One adjustment at a time, of copies of the keyframes.
 
     Args:
-        waits: whether `collect` waits for it. A live source goes on without it meanwhile, and leaves out those that
-            are due before the last one is done. A file's stream that went on, too, was further off: the frames that
-            came meanwhile hang on keyframes as they were.
+        waits: whether `collect` waits for it, so that two runs give the same. A live source goes on without it
+            meanwhile, and leaves out those that are due before the last one is done.
         known_lens: whether the focal length stays what it is.
     """
 
@@ -63,7 +77,7 @@ class Background:
         self._waits, self._known_lens = waits, known_lens
         self._pool = ThreadPoolExecutor(1, "mapping")
         self._due = FIRST
-        self._job: tuple[Future[Adjusted | None], list[int]] | None = None
+        self._job: _Job | None = None
 
     def restart(self) -> None:
         """Keyframes are counted anew."""
@@ -72,7 +86,7 @@ class Background:
     def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
         """Begin if it is time to."""
         count = keyframes[-1].number + 1
-        if count < self._due:
+        if count < self._due or (self.busy and self._waits):
             return
         self._due = count + max(int(len(keyframes) * (GROWTH - 1)), 2)
         if self._job is not None:
@@ -81,31 +95,58 @@ class Background:
         self.begin(keyframes, lens, held)
 
     def begin(
-        self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = (), *, thorough: bool = False
+        self,
+        keyframes: Sequence[Keyframe],
+        lens: Lens,
+        held: Sequence[Keyframe] = (),
+        rounds: Sequence[Round] = ROUNDS,
     ) -> None:
-        """Begin, whatever was before.
+        """Begin, in place of what is under way.
 
         Args:
             held: keyframes before them that stay, where loops come back to.
         """
+        self.drop()
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
-        job = self._pool.submit(whole, copies, lens, self._known_lens, len(held), THOROUGH if thorough else QUICK)
-        self._job = job, [keyframe.number for keyframe in copies]
+        numbers, count = [keyframe.number for keyframe in copies], len(copies)
+        due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
+        stop = Event()
+        future = self._pool.submit(whole, copies, lens, self._known_lens, len(held), rounds, stop.is_set)
+        self._job = _Job(future, numbers, stop, due)
 
-    def collect(self, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
-        """What was found, and the numbers of its keyframes; None where nothing is ready."""
-        if self._job is None:
-            return None
-        future, numbers = self._job
-        if not (wait or self._waits or future.done()):
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way, or waits to be taken in."""
+        return self._job is not None
+
+    def drop(self) -> None:
+        """End what is under way."""
+        if self._job is not None:
+            self._job.stop.set()
+            self._job = None
+
+    def again(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
+        """Begin anew what is under way: it has them where they are no more."""
+        if self._job is not None:
+            self.begin(keyframes, lens, held)
+
+    def collect(self, newest: int, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
+        """What was found, and the numbers of its keyframes; None where nothing is ready.
+
+        Args:
+            newest: number of the map's last keyframe.
+            wait: whatever that is.
+        """
+        job = self._job
+        if job is None or not (wait or (newest >= job.due if self._waits else job.future.done())):
             return None
         self._job = None
         try:
-            found = future.result()
+            found = job.future.result()
         except (SingularError, np.linalg.LinAlgError):
-            logger.exception("adjustment of %d keyframes", len(numbers))
+            logger.exception("adjustment of %d keyframes", len(job.numbers))
             return None
-        return None if found is None else (found, numbers)
+        return None if found is None else (found, job.numbers)
 
     def close(self) -> None:
         """End the thread once it is done."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from stream_recon.app.scenes import ClipBatch
+from stream_recon.app.scenes.people import MOVING
 from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs, matching_term
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.targets import Targets, build_targets, neighbours
@@ -142,6 +143,18 @@ def test_sky_has_no_say_in_depth_and_is_to_be_far_and_unsure(batch: ClipBatch) -
     far, near, sure = parts(9.0, -20.0), parts(0.0, -20.0), parts(9.0, 2.0)
     assert all(p["depth"] < 1e-4 and p["depth_gradient"] < 1e-4 for p in (far, near, sure))
     assert far["sky"] < 1e-3 < sure["sky"] < near["sky"]
+
+
+def test_of_what_moves_nothing_is_asked(batch: ClipBatch) -> None:
+    batch.depth[:, :, :14] = MOVING
+    prediction, auxiliary = perfect(batch, build_targets(batch, 2, 14))
+
+    def parts(log_depth: float, raw: float) -> dict[str, float]:
+        dense = prediction.dense.clone()
+        dense[:, :, 0, :14], dense[:, :, 1, :14] = log_depth, raw
+        return evaluate(batch, dataclasses.replace(prediction, dense=dense), auxiliary)
+
+    assert parts(9.0, -20.0) == parts(0.0, 2.0)
 
 
 def test_gradients_are_finite_at_perfection_and_at_rest(batch: ClipBatch) -> None:

@@ -3,6 +3,7 @@
 import random
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 pytest.importorskip("rosbags")
 
 from stream_recon.app.video.calibration import parse_camera
-from stream_recon.app.video.recordings import _COLOURS, RecordingReader
+from stream_recon.app.video.recordings import _COLOURS, RecordingReader, decoded
 from stream_recon.app.video.sources import open_source
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 from tests.app.program import exit_code
@@ -181,3 +182,13 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "rosbags", None)
     with pytest.raises(StreamReconError, match=r"stream-recon\[recordings\]"):
         RecordingReader(path)
+
+
+def test_a_png_that_says_it_is_longer_than_it_is_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV would ask for 4 GB before it looks."""
+    whole = cv2.imencode(".png", np.full((4, 5, 3), 7, np.uint8))[1].tobytes()
+    found = decoded(SimpleNamespace(data=whole))
+    assert found is not None and (found == 7).all()
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("it was unpacked"))
+    first = whole.index(b"IDAT") - 4
+    assert decoded(SimpleNamespace(data=whole[:first] + b"\xff\xff\xff\xf0" + whole[first + 4 :])) is None
