@@ -112,6 +112,8 @@ class Front:
         self.log_scale = log_scale
         self._sights: deque[Sight] = deque(maxlen=SEEN)
         self._T: FloatArray | None = T_world_camera
+        self._goes_on = T_world_camera is not None
+        """Another map gave it its unit."""
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
         self._doubt = Doubt()
@@ -263,6 +265,8 @@ class Front:
         if found is not None:
             if self._doubt.jumped(found.jump(window[-1]), window[-1].seen_depth):
                 return
+            if fixed == 1 and not self._goes_on:
+                found = found.aligned(window)
             found.place(window)
             self.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
@@ -322,7 +326,8 @@ class Front:
         count = numbers[-1] + 1
         last = self.keyframes[count - 1]
         before, unit = invert_pose(last.T_world_camera), last.log_scale
-        if self._doubt.jumped(found.jump(last), last.seen_depth):
+        # Of many keyframes it may put right what has drifted.
+        if count <= WINDOW and self._doubt.jumped(found.jump(last), last.seen_depth):
             return
         found.place([self.keyframes[number] for number in numbers])
         self.lens = found.lens

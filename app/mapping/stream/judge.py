@@ -19,10 +19,8 @@ MARGIN = 0.06
 """By so much the map has to be worse, as a share of the image, before the network is preferred."""
 DOUBT_OVER, DOUBT_AFTER = 6, 3
 """Keyframes over which the tracks' way is held against the network's, at most and at least."""
-SOON = 3
-"""The last ones of them, which tell sooner."""
-ASTRAY, SOON_ASTRAY, SURE_ASTRAY = 0.4, 0.6, 0.2
-"""As shares of the way: how far they lead apart where doubt begins, by all and by the last ones; where it may end."""
+ASTRAY, SURE_ASTRAY = 0.4, 0.2
+"""As shares of the way: how far they lead apart where doubt begins, and where it may end."""
 JUMP = 0.22
 """Change of the log of the map's unit from one keyframe to the next, against the network's, that raises doubt, too:
 no network's depth is off like that all at once."""
@@ -81,17 +79,12 @@ class Doubt:
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:
             return
-        apart = self._apart(DOUBT_OVER)
+        ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
+        astray = float(np.linalg.norm(ours - theirs))
         if self.holds:
-            self.holds = apart > SURE_ASTRAY or self._parts
+            self.holds = astray > SURE_ASTRAY or self._parts
         else:
-            self.holds = (apart > ASTRAY or self._apart(SOON) > SOON_ASTRAY) and self._parts
-
-    def _apart(self, count: int) -> float:
-        """How far the tracks and the network lead apart over the last keyframes, as a share of the way."""
-        last = list(self._seen)[-count:]
-        ours, theirs = _way([each[0] for each in last]), _way([each[1] for each in last])
-        return float(np.linalg.norm(ours - theirs))
+            self.holds = astray > ASTRAY and self._parts
 
 
 def _way(steps: Sequence[FloatArray]) -> FloatArray:
