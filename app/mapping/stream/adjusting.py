@@ -25,9 +25,11 @@ UNTRUSTED = 10.0
 FIRMER = 0.4
 """Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
+HELD_OVER = 9
+"""Keyframes about whose mean a depth scale is held."""
 FOCAL_SIGMA = 0.1
 """Of the log of the network's focal length."""
-FOCAL_SHARE = 0.1
+FOCAL_SHARE = 0.3
 """Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
 STILL, MOST_UNIT = 0.02, 1.3
 """Of the depth: less than that is no motion; and by how much a unit may change at once."""
@@ -45,14 +47,20 @@ class Adjusted:
     tracks: int
     error_px: float
     """Median reprojection error in working pixels."""
+    unit: float = 1.0
+    """What all was multiplied with in the end."""
+
+    def jump(self, keyframe: Keyframe) -> float:
+        """By how much the log of the map's unit changed at the last keyframe, before all was multiplied."""
+        return float(self.log_scale[-1]) - float(np.log(self.unit)) - keyframe.log_scale
 
     def aligned(self, keyframes: Sequence[Keyframe]) -> "Adjusted":
-        """In a unit that leaves the keyframes where they are, on the whole.
+        """In a unit that leaves the keyframes where they were given out, on the whole.
 
         Nothing but the first keyframe holds an adjustment's unit: without this all later ones, and what is given out
         next, would move by what is newly known of the first. The world stays the first camera's.
         """
-        centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in keyframes])
+        centres = np.array([k.T_world_camera[:3, 3] if k.given_centre is None else k.given_centre for k in keyframes])
         usual = float(np.median([keyframe.usual_depth for keyframe in keyframes]))
         T = self.T_world_camera.copy()
         ours, theirs = T[:, :3, 3] - T[0, :3, 3], centres - centres[0]
@@ -62,7 +70,7 @@ class Adjusted:
         unit = float(np.clip(unit, 1 / MOST_UNIT, MOST_UNIT))
         T[:, :3, 3] = T[0, :3, 3] + unit * ours
         z = [unit * each for each in self.z]
-        return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z)
+        return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z, unit=unit)
 
     def place(self, keyframes: Sequence[Keyframe]) -> None:
         """Move the keyframes there, with their points."""
@@ -87,8 +95,7 @@ def adjusted(
 
     ``fixed``: so many of the first keyframes stay. With ``should_stop`` it ends early with what it has.
     """
-    # Depth scales are held about their mean, not about the network's unit.
-    unit = float(np.mean([keyframe.log_scale for keyframe in keyframes]))
+    unit = _held_scales(keyframes)
     start = _start(keyframes, lens, unit)
     if start is None:
         return None
@@ -112,6 +119,17 @@ def adjusted(
     return _outcome(keyframes, fitted, unit)
 
 
+def _held_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
+    """[K] logs of the depth scales that each keyframe's is held about: its neighbours' in the mean.
+
+    The network's unit drifts, slowly: held about one value for all, many keyframes would be bent to its drift.
+    """
+    scales = np.array([keyframe.log_scale for keyframe in keyframes])
+    sides = HELD_OVER // 2
+    padded = np.concatenate([[0.0], np.cumsum(np.pad(scales, sides, mode="edge"))])
+    return np.asarray((padded[HELD_OVER:] - padded[:-HELD_OVER]) / HELD_OVER)
+
+
 def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) -> float:
     """The network's focal length and the adjustment's, each by what it knows."""
     free = Priors(log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=fit.DEPTH_SIGMA, k1_sigma=fit.K1_SIGMA)
@@ -122,10 +140,10 @@ def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) 
     return focal_network * float(np.exp(off * information / (information + prior)))
 
 
-def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: float) -> Fit | None:
+def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit | None:
     """Points are means of where the keyframes have them; those that the map knows outweigh the network's.
 
-    ``unit``: log of what the network's lengths are multiplied with before the depth scales.
+    ``unit``: [K], log of what the network's lengths are multiplied with before the depth scales.
     """
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
@@ -157,20 +175,20 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: float) -> Fit | None
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
         np.where(trusted, 1.0, UNTRUSTED)[usable],
-        gathered([keyframe.z_network for keyframe in keyframes])[usable] * np.exp(unit),
+        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
     scene = Scene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
     return fit.measured(scene, observations, np.concatenate(rows)[usable])
 
 
-def _steps(keyframes: Sequence[Keyframe], unit: float) -> RelativePoses:
+def _steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
     """The network's motion from each keyframe to the next; firm where it is preferred."""
     steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]))
     trusted = np.array([keyframe.trusted for keyframe in keyframes])[steps.second]
     share = FIRMER * np.where(trusted, 1.0, 1 / UNTRUSTED)
     relative = steps.T_first_second.copy()
-    relative[:, :3, 3] *= np.exp(unit)
+    relative[:, :3, 3] *= np.exp(0.5 * (unit[steps.first] + unit[steps.second]))[:, None]
     return replace(
         steps,
         T_first_second=relative,
@@ -179,7 +197,7 @@ def _steps(keyframes: Sequence[Keyframe], unit: float) -> RelativePoses:
     )
 
 
-def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: float) -> Adjusted:
+def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Adjusted:
     good = fitted.errors < GOOD_PX
     assert fitted.scene.log_depth_scale is not None
     log_scale = fitted.scene.log_depth_scale + unit

@@ -47,8 +47,8 @@ MOST_REST = 8
 """Keyframes until descriptors are asked again, at most: twice as many each time that they find no pose once more."""
 MIN_TRACKS = 30
 """Fewer do not make a keyframe."""
-WINDOW, FIXED = 9, 2
-"""Keyframes adjusted together, and how many of the oldest of them stay."""
+WINDOW, FREE = 12, 7
+"""Keyframes whose tracks are adjusted together, and how many of the newest of them may move."""
 BEGINNING = 6
 """Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
 ACTIVE = 150
@@ -112,6 +112,8 @@ class Front:
         self.log_scale = log_scale
         self._sights: deque[Sight] = deque(maxlen=SEEN)
         self._T: FloatArray | None = T_world_camera
+        self._goes_on = T_world_camera is not None
+        """Another map gave it its unit."""
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
         self._doubt = Doubt()
@@ -230,7 +232,10 @@ class Front:
             else:
                 if number < BEGINNING or number % 2:
                     self._adjust()
-                self._judge(new)
+                if self._doubt.holds:
+                    self._leave(new)
+                else:
+                    self._judge(new)
         except FAILURES:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
@@ -255,8 +260,13 @@ class Front:
         if self._hurried:
             self.counts.skipped += 1
             return
-        found = adjusted(window, self.lens, WARM, fixed=FIXED if len(window) == WINDOW else 1)
+        fixed = max(len(window) - FREE, 1)
+        found = adjusted(window, self.lens, WARM, fixed=fixed)
         if found is not None:
+            if self._doubt.jumped(found.jump(window[-1]), window[-1].seen_depth):
+                return
+            if fixed == 1 and not self._goes_on:
+                found = found.aligned(window)
             found.place(window)
             self.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
@@ -316,6 +326,9 @@ class Front:
         count = numbers[-1] + 1
         last = self.keyframes[count - 1]
         before, unit = invert_pose(last.T_world_camera), last.log_scale
+        # Of many keyframes it may put right what has drifted.
+        if count <= WINDOW and self._doubt.jumped(found.jump(last), last.seen_depth):
+            return
         found.place([self.keyframes[number] for number in numbers])
         self.lens = found.lens
         grown = last.log_scale - unit

@@ -21,8 +21,15 @@ DOUBT_OVER, DOUBT_AFTER = 6, 3
 """Keyframes over which the tracks' way is held against the network's, at most and at least."""
 ASTRAY, SURE_ASTRAY = 0.4, 0.2
 """As shares of the way: how far they lead apart where doubt begins, and where it may end."""
+JUMP = 0.22
+"""Change of the log of the map's unit from one keyframe to the next, against the network's, that raises doubt, too:
+no network's depth is off like that all at once."""
 ASTRAY_PARTS, PART_PX = 0.12, 5.0
 """Share of the image whose tracks have to miss by so many pixels, while doubt lasts, too."""
+LEAST_WAY = 0.01
+"""Of the depth, from keyframe to keyframe, for the unit to be told by."""
+LEAST_ARRIVED = 0.3
+"""Share of the tracks that have to arrive, or those that miss are lost like the others."""
 LEAST_MATCHES = 30
 """Over all pairs: fewer say nothing."""
 
@@ -40,6 +47,21 @@ class Doubt:
         self.holds = False
         """Of the last keyframes."""
 
+    @property
+    def _parts(self) -> bool:
+        """Whether parts of the image contradict the tracks."""
+        return bool(self._seen) and float(np.median([each[2] for each in self._seen])) > ASTRAY_PARTS
+
+    def jumped(self, change: float, depth: float) -> bool:
+        """Hear by how much the log of the map's unit is to change at the last keyframe; whether that raises doubt.
+
+        ``depth``: that the network usually sees there. Where the camera only turns the unit may be anything.
+        """
+        way = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._seen])) if self._seen else 0.0
+        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._parts
+        self.holds |= raised
+        return raised
+
     def look(self, last: Keyframe, found: Located, T_network: FloatArray, side: float) -> None:
         """Hear of a new keyframe.
 
@@ -52,17 +74,17 @@ class Doubt:
             return
         part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
         medians = medians_by(part, found.missed_px)[np.bincount(part) > 1]
-        share = float((medians > PART_PX).mean()) if len(medians) else 0.0
+        told = len(medians) > 0 and len(found.row) > LEAST_ARRIVED * found.asked
+        share = float((medians > PART_PX).mean()) if told else 0.0
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:
             return
         ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
         astray = float(np.linalg.norm(ours - theirs))
-        parts = float(np.median([each[2] for each in self._seen])) > ASTRAY_PARTS
         if self.holds:
-            self.holds = astray > SURE_ASTRAY or parts
+            self.holds = astray > SURE_ASTRAY or self._parts
         else:
-            self.holds = astray > ASTRAY and parts
+            self.holds = astray > ASTRAY and self._parts
 
 
 def _way(steps: Sequence[FloatArray]) -> FloatArray:

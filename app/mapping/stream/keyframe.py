@@ -52,6 +52,8 @@ class Keyframe:
     doubtful: bool = False
     """True where that is since something large seems to move by itself."""
     members: list[Member] = field(default_factory=list)
+    given_centre: FloatArray | None = None
+    """[3], where the camera was given out for the first time; None before."""
     moved: float = 1.0
     """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""
     looped: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
@@ -77,6 +79,11 @@ class Keyframe:
         known = np.isfinite(depths)
         return float(np.median(depths[known])) if known.any() else self.usual_network * float(np.exp(self.log_scale))
 
+    @property
+    def seen_depth(self) -> float:
+        """As `usual_depth`, in the network's unit."""
+        return self.usual_depth * float(np.exp(-self.log_scale))
+
     def points(self, lens: Lens) -> FloatArray:
         """World points [N, 3]; NaN where there is no depth."""
         xyz = rays(lens, self.uv) * self.depths[:, None]
@@ -90,7 +97,7 @@ class Keyframe:
 
     def forget(self) -> None:
         """Keep poses alone, and what closes loops."""
-        self.usual_network = self.usual_depth * float(np.exp(-self.log_scale))
+        self.usual_network = self.seen_depth
         # By the numbers alone: so the keyframes at both ends of a loop keep the same ones.
         order = np.argsort(self.looped * 2_654_435_761 % 2**32, kind="stable")
         self.looped = np.sort(self.looped[order[:MOST_LOOPED]])

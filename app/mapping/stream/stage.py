@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream.front import Counts, Front
 from stream_recon.app.mapping.stream.loops import URGENT, Loops
-from stream_recon.app.mapping.stream.whole import FIRST, Background
+from stream_recon.app.mapping.stream.whole import FIRST, THOROUGH, Background
 from stream_recon.app.mapping.views import Scale
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 
@@ -168,7 +168,7 @@ class StreamStage:
         self._background.drop()
         self._close_loops(front, wait=True)
         if len(front.keyframes) >= FIRST:
-            self._background.begin(front.active, front.lens, front.held)
+            self._background.begin(front.active, front.lens, front.held, THOROUGH)
             self._take_in(front, wait=True)
         return self._given_out(front)
 
@@ -184,6 +184,9 @@ class StreamStage:
         if bend is None:
             return False
         front.close(bend)
+        for keyframe in front.keyframes:
+            # What was given out before is bent: it no longer says anything of the unit.
+            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
         return bend.off > URGENT
@@ -201,6 +204,8 @@ class StreamStage:
                 if result is not None:
                     given.append(_placed(result, T, scale, lens))
                     member.given_scale = scale
+                    if member is keyframe.members[0]:
+                        keyframe.given_centre = T[:3, 3].copy()
                 elif member.given_scale is not None and keyframe.number in front.changed:
                     revised.append(FrameRevision(member.index, T, scale / member.given_scale, lens))
         front.changed, front.joined = set(), set()

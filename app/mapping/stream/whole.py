@@ -20,10 +20,12 @@ FIRST = 4
 """Keyframes before the first adjustment of all."""
 FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
-GROWTH = 1.6
+GROWTH = 1.3
 """The next one comes when there are so many times as many."""
 ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
-"""The map is near: longer ones do not make it better."""
+"""The map is near: longer ones do not make it better while it grows."""
+THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
+"""At its end."""
 WAITED_FOR, LATER = 40, 0.25
 """One of as many keyframes is taken in when there are so many times more, not at once: it takes as long as they do."""
 
@@ -33,6 +35,7 @@ def whole(
     lens: Lens,
     known_lens: bool = False,
     held: int = 0,
+    rounds: Sequence[Round] = ROUNDS,
     should_stop: Callable[[], bool] | None = None,
 ) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
@@ -45,9 +48,9 @@ def whole(
     """
     if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
-        found = adjusted(keyframes, lens, ROUNDS, free_focal=free_focal, should_stop=should_stop)
+        found = adjusted(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, ROUNDS, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
+    return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,13 @@ class Background:
             return
         self.begin(keyframes, lens, held)
 
-    def begin(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
+    def begin(
+        self,
+        keyframes: Sequence[Keyframe],
+        lens: Lens,
+        held: Sequence[Keyframe] = (),
+        rounds: Sequence[Round] = ROUNDS,
+    ) -> None:
         """Begin, in place of what is under way.
 
         Args:
@@ -102,7 +111,7 @@ class Background:
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
         stop = Event()
-        future = self._pool.submit(whole, copies, lens, self._known_lens, len(held), stop.is_set)
+        future = self._pool.submit(whole, copies, lens, self._known_lens, len(held), rounds, stop.is_set)
         self._job = _Job(future, numbers, stop, due)
 
     @property

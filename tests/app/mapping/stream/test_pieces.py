@@ -1,14 +1,17 @@
 """What the stage is made of, piece by piece."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.adjusting import Adjusted
+from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
 from stream_recon.app.mapping.stream.judge import Doubt, network_is_better
 from stream_recon.app.mapping.stream.keyframe import MOST_LOOPED, NO_TRACKS, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.tracking import Located, weighed
+from stream_recon.app.mapping.stream.whole import ROUNDS
 from stream_recon.app.mapping.views import seen_at
 from tests.app.mapping.room import pose
 
@@ -65,6 +68,33 @@ def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
     assert np.allclose(found.aligned(still).log_scale, 0)
 
 
+def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() -> None:
+    frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
+    for k, one in enumerate(frames):
+        one.given_centre = np.array([0.33 * k, 0, 0])
+    same = np.array([one.T_world_camera for one in frames])
+    found = Adjusted(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
+    assert np.allclose(found.T_world_camera[:, 0, 3], 0.33 * np.arange(5), rtol=0.01)
+    assert abs(found.jump(frames[-1])) < 1e-9, "that is no jump of the unit"
+
+
+def test_a_network_whose_unit_drifts_bends_no_path() -> None:
+    drift = np.linspace(0, 0.6, 12)
+    frames = []
+    for k, log_scale in enumerate(drift):
+        one = keyframe(k, pose((0.3 * k, 0, 0), 0), scale=float(np.exp(-log_scale)))
+        one.log_scale = float(log_scale)
+        frames.append(one)
+    for before, one in pairwise(frames):
+        T = np.eye(4)
+        T[0, 3] = 0.3 * float(np.exp(-0.5 * (before.log_scale + one.log_scale)))
+        one.T_network = before.T_network @ T
+    found = adjusted(frames, LENS, ROUNDS)
+    assert found is not None
+    assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(12), rtol=0.005)
+    assert np.allclose(found.log_scale, drift, atol=0.02)
+
+
 @pytest.mark.parametrize("firm", [True, False])
 def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
@@ -102,6 +132,18 @@ def test_doubt_takes_both_a_way_that_leads_elsewhere_and_what_contradicts_it(
     for _ in range(6):
         doubt.look(last, located(ahead, 1.0), ahead, 320)
     assert not doubt.holds
+
+
+@pytest.mark.parametrize(
+    ("change", "moved", "missed_px", "doubted"),
+    [(0.4, 0.2, 20.0, True), (0.4, 0.2, 1.0, False), (0.1, 0.2, 20.0, False), (0.4, 0.01, 20.0, False)],
+)
+def test_a_jump_of_the_unit_raises_doubt_where_parts_contradict_and_the_camera_moves(
+    change: float, moved: float, missed_px: float, doubted: bool
+) -> None:
+    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
+    doubt.look(last, located(ahead, missed_px), ahead, 320)
+    assert doubt.jumped(-change, last.seen_depth) == doubt.holds == doubted
 
 
 def test_what_closes_loops_is_kept_alike_at_both_ends_and_is_bounded() -> None:
