@@ -26,7 +26,7 @@ ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
 """The map is near: longer ones do not make it better while it grows."""
 THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 """At its end."""
-WAITED_FOR, LATER = 40, 0.25
+WAITED_FOR, LATER = 100, 0.25
 """One of as many keyframes is taken in when there are so many times more, not at once: it takes as long as they do."""
 
 
