@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
 from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
 from stream_recon.app.run.interrupts import StopRequest
 from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.spare_cores import beginning_with
+from stream_recon.app.run.spare_cores import beginning_with, usable_cores
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -139,8 +138,8 @@ class ProcessPool:
 
     def _start(self, number: int) -> "Worker":
         ours, theirs = self._context.Pipe()
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        arguments = (theirs, self._loader, self._store, max(1, cores // self._count), time.monotonic())
+        threads = max(1, usable_cores() // self._count)
+        arguments = (theirs, self._loader, self._store, threads, time.monotonic())
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
         theirs.close()

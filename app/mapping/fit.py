@@ -158,11 +158,11 @@ def last_priors(priors: Priors) -> Priors:
 
 
 def network_steps(
-    T_world_camera: FloatArray, hops: Sequence[int] = (1,), stretch: Sequence[int] | None = None, still: float = 0.01
+    T_world_camera: FloatArray, hops: Sequence[int] = (1,), stretch: Sequence[int] | None = None
 ) -> RelativePoses:
     """The network's relative poses of keyframes ``hops`` apart, as weak priors; none between stretches.
 
-    ``stretch``: [N], where there are several. ``still``: see `RelativePoses`.
+    ``stretch``: [N], where there are several.
     """
     count = len(T_world_camera)
     of = [0] * count if stretch is None else stretch
@@ -170,7 +170,7 @@ def network_steps(
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
     relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
     spread = np.sqrt(second - first).astype(np.float64)
-    return RelativePoses(first, second, relative, ROTATION_SIGMA * spread, TRANSLATION_SIGMA * spread, still)
+    return RelativePoses(first, second, relative, ROTATION_SIGMA * spread, TRANSLATION_SIGMA * spread)
 
 
 def narrow(

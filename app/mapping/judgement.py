@@ -5,7 +5,8 @@ voice: texture on something that moves by itself counts for the part that it fil
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,10 +66,13 @@ class Side:
 class Evidence:
     """Against a side."""
 
-    pairs: Mapping[tuple[int, int], FloatArray]
-    """For each pair the share of the image that contradicts it, [2]: by epipolar lines, and by depth and pose."""
-    parts: Mapping[tuple[int, int], FloatArray] = field(default_factory=dict)
-    """The same for each part [P, 2] of the image."""
+    parts: Mapping[tuple[int, int], FloatArray]
+    """For each pair how far each part of the image contradicts it, [P, 2]: by epipolar lines, and by depth and pose."""
+
+    @cached_property
+    def pairs(self) -> Mapping[tuple[int, int], FloatArray]:
+        """For each pair the share of the image that contradicts it, [2], likewise."""
+        return {pair: parts.mean(axis=0) for pair, parts in self.parts.items()}
 
     @property
     def mean(self) -> float:
@@ -77,13 +81,12 @@ class Evidence:
 
     def among(self, keyframes: NDArray[np.bool_]) -> "Evidence":
         """Of pairs of these keyframes alone; ``keyframes``: [N]."""
-        chosen = [(i, j) for i, j in self.pairs if keyframes[i] and keyframes[j]]
-        return Evidence({k: self.pairs[k] for k in chosen}, {k: self.parts[k] for k in chosen if k in self.parts})
+        return Evidence({(i, j): parts for (i, j), parts in self.parts.items() if keyframes[i] and keyframes[j]})
 
     @classmethod
     def of(cls, side: Side, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]) -> "Evidence":
         """By matches of features that no side has seen."""
-        found, parts = {}, {}
+        found = {}
         for (i, j), matches in held_out.items():
             a, b = features[i], features[j]
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
@@ -97,9 +100,8 @@ class Evidence:
             errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(missed, nan=1e3) / CARRIED_PX])
             if len(matches) >= FEWEST:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
-                parts[i, j] = medians**2 / (1 + medians**2)
-                found[i, j] = np.mean(parts[i, j], axis=0)
-        return cls(found, parts)
+                found[i, j] = medians**2 / (1 + medians**2)
+        return cls(found)
 
 
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:

@@ -5,6 +5,7 @@ and lens. With V = L L^T of a point and W of each of its sightings, Y = W L^-T, 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,11 @@ class Elimination:
         self._point_starts = np.concatenate([[0], np.cumsum(np.bincount(moving, minlength=points))])
         self._camera = sightings.camera[: self._moving]
         self._camera_of = self._camera[self._by_point]
-        self._seen_once = len(np.unique(self._camera * points + moving)) == self._moving
+
+    @cached_property
+    def _seen_once(self) -> bool:
+        """Whether no camera sees a point twice."""
+        return len(np.unique(self._camera * self.points + self._point[: self._moving])) == self._moving
 
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""

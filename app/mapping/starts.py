@@ -156,7 +156,7 @@ class Starts:
         return fit.start(begun.T_world_camera, lens, self.features, self.tracks, begun.log_depth_scale)
 
     def _steps(self) -> RelativePoses:
-        return fit.network_steps(self.T_network, stretch=self.stretch, still=STILL)
+        return replace(fit.network_steps(self.T_network, stretch=self.stretch), still=STILL)
 
     def _adjusted(
         self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[fit.Round], priors: Priors

@@ -157,9 +157,8 @@ def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArra
         before = np.flatnonzero(placed[:begins])
         if len(before):
             last = int(before[-1])
-            target = T[last] @ invert_pose(T_network[last]) @ T_network[begins]
-            R = target[:3, :3] @ T[begins, :3, :3].T
-            similarity = Similarity(unit, R, target[:3, 3] - unit * R @ T[begins, :3, 3])
+            beside = T[last] @ invert_pose(T_network[last]) @ T_network[begins]
+            similarity = align_poses(T[[begins]], beside[None], unit)
         else:
             similarity = align_poses(T[stays], T_network[stays], unit)
         T[mine] = similarity.move_pose(T[mine])

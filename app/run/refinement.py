@@ -1,7 +1,6 @@
 """A finished result refined by geometry: from its folder, with the source's images, into its folder."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +21,7 @@ from stream_recon.app.output.metres import UNIT
 from stream_recon.app.output.tracks import SparseTracks, read_tracks
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.run.listeners import ResultListener
+from stream_recon.app.run.spare_cores import usable_cores
 from stream_recon.app.video.sources import Source
 from stream_recon.configs.errors import InputError
 
@@ -134,8 +134,7 @@ def _placed(result: ResultFolder, scale: Scale) -> Placed | None:
 
 
 def _workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_WORKERS)
+    return min(usable_cores(), MOST_WORKERS)
 
 
 def _show(page: Page, tracks: SparseTracks | None) -> None:

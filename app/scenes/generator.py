@@ -99,7 +99,7 @@ class SceneGenerator:
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
-        still = depth
+        still = depth  # what bends with the camera's motion
         if self.shares.people:
             images, depth = self._with_people(images, depth, poses, intrinsics)
         if self._degradations is not None:
@@ -116,9 +116,9 @@ class SceneGenerator:
         self._peopled += clips * self.shares.people
         count = min(int(self._peopled), clips)
         self._peopled -= count
-        some = self.draws.uniform(0.0, 1.0, clips).argsort()[:count]
         if not count:
             return images, depth
+        some = self.draws.uniform(0.0, 1.0, clips).argsort()[:count]
         images, depth = images.clone(), depth.clone()
         images[some], depth[some] = add_people(self.draws, images[some], depth[some], poses[some], intrinsics[some])
         return images, depth

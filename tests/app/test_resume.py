@@ -139,7 +139,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     arguments = ["v.mp4", "--no-viewer", "--mapping", "off", "-o"]
     assert end(start(tmp_path, *arguments, "whole"))[0] == 0
     noise = np.random.default_rng(5)
-    for attempt in range(2):
+    for attempt in range(3):
         name = f"out{attempt}"
         known: list[int] = []
         for kill in range(2):

@@ -113,7 +113,7 @@ def adjusted(
         focal = believed_focal(fitted, focal_network, stays)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
         fitted = fit.measured(scene, fitted.observations, fitted.feature)
-        fitted = fit.narrow(fitted, steps, rounds[-1:], priors, free_focal=False, fixed=stays)
+        fitted = fit.narrow(fitted, steps, rounds[-1:], priors, free_focal=False, fixed=stays, should_stop=should_stop)
     if len(fitted.observations) < MIN_OBSERVATIONS or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
     return _outcome(keyframes, fitted, unit)

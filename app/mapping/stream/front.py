@@ -227,15 +227,13 @@ class Front:
             self.keyframes[-ACTIVE - 1].forget()
         try:
             new.gain = self._gain()
+            if not self._doubt.holds and (number < BEGINNING or number % 2):
+                self._adjust()
+            # Which may have raised it.
             if self._doubt.holds:
                 self._leave(new)
             else:
-                if number < BEGINNING or number % 2:
-                    self._adjust()
-                if self._doubt.holds:
-                    self._leave(new)
-                else:
-                    self._judge(new)
+                self._judge(new)
         except FAILURES:
             logger.exception("keyframe %d", new.number)
         self.log_scale = new.log_scale
@@ -297,6 +295,8 @@ class Front:
         after = bend.at(range(len(self.keyframes)))
         for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
             keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
+            # What was given out before is bent: it no longer says anything of the unit.
+            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:

@@ -184,9 +184,6 @@ class StreamStage:
         if bend is None:
             return False
         front.close(bend)
-        for keyframe in front.keyframes:
-            # What was given out before is bent: it no longer says anything of the unit.
-            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
         ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
         return bend.off > URGENT

@@ -27,7 +27,8 @@ ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
 THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
 """At its end."""
 WAITED_FOR, LATER = 100, 0.25
-"""One of as many keyframes is taken in when there are so many times more, not at once: it takes as long as they do."""
+"""An adjustment of at least so many keyframes is not taken in at once but when there are so many times more: they take
+about as long to come as it takes."""
 
 
 def whole(
@@ -44,6 +45,7 @@ def whole(
 
     Args:
         held: so many of the first ones stay, where loops come back to.
+        rounds: of the adjustment.
         should_stop: asked now and then; nobody wants it any more.
     """
     if keyframes[held].number == 0:
@@ -105,6 +107,7 @@ class Background:
 
         Args:
             held: keyframes before them that stay, where loops come back to.
+            rounds: of the adjustment.
         """
         self.drop()
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]

@@ -60,7 +60,7 @@ def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
 
 def halves(agree: float) -> tuple[Evidence, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Held-out matches that say nothing; depth that agrees, under the map only so much in the middle two steps."""
-    evidence = Evidence({(k, k + 1): np.array([0.3, 0.3]) for k in range(COUNT - 1)})
+    evidence = Evidence({(k, k + 1): np.array([[0.3, 0.3]]) for k in range(COUNT - 1)})
     before = np.full(COUNT - 1, 0.9)
     after = before.copy()
     after[[3, 6]] = agree
@@ -101,7 +101,7 @@ def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:
         # Of ten parts of the image, by depth and pose.
         each = np.stack([np.full(10, 0.1), np.array(parts)], axis=1)
         pairs = [(k, k + 1) for k in range(COUNT - 1)]
-        return Evidence({pair: each.mean(axis=0) for pair in pairs}, {pair: each for pair in pairs})
+        return Evidence({pair: each for pair in pairs})
 
     network, mapped = spread([0.8] * 9 + [0.1]), spread([0.2] * 10)
     assert not judgement.left_to_network(mapped, network, agreement, TIES).any()
