@@ -13,6 +13,7 @@ from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block
+from stream_recon.models.step_head import Step, StepHead
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_STD = (0.229, 0.224, 0.225)
@@ -31,6 +32,8 @@ class Prediction:
     """[B, S, P, 2*dim]: the aggregator's last output."""
     patches: Tensor
     """[B, S, gh*gw, dim]: the encoder's output."""
+    step: Step | None = None
+    """With a step head: of the frames that have dense maps."""
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates and log confidence."""
 
@@ -80,6 +83,7 @@ class StreamingNetwork(nn.Module):
         self.camera_head = CameraHead(config)
         self.depth_head = DPTHead(config, outputs=2)
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
+        self.step_head = StepHead(config) if config.step_blocks else None
         self.make_constants()
 
     def make_constants(self) -> None:
@@ -146,15 +150,25 @@ class StreamingNetwork(nn.Module):
         with torch.autocast("cpu", enabled=False), torch.cuda.stream(beside):
             pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
+        compared: tuple[Tensor, Tensor, Tensor] | None = None
+        if self.step_head is not None and detail is not None:
+            features = self.step_head.describe(detail).unflatten(0, (clips, frames))
+            compared = (features, memory.before(features), pose[-1].detach())
         if dense_frames is not None:
             spatial = [tap[:, dense_frames] for tap in spatial]
             if detail is not None:
                 detail = detail.unflatten(0, (clips, frames))[:, dense_frames].flatten(0, 1)
+            if compared is not None:
+                compared = tuple(x[:, dense_frames] for x in compared)  # type: ignore[assignment]
         spatial = [tap.flatten(0, 1) for tap in spatial]
         dense = self.depth_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
+        step = None
+        if self.step_head is not None and compared is not None:
+            own, before, codes = (x.flatten(0, 1) for x in compared)
+            step = self.step_head(spatial, own, before, dense[:, :, 0].detach().flatten(0, 1), codes, clips)
         points = None
         if self.point_head is not None:
             points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)
-        return Prediction(pose=pose, dense=dense, tokens=taps[-1], patches=patches, points=points)
+        return Prediction(pose=pose, dense=dense, tokens=taps[-1], patches=patches, step=step, points=points)
