@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, attend_within
 from stream_recon.models.pose import focal_lengths
@@ -25,6 +26,7 @@ TAPS = (1, 3)
 SAMPLES = 2
 """Points along each side of a patch."""
 CONTEXT = 16
+FEATURES = 16
 REACH = 2
 """Features are compared so many places to each side of a match."""
 SPACINGS = (4, 2)
@@ -87,21 +89,21 @@ class StepHead(nn.Module):
         self.out_norm = nn.LayerNorm(WIDTH)
         self.out = nn.Linear(WIDTH, SAMPLES * SAMPLES * (2 + CONTEXT))
         self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
-        self.features2 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
+        self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
         places = (2 * REACH + 1) ** 2
         self.rounds = nn.ModuleList(Mlp(places + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
         self.weigh = Mlp(CONTEXT, 32, 1)
 
     def describe(self, detail: Tensor) -> Tensor:
-        """The stem's features [N, C, H/2, W/2] -> those that are compared, the same shape, of length 1 at each place."""
-        x = self.features2(F.gelu(self.features1(detail)))
+        """The stem's detail [N, 32, H/2, W/2] -> features [N, 16, H/2, W/2] to be compared, of length 1 at each place."""
+        x = project_channels(F.gelu(self.features1(detail)), self.features2)
         return F.normalize(x.float(), dim=1)
 
     def forward(
         self, taps: list[Tensor], features: Tensor, before: Tensor, log_depth: Tensor, pose: Tensor, clips: int
     ) -> Step:
         """N = clips * D frames: taps [N, gh*gw, 2*dim] each, features and those of the cached frame before
-        [N, C, H/2, W/2] from `describe`, log depth [N, H, W], pose codes [N, 9]."""
+        [N, 16, H/2, W/2] from `describe`, log depth [N, H, W], pose codes [N, 9]."""
         height, width = log_depth.shape[-2:]
         grid = (height // self.patch_size, width // self.patch_size)
         x = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1))
@@ -197,7 +199,7 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
             g = (J * w[..., None]).transpose(1, 2) @ residual.flatten(1)[..., None]
             diagonal = H.diagonal(dim1=1, dim2=2)
             damped = H + torch.diag_embed(DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + 1e-9)
-            change = -torch.linalg.solve(damped, g)[..., 0]
+            change = -torch.linalg.solve_ex(damped, g)[0][..., 0]
             turn = rotation_from_vector(change[:, :3])
             R, t = turn @ R, (turn @ t[..., None])[..., 0] + change[:, 3:]
     spread_squared = (share * residual.square().sum(-1)).sum(1) / share.sum(1).clamp_min(1e-9)
@@ -213,3 +215,29 @@ def rotation_from_vector(vector: Tensor) -> Tensor:
     squared = vector.square().sum(-1)[:, None, None] + 1e-12
     angle = squared.sqrt()
     return torch.eye(3, device=vector.device) + K * (angle.sin() / angle) + K @ K * ((1 - angle.cos()) / squared)
+
+
+def vector_from_rotation(R: Tensor) -> Tensor:
+    """Rotation matrices [..., 3, 3], turned by less than half a turn -> rotation vectors [..., 3] in radians."""
+    axis = (
+        torch.stack([R[..., 2, 1] - R[..., 1, 2], R[..., 0, 2] - R[..., 2, 0], R[..., 1, 0] - R[..., 0, 1]], dim=-1) / 2
+    )
+    sine = axis.norm(dim=-1, keepdim=True)
+    cosine = (R.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) - 1) / 2
+    return axis * (torch.atan2(sine, cosine) / sine.clamp_min(1e-9))
+
+
+def follow(T_head: Tensor, motion: Tensor, share: float) -> Tensor:
+    """Poses [B, S, 4, 4] that follow each frame's ``motion`` [B, S, 3, 4] since the frame before it, drawn towards those
+    of the camera head [B, S, 4, 4] by what is left of ``share``: what the steps lose over time, the head holds."""
+    poses = [T_head[:, 0]]
+    for frame in range(1, T_head.shape[1]):
+        last = poses[-1]
+        R = last[:, :3, :3] @ motion[:, frame, :, :3]
+        t = last[:, :3, 3] + (last[:, :3, :3] @ motion[:, frame, :, 3:])[..., 0]
+        apart = vector_from_rotation(R.transpose(1, 2) @ T_head[:, frame, :3, :3])
+        pose = T_head[:, frame].clone()
+        pose[:, :3, :3] = R @ rotation_from_vector(apart * (1 - share))
+        pose[:, :3, 3] = share * t + (1 - share) * T_head[:, frame, :3, 3]
+        poses.append(pose)
+    return torch.stack(poses, dim=1)

@@ -120,9 +120,7 @@ def graft(module: nn.Module, path: Path, fresh: Sequence[str]) -> None:
     """
     found = read_tensors(path)
     targets = module.state_dict()
-    wanted = {
-        name: tensor for name, tensor in targets.items() if name in found or not name.startswith(tuple(fresh))
-    }
+    wanted = {name: tensor for name, tensor in targets.items() if name in found or not name.startswith(tuple(fresh))}
     fill(wanted, path)
 
 
