@@ -78,6 +78,3 @@ class ClipVisibility:
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self._camera_mask).transpose(1, 2)
-
-    def before(self, x: Tensor) -> Tensor:
-        return torch.cat([x[:, :1], x[:, :-1]], dim=1)

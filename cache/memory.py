@@ -33,7 +33,3 @@ class Memory(Protocol):
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of the camera head: q, k, v [B, S, H, D] -> the same; ``slot`` counts iterations times blocks."""
         ...
-
-    def before(self, x: Tensor) -> Tensor:
-        """x [B, S, ...] -> what the cached frame before each frame had there; the very first frame's is its own."""
-        ...

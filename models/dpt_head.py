@@ -159,5 +159,5 @@ class DPTHead(nn.Module):
         x = F.relu(self.out2(x))
         if self.sharpen is not None and self.upsample is not None:
             x = F.relu(self.sharpen(x))
-            return self.upsample(project_channels(x, self.out3), x)
+            return self.upsample(project_channels(x, self.out3), x)  # type: ignore[no-any-return]
         return project_channels(x, self.out3)

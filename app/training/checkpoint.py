@@ -112,8 +112,8 @@ def fill(targets: Mapping[str, Tensor], path: Path) -> None:
 
 
 def graft(module: nn.Module, path: Path, fresh: Sequence[str]) -> None:
-    """`load_into` for a network that has more than the file: tensors under one of the prefixes ``fresh`` may be missing,
-    and stay as they are.
+    """`load_into` for a network that has more than the file: tensors whose names begin with one of ``fresh`` may be
+    missing, and stay as they are.
 
     Raises:
         WeightsError: as `load_into`, for all other tensors.

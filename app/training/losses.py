@@ -12,7 +12,7 @@ from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.targets import Targets, neighbours
 from stream_recon.models.pose import quaternion_to_matrix
-from stream_recon.models.step_head import Step
+from stream_recon.models.step_head import Steps
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Criterion:
         terms = pose_terms(prediction.pose, targets, weights)
         terms |= relative_terms(prediction.pose, targets, pairs, weights)
         terms |= auxiliary_terms(output.auxiliary, targets, weights)
-        if prediction.step is not None:
-            terms |= step_terms(prediction.step, targets, dense_frames, weights)
+        if prediction.steps is not None:
+            terms |= step_terms(prediction.steps, targets, dense_frames, weights)
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
@@ -189,10 +189,10 @@ def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -
     }
 
 
-def step_terms(step: Step, targets: Targets, frames: Tensor | None, weights: LossWeights) -> dict[str, Tensor]:
+def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: LossWeights) -> dict[str, Tensor]:
     """Each frame's motion since the one before it, and the flow that it was solved from.
 
-    ``frames`` int64 [D]: those that ``step`` is of; None: all. The first frame has none before it, and says nothing.
+    ``frames`` int64 [D]: those that ``steps`` are of; None: all. The first frame has none before it, and says nothing.
     """
     R, t = targets.R_first_camera, targets.translation
     R_back = R[:, :-1].transpose(-1, -2)
@@ -209,16 +209,16 @@ def step_terms(step: Step, targets: Targets, frames: Tensor | None, weights: Los
     if frames is not None:
         R_true, t_true, flow, valid, moves = (x[:, frames] for x in (R_true, t_true, flow, valid, moves))
     count = moves.sum().clamp_min(1)
-    turned = rotation_distance(step.motion[..., :3], R_true).clamp_max(1)
+    turned = rotation_distance(steps.motion[..., :3], R_true).clamp_max(1)
     length = t_true.norm(dim=-1)
-    off = (step.motion[..., 3] - t_true).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
-    move = step.motion[..., 3]
+    off = (steps.motion[..., 3] - t_true).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
+    move = steps.motion[..., 3]
     soft = SEEN_STEP + 0.1 * length
     predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
     true = t_true / (length.square() + soft.square()).sqrt()[..., None]
     chord = (predicted - true).square().sum(-1).add(1e-10).sqrt() * (length / (length + SEEN_STEP))
     # The sum over x and y, as for the auxiliary head; rounds weigh alike.
-    flow_off = ((step.flows - flow).abs().sum(-1).clamp_max(8) * valid).sum((1, 2, 3, 4)) / valid.sum().clamp_min(1)
+    flow_off = ((steps.flows - flow).abs().sum(-1).clamp_max(8) * valid).sum((1, 2, 3, 4)) / valid.sum().clamp_min(1)
     return {
         "step_rotation": weights.step_rotation * (turned * moves).sum() / count,
         "step_translation": weights.step_translation * (off.clamp_max(5) * moves).sum() / count,

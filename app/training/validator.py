@@ -1,6 +1,5 @@
 """Validation spread over the workers of a run, through the very shapes that training has compiled."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from stream_recon.app.training.validation import (
     prediction_from,
     summarise,
 )
-from stream_recon.models.step_head import follow
 
 FRAMES, ROWS, COLUMNS = 16, 12, 16
 HARD = {
@@ -96,13 +94,9 @@ class Validator:
             # Gradients stay on: without them every block would be compiled a second time.
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 output = self._model(batch.images, self._plan.visibility, times, flex=flex)
-            pose, dense = output.prediction.pose[-1].detach(), output.prediction.dense.detach()
-            step = output.prediction.step
-            motion = step.motion.detach() if step is not None else None
-            del output, step
+            pose, dense = output.prediction.pose_code.detach(), output.prediction.dense.detach()
+            del output
             prediction = prediction_from(pose, dense[:, :, 0])
-            if motion is not None:
-                prediction = replace(prediction, T_world_camera=follow(prediction.T_world_camera, motion, 0.9))
             rows.append(torch.from_numpy(clip_errors(prediction, batch)))
             if sheet is not None:
                 contact_sheet(sheet, batch, prediction)
