@@ -12,7 +12,7 @@ from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.layers import Block
+from stream_recon.models.layers import Block, in_fp32
 from stream_recon.models.rigid import follow
 from stream_recon.models.step_head import StepHead, Steps
 
@@ -232,7 +232,7 @@ class StreamingNetwork(nn.Module):
             steps = self.step_head(taps, own, before, prediction.dense[:, :, 0].detach(), codes)
         if dense_frames is not None:
             return replace(prediction, steps=steps)
-        with torch.no_grad(), torch.autocast(said.device.type, enabled=False):
+        with torch.no_grad(), in_fp32(said):
             known = (last.pose_code, last.said) if last is not None else (None, None)
             pose_code = follow(said, steps.motion, steps.support, *known)
         kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
-from stream_recon.models.layers import Block, Mlp, attend_within
+from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
 from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import solve
 from stream_recon.models.rope import frame_rotation, rotate_frame
@@ -101,7 +101,7 @@ class StepHead(nn.Module):
             context = context + change[..., 2:]
             flows.append(flow)
         log_weight = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
-        with torch.autocast("cpu" if pose.is_meta else pose.device.type, enabled=False):  # meta has no autocast
+        with in_fp32(pose):
             rays, lengths = _rays(places, pose, size)
             cell = self.patch_size // SAMPLES
             depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)

@@ -26,7 +26,8 @@ def perfect(batch: ClipBatch, targets: Targets, iterations: int = 2) -> tuple[Pr
     dense = torch.stack([log_depth, torch.full_like(log_depth, -20)], dim=2)
     first = torch.zeros_like(targets.flow[:, :1])
     auxiliary = torch.cat([torch.cat([first, targets.flow], dim=1), targets.points], dim=-1)
-    return Prediction(pose=pose, dense=dense, tokens=torch.empty(0), patches=torch.empty(0)), auxiliary
+    nothing = torch.empty(0)
+    return Prediction(pose, dense, tokens=nothing, patches=nothing, pose_code=pose[-1]), auxiliary
 
 
 def evaluate(
