@@ -15,12 +15,13 @@ class LastFrames:
 
     def __init__(self, network: NetworkConfig, grid: tuple[int, int], seats: int, device: torch.device) -> None:
         """``grid``: patch rows and columns."""
-        self.pose_code = torch.zeros(seats, 9, device=device)
+        self.said = torch.zeros(seats, 9, device=device)
+        """Pose codes of the camera head. Keyframes are chosen by these: what poses become of them changes no choice."""
         self._kept: LastFrame | None = None
         if network.step_blocks:
             height, width = (side * network.patch_size // 2 for side in grid)
             features = torch.zeros(seats, FEATURES, height, width, device=device)
-            self._kept = LastFrame(torch.zeros_like(self.pose_code), self.pose_code, features)
+            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features)
 
     @property
     def all(self) -> LastFrame | None:
@@ -32,15 +33,15 @@ class LastFrames:
         if self._kept is None:
             return None
         return LastFrame(
-            self._kept.said.index_select(0, seats),
-            self.pose_code.index_select(0, seats),
+            self.said.index_select(0, seats),
+            self._kept.pose_code.index_select(0, seats),
             self._kept.features.index_select(0, seats),
         )
 
     def keep(self, prediction: Prediction, rows: Sequence[int], seats: Sequence[int]) -> None:
         """Take over what each of these clips of a prediction ends with, for its seat."""
-        to, taken = (torch.tensor(list(x), device=self.pose_code.device) for x in (seats, rows))
-        self.pose_code[to] = prediction.pose_code[taken, -1]
+        to, taken = (torch.tensor(list(x), device=self.said.device) for x in (seats, rows))
+        self.said[to] = prediction.pose[-1, taken, -1]
         if self._kept is not None and prediction.kept is not None:
-            self._kept.said[to] = prediction.kept.said[taken]
+            self._kept.pose_code[to] = prediction.kept.pose_code[taken]
             self._kept.features[to] = prediction.kept.features[taken]

@@ -134,8 +134,8 @@ class Stream:
             prediction = self._network(images[None], self.memory, last=last)
         if not self._policy.needs_flow:
             return StepOutput(prediction, torch.zeros((), device=self._device))
-        pose, depth = prediction.pose_code[0, -1], prediction.depth[0, -1]
-        return StepOutput(prediction, mean_flow(pose, depth, self._last.pose_code[0]))
+        said, depth = prediction.pose[-1, 0, -1], prediction.depth[0, -1]
+        return StepOutput(prediction, mean_flow(said, depth, self._last.said[0]))
 
 
 def stream_schema(

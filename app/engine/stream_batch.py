@@ -179,8 +179,8 @@ class StreamBatch:
             prediction = self._network(images[:, None], memory, last=self._last.of(seats))
         if not self._state[0].policy.needs_flow:
             return StepOutput(prediction, torch.zeros(len(images), device=self._device))
-        references = self._last.pose_code.index_select(0, seats)
-        flow = mean_flow(prediction.pose_code[:, -1], prediction.depth[:, -1], references)
+        references = self._last.said.index_select(0, seats)
+        flow = mean_flow(prediction.pose[-1, :, -1], prediction.depth[:, -1], references)
         return StepOutput(prediction, flow)
 
     def _autocast(self) -> torch.autocast:

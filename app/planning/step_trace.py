@@ -151,6 +151,8 @@ class _LiveBytes(TorchDispatchMode):
         if function is torch.ops.aten.convolution.default:
             x, weight, transposed = args[0], args[1], args[6]
             self.convolution_flops += conv_flop_count(x.shape, weight.shape, result.shape, transposed)
+            # Its kernels lay the input out anew beside it.
+            self.peak = max(self.peak, self._bytes + x.nbytes)
         return result
 
     def hold(self, tensor: Tensor) -> None:
