@@ -16,6 +16,9 @@ DAMPING = 1e-3
 """Of the information's diagonal."""
 SHARE = 0.93
 """Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 14 cached frames."""
+LENGTHS_APART = 1.5
+"""The camera head's length of a step counts as at most so many times the step's own, or that part of it: one frame's slip
+of the head must not become the trajectory's."""
 SUPPORTED = 0.4
 """Steps with less support are not trusted: the camera head's own take their place."""
 TINY = 1e-9
@@ -34,7 +37,7 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
     Returns:
         The motion [N, 3, 4], and the share of the weights [N] that is left after those far from it lost theirs.
     """
-    R = torch.eye(3, device=points.device).expand(len(points), 3, 3)
+    R = torch.eye(3, device=points.device, dtype=points.dtype).expand(len(points), 3, 3)
     t = torch.zeros_like(points[:, 0])
     share = weight
     for iteration in range(ITERATIONS):
@@ -86,8 +89,8 @@ def rotation_from_vector(vector: Tensor) -> Tensor:
     K = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
     squared = vector.square().sum(-1)[:, None, None] + 1e-12
     angle = squared.sqrt()
-    R: Tensor = torch.eye(3, device=vector.device) + K * (angle.sin() / angle) + K @ K * ((1 - angle.cos()) / squared)
-    return R
+    rest = torch.eye(3, device=vector.device, dtype=vector.dtype)
+    return rest + K * (angle.sin() / angle) + K @ K * ((1 - angle.cos()) / squared)
 
 
 def vector_from_rotation(R: Tensor) -> Tensor:
@@ -125,6 +128,7 @@ def follow(said: Tensor, motion: Tensor, support: Tensor, last: Tensor | None, l
         R_own, t_own = back @ R_head, (back @ (t_head - head[:, :3, 3])[..., None])[..., 0]
         R_step, t_step = motion[:, frame, :, :3], motion[:, frame, :, 3]
         ratio = (t_own.norm(dim=-1) + TINY) / (t_step.norm(dim=-1) + TINY)
+        ratio = ratio.clamp(1 / LENGTHS_APART, LENGTHS_APART)
         trusted = support[:, frame, None] > SUPPORTED
         t_step = torch.where(trusted, t_step * ratio.sqrt()[:, None], t_own)
         R_step = torch.where(trusted[..., None], R_step, R_own)
