@@ -47,8 +47,9 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
         else:
             parameter.copy_(value * (2.0 / max(parameter[0].numel(), 1) ** 0.5 if parameter.ndim > 1 else 0.1))
     network.depth_head.out3.weight.mul_(1e-4)  # depths of order one
-    if network.depth_head.upsample is not None:
+    if network.depth_head.upsample is not None and network.depth_head.sharpen is not None:
         network.depth_head.upsample.mixture.weight.mul_(0.02)
+        network.depth_head.sharpen.conv2.weight.mul_(0.1)
     if network.step_head is not None:
         # Motions that five iterations find.
         network.step_head.out.weight.mul_(0.02)
