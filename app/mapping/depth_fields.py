@@ -40,7 +40,7 @@ AROUND = 3
 FEWEST_JUDGING = 20
 GAIN = 0.03
 """By such a share held-out points have to fit better, or it may be chance."""
-COST = 0.02
+COST = 0.1
 """By such a share neighbours may agree less."""
 
 
@@ -66,7 +66,7 @@ class Judged:
     nodes: FloatArray  # [K, GRID, GRID], 0 where none is kept
     error_before: float | None = None
     error: float | None = None
-    """Medians of the absolute log of depth, see `Report`."""
+    """Medians of the absolute log of depth, weighted by what each says."""
 
 
 def judged(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple[int, int]) -> Judged:
@@ -86,8 +86,8 @@ def judged(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple
     tried = fitted(seen.take(~kept_out), len(views))
     keep = _fit_better(judging, tried) & _agree(fit, depth_scale, views, size, tried)
     off = judging.log_ratio - _at(tried * keep[:, None, None], judging)
-    errors = float(np.median(np.abs(judging.log_ratio))), float(np.median(np.abs(off)))
-    if not keep.any() or errors[1] > errors[0]:
+    errors = _median(np.abs(judging.log_ratio), 1 / judging.variance), _median(np.abs(off), 1 / judging.variance)
+    if not keep.any() or _misfit(judging, off).sum() >= _misfit(judging, judging.log_ratio).sum():
         return Judged(none, errors[0], errors[0])
     return Judged(np.where(keep[:, None, None], fitted(seen, len(views)), 0.0), *errors)
 
@@ -182,12 +182,16 @@ def _fit_better(judging: Seen, fields: FloatArray) -> NDArray[np.bool_]:
     count = len(fields)
 
     def sums(off: FloatArray) -> FloatArray:
-        size = off**2 / (off**2 + (2 * DEPTH_SIGMA) ** 2) * DEPTH_SIGMA**2 / judging.variance
-        return _around(np.bincount(judging.camera, size, count))
+        return _around(np.bincount(judging.camera, _misfit(judging, off), count))
 
     before, after = sums(judging.log_ratio), sums(judging.log_ratio - _at(fields, judging))
     number = _around(np.bincount(judging.camera, minlength=count).astype(np.float64))
     return np.asarray((number >= FEWEST_JUDGING) & (after < (1 - GAIN) * before))
+
+
+def _misfit(seen: Seen, off: FloatArray) -> FloatArray:
+    """How badly logs of depth that are ``off`` [O] fit, each bounded, weighted by what the point says."""
+    return np.asarray(off**2 / (off**2 + (2 * DEPTH_SIGMA) ** 2) * DEPTH_SIGMA**2 / seen.variance)
 
 
 def _agree(
@@ -219,6 +223,13 @@ def _corrected(grid: DepthGrid, field: FloatArray, view: View, size: tuple[int, 
     x, y = np.meshgrid((grid.u - left) / width, (grid.v - top) / height)
     by = factors_at(field, np.stack([x.ravel(), y.ravel()], axis=1))
     return DepthGrid(grid.u, grid.v, grid.z * by.reshape(grid.z.shape))
+
+
+def _median(values: FloatArray, weight: FloatArray) -> float:
+    """Weighted."""
+    order = np.argsort(values)
+    total = np.cumsum(weight[order])
+    return float(values[order[np.searchsorted(total, 0.5 * total[-1])]])
 
 
 def _around(values: FloatArray) -> FloatArray:
