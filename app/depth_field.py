@@ -40,20 +40,21 @@ def weights(at: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.floa
 def factors(field: Field, shape: tuple[int, int]) -> NDArray[np.float32]:
     """What the depth [h, w] of a map of that ``shape`` is to be multiplied with."""
     rows, columns = (_rows_of_weights((np.arange(count) + 0.5) / count) for count in shape)
-    return np.exp(rows @ field.astype(np.float32) @ columns.T)
+    return np.asarray(np.exp(rows @ field.astype(np.float32) @ columns.T))
 
 
-def factors_at(fields: NDArray[np.floating], xy: NDArray[np.floating]) -> NDArray[np.float32]:
+def factors_at(
+    fields: NDArray[np.floating], xy: NDArray[np.floating], which: NDArray[np.integer] | int = 0
+) -> NDArray[np.float32]:
     """What depths [N] are to be multiplied with at places [N, 2], x and y from 0 to 1 over the depth map.
 
-    ``fields``: [`GRID`, `GRID`], or one for each place [N, `GRID`, `GRID`].
+    ``fields``: [k, `GRID`, `GRID`], of which ``which`` [N] names each place's.
     """
     (column, right), (row, down) = weights(xy[:, 0]), weights(xy[:, 1])
-    flat = np.broadcast_to(np.asarray(fields, np.float64), (len(xy), GRID, GRID)).reshape(len(xy), -1)
-    which, first = np.arange(len(xy)), row * GRID + column
+    flat, first = np.asarray(fields, np.float64).reshape(-1, GRID**2), row * GRID + column
     above = (1 - right) * flat[which, first] + right * flat[which, first + 1]
     below = (1 - right) * flat[which, first + GRID] + right * flat[which, first + GRID + 1]
-    return np.exp((1 - down) * above + down * below).astype(np.float32)
+    return np.asarray(np.exp((1 - down) * above + down * below), np.float32)
 
 
 def corrected(
@@ -61,7 +62,9 @@ def corrected(
 ) -> NDArray[np.float32]:
     """Depth [h, w] times the scale and what the field says."""
     scaled = depth if depth_scale == 1 else depth * np.float32(depth_scale)
-    return scaled if field is None else scaled * factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
+    return (
+        scaled if field is None else scaled * factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
+    )
 
 
 def _rows_of_weights(at: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.depth_field import GRID, factors_at, weights
+from stream_recon.app.depth_field import GRID, MOST, factors_at, weights
 from stream_recon.app.mapping.depth_scales import GOOD_PX, MIN_POINTS, MIN_VIEWS
 from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.problem import Lens
@@ -140,7 +140,7 @@ def fitted(seen: Seen, keyframes: int) -> FloatArray:
 
 def _fitted_one(basis: FloatArray, value: FloatArray, variance: FloatArray) -> FloatArray:
     """Nodes [GRID * GRID] by iteratively reweighted least squares, with a Cauchy loss."""
-    nodes = np.zeros(basis.shape[1])
+    nodes: FloatArray = np.zeros(basis.shape[1])
     for _ in range(ROUNDS):
         weight = INDEPENDENT / (variance + (value - basis @ nodes) ** 2 * (variance / (2 * DEPTH_SIGMA) ** 2))
         weighted = basis * weight[:, None]
@@ -182,10 +182,10 @@ def _fit_better(judging: Seen, fields: FloatArray) -> NDArray[np.bool_]:
     count = len(fields)
 
     def sums(off: FloatArray) -> FloatArray:
-        return _around(np.bincount(judging.camera, _misfit(judging, off), count))
+        return _around(np.asarray(np.bincount(judging.camera, _misfit(judging, off), count), np.float64))
 
     before, after = sums(judging.log_ratio), sums(judging.log_ratio - _at(fields, judging))
-    number = _around(np.bincount(judging.camera, minlength=count).astype(np.float64))
+    number = _around(np.asarray(np.bincount(judging.camera, minlength=count), np.float64))
     return np.asarray((number >= FEWEST_JUDGING) & (after < (1 - GAIN) * before))
 
 
@@ -221,7 +221,7 @@ def _disagreement(lens: Lens, T: FloatArray, grids: Sequence[DepthGrid], a: int,
 def _corrected(grid: DepthGrid, field: FloatArray, view: View, size: tuple[int, int]) -> DepthGrid:
     left, top, width, height = view.extent or (0, 0, *size)
     x, y = np.meshgrid((grid.u - left) / width, (grid.v - top) / height)
-    by = factors_at(field, np.stack([x.ravel(), y.ravel()], axis=1))
+    by = factors_at(field[None], np.stack([x.ravel(), y.ravel()], axis=1))
     return DepthGrid(grid.u, grid.v, grid.z * by.reshape(grid.z.shape))
 
 
@@ -251,4 +251,4 @@ def of_all(nodes: FloatArray, positions: Sequence[int], stretch: NDArray[np.inte
     share = np.clip((frames - at[left]) / np.maximum(at[right] - at[left], 1), 0, 1)
     apart = stretch[at[left]] != stretch[at[right]]
     share = np.where(apart, stretch[at[right]] == stretch, share)[:, None, None]
-    return ((1 - share) * nodes[left] + share * nodes[right]).clip(-1, 1).astype(np.float16)
+    return np.asarray(((1 - share) * nodes[left] + share * nodes[right]).clip(-MOST, MOST), np.float16)

@@ -334,7 +334,9 @@ class _Refiner:
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         loops = sorted(found.loops)
         fields = self._depth_fields(fitted, left)
-        return Refinement(T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report, fields)
+        return Refinement(
+            T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report, fields
+        )
 
     def _depth_fields(self, fitted: Fit, left: NDArray[np.bool_]) -> NDArray[np.float16]:
         """Of all frames [N, GRID, GRID]."""

@@ -118,7 +118,7 @@ def _row(T_world_camera: FloatArray, depth_scale: float, k: Intrinsics, field: F
 def _reach(rows: FloatArray) -> FloatArray:
     """What the fields of rows [m] multiply depths with, [m, 2]: at least and at most."""
     nodes = rows[:, _FIELD:]
-    return np.exp(np.stack([nodes.min(axis=1), nodes.max(axis=1)], axis=1))
+    return np.asarray(np.exp(np.stack([nodes.min(axis=1), nodes.max(axis=1)], axis=1)))
 
 
 def _frustum(rows: FloatArray, corners: FloatArray, depths: FloatArray) -> FloatArray:
