@@ -144,7 +144,7 @@ def _fitted_one(basis: FloatArray, value: FloatArray, variance: FloatArray) -> F
     for _ in range(ROUNDS):
         weight = INDEPENDENT / (variance + (value - basis @ nodes) ** 2 * (variance / (2 * DEPTH_SIGMA) ** 2))
         weighted = basis * weight[:, None]
-        nodes = np.linalg.solve(basis.T @ weighted + _PRIOR, weighted.T @ value)
+        nodes = np.asarray(np.linalg.solve(basis.T @ weighted + _PRIOR, weighted.T @ value), np.float64)
     return nodes
 
 

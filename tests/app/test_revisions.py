@@ -227,8 +227,8 @@ def check_all(folder: Path, results: list[FrameResult], revisions: list[Revision
         for revision in revisions:
             listener.revise(revision)
     assert POINTS.voxel < pixels_around(results[0])
-    for checked in (files, page, metrics):
-        checked.check(known)
+    for place in (files, page, metrics):
+        place.check(known)
     files.writer.close()
 
 
