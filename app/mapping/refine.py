@@ -1,4 +1,4 @@
-"""Refinement of a finished video: from the network's poses and depth to poses, lens, depth scales and sparse points.
+"""Refinement of a finished video: from the network's poses and depth to poses, lens, corrected depth and sparse points.
 
 Keyframes are matched with their neighbours, with what else should see the same, and with what looks alike; the tracks
 are adjusted in two passes, the second one matched anew where the first one says; all other frames follow.

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.depth_field import GRID, no_field
+from stream_recon.app.depth_field import GRID
 from stream_recon.app.results import FrameResult, Intrinsics, Revision
 from stream_recon.app.tables import Ascending, Column, Table
 
@@ -100,9 +100,11 @@ class Timeline:
             self.revised |= not np.array_equal(poses, self.first_poses[ordinals])
             self.poses[ordinals] = poses
             self.depth_scales[ordinals] = [f.depth_scale for f in frames]
-            self.depth_fields[ordinals] = np.stack(
-                [no_field() if f.depth_field is None else f.depth_field for f in frames]
-            )
+            fields = np.zeros((len(frames), GRID, GRID))
+            for number, frame in enumerate(frames):
+                if frame.depth_field is not None:
+                    fields[number] = frame.depth_field
+            self.depth_fields[ordinals] = fields
         known = [number for number, frame in enumerate(frames) if frame.intrinsics is not None]
         cameras = [_numbers(frame.intrinsics) for frame in frames if frame.intrinsics is not None]
         self._rows["camera"][ordinals[known]] = np.reshape(cameras, (-1, 4))
