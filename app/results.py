@@ -157,6 +157,8 @@ class FrameRevision:
     """What the depth first given out has to be multiplied with: against that one, not against the last revision."""
     intrinsics: Intrinsics | None = None
     """A camera in pixels of the source image; None: as before."""
+    depth_field: NDArray[np.float16] | None = None
+    """What else that depth has to be corrected by, see `stream_recon.app.depth_field`; None: nothing, any more."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Gatherer:
         for frame in revision.frames:
             intrinsics = frame.intrinsics or self._last[frame.index].intrinsics
             pose = _copy(frame.T_world_camera)
-            self._last[frame.index] = FrameRevision(frame.index, pose, frame.depth_scale, intrinsics)
+            self._last[frame.index] = dataclasses.replace(frame, T_world_camera=pose, intrinsics=intrinsics)
 
     def _compare_depth(self, truth: Truth, result: FrameResult) -> None:
         if self.truth_error is not None:
@@ -147,7 +147,7 @@ class Gatherer:
     def depth_errors(self, *, first: bool = False) -> DepthErrors:
         """Errors of the depth as ``first`` given out, else in the frames' last known scales."""
         frames = self._first if first else self._last
-        z = self.pixels.depths(lambda index, pixels: pixels.depth.astype(np.float64) * frames[index].depth_scale)
+        z = self.pixels.depths(lambda index, pixels: pixels.revised(frames[index]))
         return depth_errors(*z) if z is not None else DepthErrors()
 
     def fov_error_deg(self, *, first: bool = False) -> float | None:

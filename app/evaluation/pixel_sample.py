@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.depth_field import factors
 from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics
 from stream_recon.app.transforms import FloatArray
 from stream_recon.app.truth import MatchedPixels
@@ -33,6 +34,14 @@ class SampledPixels:
         return SampledPixels(
             self.depth[places], self.truth[places], self.rows[places], self.columns[places], self.transform
         )
+
+    def revised(self, frame: FrameRevision) -> FloatArray:
+        """Depths [K] as a revision has them."""
+        depth = self.depth.astype(np.float64) * frame.depth_scale
+        if frame.depth_field is None:
+            return depth
+        width, height = self.transform.network_size
+        return depth * factors(frame.depth_field, (height, width))[self.rows, self.columns]
 
     @property
     def positions(self) -> NDArray[np.float32]:
@@ -98,7 +107,7 @@ class PixelSample:
                 continue
             # In random order any part of a frame is a fair sample of it.
             shuffled = pixels if self._halvings else pixels.taken(_shuffled(index, pixels))
-            depth, truth = shuffled.depth * np.float32(frame.depth_scale), shuffled.truth.astype(np.float32)
+            depth, truth = shuffled.revised(frame).astype(np.float32), shuffled.truth.astype(np.float32)
             ours.append(_unprojected(depth, shuffled.positions, frame.intrinsics, frame.T_world_camera))
             true.append(_unprojected(truth, shuffled.positions, true_camera, true_poses[index]))
         return (np.concatenate(ours), np.concatenate(true)) if ours else None

@@ -27,5 +27,5 @@ def gather_result(result: ResultFolder, truth: Truth | None, max_pixels: int = M
 def last_known(cameras: list[Camera]) -> Revision:
     """All frames of a result as one revision: what became of them since they were first given out."""
     return Revision(
-        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics) for c in cameras),
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics, c.depth_field) for c in cameras),
     )

@@ -40,6 +40,11 @@ class Report:
     depth_agreement_before: float | None = None
     depth_agreement: float | None = None
     """Share of the image on whose depth neighbouring keyframes agree, see `judgement.CLOSE`."""
+    depth_fields: int = 0
+    """Keyframes whose depth is corrected by more than a scale."""
+    depth_error_before: float | None = None
+    depth_error: float | None = None
+    """Median of the log of depth against points that no field was fitted to: with scales alone, with the fields."""
     left_to_network: list[dict[str, object]] = field(default_factory=list)
     """Stretches: first and last frame, and why."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -74,3 +79,5 @@ class Refinement:
     loops: list[tuple[int, int]]
     """Pairs of keyframes (numbers among these) that are far apart in time and were matched."""
     report: Report
+    depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
+    """By what depth is to be corrected besides its scale; see `stream_recon.app.depth_field`."""

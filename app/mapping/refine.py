@@ -1,4 +1,4 @@
-"""Refinement of a finished video: from the network's poses and depth to poses, lens, depth scales and sparse points.
+"""Refinement of a finished video: from the network's poses and depth to poses, lens, corrected depth and sparse points.
 
 Keyframes are matched with their neighbours, with what else should see the same, and with what looks alike; the tracks
 are adjusted in two passes, the second one matched anew where the first one says; all other frames follow.
@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, fit, graph, judgement, pairs, skeleton, stretches
+from stream_recon.app.depth_field import GRID
+from stream_recon.app.mapping import between, depth_fields, fit, graph, judgement, pairs, skeleton, stretches
 from stream_recon.app.mapping.depth_scales import depth_scales
 from stream_recon.app.mapping.features import Features, detect
 from stream_recon.app.mapping.fit import Fit
@@ -332,7 +333,19 @@ class _Refiner:
         report.reprojection_px = float(np.median(fitted.errors)) if len(fitted.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         loops = sorted(found.loops)
-        return Refinement(T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report)
+        fields = self._depth_fields(fitted, left)
+        return Refinement(
+            T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report, fields
+        )
+
+    def _depth_fields(self, fitted: Fit, left: NDArray[np.bool_]) -> NDArray[np.float16]:
+        """Of all frames [N, GRID, GRID]."""
+        found = depth_fields.judged(fitted, self._scales(fitted), self._kept, self._scale.size)
+        found.nodes[left] = 0
+        report = self._report
+        report.depth_fields = int(found.nodes.any(axis=(1, 2)).sum())
+        report.depth_error_before, report.depth_error = found.error_before, found.error
+        return depth_fields.of_all(found.nodes, self._keyframes, self._stretch)
 
     def _carried(self, fitted: Fit, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
@@ -379,7 +392,8 @@ class _Refiner:
         count = len(self._views)
         self._leave(0, -1, why)
         return Refinement(
-            self._T_given, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
+            *(self._T_given, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report),
+            depth_fields=np.zeros((count, GRID, GRID), np.float16),
         )
 
 

@@ -185,6 +185,8 @@ class View:
     """Variance of the Laplacian of the network's image at half size."""
     stretch: int = 0
     """As in `FrameResult`: where one begins, the network only guesses where it is beside those before."""
+    extent: tuple[float, float, float, float] | None = None
+    """Left, top, width and height of its depth map in the working image; None: all of it."""
 
     @classmethod
     def of(cls, result: FrameResult, scale: Scale) -> "View":
@@ -193,7 +195,9 @@ class View:
         focal = float(np.sqrt(k.fx * k.fy)) * scale.factor
         pose = np.asarray(result.T_world_camera, np.float64)
         grid = DepthReader.of(result, scale).grid()
-        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.stretch)
+        left, top, width, height = (value * scale.factor for value in result.transform.crop)
+        extent = (left, top, width, height)
+        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.stretch, extent)
 
 
 def sharpness(rgb: NDArray[np.uint8]) -> float:

@@ -45,7 +45,9 @@ def bring_to_metres(
     metres = metres.after(now)
     change = metres.own_to_metres @ now.inverse()
     cameras = [camera.moved(change) for camera in result.cameras]
-    revision = Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in cameras))
+    revision = Revision(
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, depth_field=c.depth_field) for c in cameras)
+    )
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))

@@ -4,8 +4,9 @@
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
 within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
 ``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
-joined, ``stretch`` after the first gap or cut, ``health`` where it is known, and ``network`` where the frame was given
-out otherwise than the network said.
+joined, ``stretch`` after the first gap or cut, ``health`` where it is known, ``network`` where the frame was given out
+otherwise than the network said, and ``depth_field`` where a refinement knows more of the depth than its scale: rows of
+`stream_recon.app.depth_field`, by whose exponential depth is to be multiplied, too.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.depth_field import Field, checked
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.files import GrowingFile, replace_file
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
@@ -59,6 +61,8 @@ class Camera:
     """See `FrameResult`; as first given out."""
     network: NetworkEstimate | None = None
     """What the network said; None where that is what was first given out."""
+    depth_field: Field | None = None
+    """By what the depth is to be corrected besides, as last known; as first given out it is by nothing."""
 
     @property
     def as_first(self) -> "Camera":
@@ -68,6 +72,7 @@ class Camera:
             T_world_camera=self.T_world_camera_first,
             intrinsics=self.intrinsics_first,
             depth_scale=self.depth_scale_first,
+            depth_field=None,
         )
 
     @property
@@ -77,7 +82,9 @@ class Camera:
         if said is None:
             return self.as_first
         scale = said.depth_scale * self.depth_scale_first
-        return replace(self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale)
+        return replace(
+            self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale, depth_field=None
+        )
 
     def moved(self, change: Similarity) -> "Camera":
         """The camera as last known in another world and unit; as first given out it stays."""
@@ -111,6 +118,7 @@ class Camera:
             T_world_camera=np.asarray(frame.T_world_camera, np.float64),
             depth_scale=float(frame.depth_scale),
             intrinsics=self.intrinsics if frame.intrinsics is None else frame.intrinsics,
+            depth_field=frame.depth_field,
         )
 
     def to_json(self) -> str:
@@ -142,6 +150,10 @@ class Camera:
                 **_named(self.network.intrinsics),
                 "depth_scale": self.network.depth_scale,
             }
+        if self.depth_field is not None:
+            # Five digits are enough to come back to the same half precision.
+            nodes = self.depth_field.astype(np.float64).tolist()
+            record["depth_field"] = [[float(f"{value:.5g}") for value in row] for row in nodes]
         return json.dumps(record, allow_nan=False)
 
     @classmethod
@@ -184,6 +196,7 @@ class Camera:
             depth_scale_first=depth_scale_first,
             health=None if health is None else float(health),
             network=_network(record["network"]) if "network" in record else None,
+            depth_field=checked(record["depth_field"]) if "depth_field" in record else None,
         )
 
     def to_tum(self) -> str:
@@ -274,7 +287,9 @@ def since_first(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
     """
     return Revision(
         tuple(
-            FrameRevision(c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first / unit, c.intrinsics)
+            FrameRevision(
+                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first / unit, c.intrinsics, c.depth_field
+            )
             for c in cameras
         )
     )

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.depth_field import Field
 from stream_recon.app.geometry import frame_points
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import depth_path
@@ -73,7 +74,7 @@ class PointCloud:
         self._ply = PlyFile(part)
         try:
             for camera in known:
-                self.add(result_of(folder, camera), camera.depth_scale)
+                self.add(result_of(folder, camera), camera.depth_scale, camera.depth_field)
             with output_errors(path):
                 part.replace(path)
         except OutputError:
@@ -81,17 +82,17 @@ class PointCloud:
             part.unlink(missing_ok=True)
             raise
 
-    def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
+    def add(self, result: FrameResult, depth_scale: float = 1.0, depth_field: Field | None = None) -> None:
         """Append the new points of the next frame. Raises OutputError.
 
-        ``depth_scale``: see `Placements.add`.
+        ``depth_scale``, ``depth_field``: see `Placements.add`.
         """
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
         self._ply.append(xyz[new], points.rgb[new])
         with output_errors(self._folder):
-            self._placements.add(result, points.xyz[:, 2], depth_scale)
+            self._placements.add(result, points.xyz[:, 2], depth_scale, depth_field)
         self._ends.append(self._ply.count)
 
     def revise(self, row: int, frame: FrameRevision) -> None:

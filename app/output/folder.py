@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from stream_recon.app.depth_field import corrected
 from stream_recon.app.json_text import parse_json
 from stream_recon.app.output.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.output.depth import depth_path, read_depth
@@ -88,7 +87,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         timestamp=camera.timestamp,
         T_world_camera=camera.T_world_camera,
         intrinsics=camera.intrinsics,
-        depth=stored.depth if camera.depth_scale == 1 else stored.depth * np.float32(camera.depth_scale),
+        depth=corrected(stored.depth, camera.depth_scale, camera.depth_field),
         confidence=stored.confidence,
         rgb=stored.rgb,
         transform=stored.transform,

@@ -104,7 +104,8 @@ def refine_result(
         )
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
-        revision = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        revision = _with_fields(moved, cameras, found.depth_fields)
         for listener in (*listeners, *((page,) if page else ())):
             listener.revise(revision)
         if page:
@@ -245,6 +246,12 @@ def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, fo
         unit = float(scale) * camera.depth_scale / camera.depth_scale_first
         frames.append(FrameRevision(camera.index, pose, unit, lens))
     return Revision(tuple(frames))
+
+
+def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[np.float16]) -> Revision:
+    """With the depth fields [N, ...] of the frames that have depth; those of zeros are none."""
+    known = {camera.index: field for camera, field in zip(cameras, fields, strict=True) if field.any()}
+    return Revision(tuple(dataclasses.replace(f, depth_field=known.get(f.index)) for f in revision.frames))
 
 
 def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:

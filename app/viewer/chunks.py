@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stream_recon.app.geometry import FramePoints
 from stream_recon.app.tables import Column
 from stream_recon.app.transforms import Similarity, transform_points
-from stream_recon.app.viewer.placement import REACH_VOXELS, Placements, move_each
+from stream_recon.app.viewer.placement import REACH_VOXELS, Placements
 from stream_recon.app.viewer.points import RankedPoints, concatenate_points, join_points, no_points
 from stream_recon.app.voxels import voxel_first
 
@@ -85,11 +85,13 @@ class ChunkStore:
                 self._merge_pair()
         self.chunks[-1].last = ordinal
 
-    def add_points(self, ordinal: int, points: FramePoints, rank: NDArray[np.uint8]) -> None:
-        """Add a noted frame's points (camera axes); they count once `settle` has merged them."""
+    def add_points(
+        self, ordinal: int, points: FramePoints, rank: NDArray[np.uint8], window: NDArray[np.float64]
+    ) -> None:
+        """Add a noted frame's points (camera axes), see `ranked_points`; they count once `settle` has merged them."""
         chunk = self.chunk_of(ordinal)
         T_chunk_camera = chunk.S_world_chunk.inverse().matrix @ self._placements.world[ordinal]
-        self._placements.fill(ordinal, T_chunk_camera, points.xyz)
+        self._placements.fill(ordinal, T_chunk_camera, points.xyz, window)
         xyz = transform_points(T_chunk_camera, points.xyz)
         thin = join_points([RankedPoints(xyz, points.rgb, rank, np.full(len(xyz), ordinal, np.int32))])
         chunk.pending.append(thin.take(voxel_first(thin.xyz, chunk.voxel)))
@@ -104,14 +106,15 @@ class ChunkStore:
             weights = [len(c.points) * math.sqrt(1 + age) for c, age in zip(self.chunks, ages, strict=True)]
             self._coarsen(self.chunks[int(np.argmax(weights))])
 
-    def revise(self, ordinals: NDArray[np.intp], placements: NDArray[np.float64]) -> None:
-        """Place frames [m] anew by ``placements`` [m, 4, 4] (see `Timeline.placements`), as one change.
+    def revise(self, ordinals: NDArray[np.intp], placements: NDArray[np.float64], fields: NDArray[np.float64]) -> None:
+        """Place frames [m] anew by ``placements`` [m, 4, 4] and ``fields`` [m, GRID, GRID] (see `Timeline`), as one
+        change.
 
         No point is touched. A chunk all of whose frames are named takes the similarity that suits them best. One with
         others moves only if that leaves every point within half a voxel and staying where it is does not. What is
         then further off waits for `mend`.
         """
-        self._placements.world[ordinals] = placements
+        self._placements.world[ordinals], self._placements.fields[ordinals] = placements, fields
         for chunk in self.chunks:
             inside = ordinals[(ordinals >= chunk.first) & (ordinals <= chunk.last)]
             if len(inside):
@@ -158,8 +161,9 @@ class ChunkStore:
         points = chunk.points.shown(min_rank, chunk.last if last_frame is None else last_frame)
         points = points.take(np.arange(0, len(points), stride)) if stride > 1 else points
         kept = self._placements.kept[chunk.frames]
-        maps = np.linalg.inv(first_poses[chunk.first]) @ first_poses[chunk.frames] @ np.linalg.inv(kept)
-        return points.at(move_each(maps, points.frame - chunk.first, points.xyz))
+        maps = np.linalg.inv(first_poses[chunk.first]) @ first_poses[chunk.frames]
+        fields, frame = -self._placements.kept_fields[chunk.frames], points.frame - chunk.first
+        return points.at(self._placements.moved(chunk.frames, kept, fields, maps, frame, points.xyz))
 
     def sample(self, count: int) -> NDArray[np.float32]:
         """About ``count`` of the settled points, in world axes [n, 3]."""
@@ -248,8 +252,9 @@ class ChunkStore:
             self._placements.filled[chunk.frames] = (self._placements.filled[chunk.frames] > 0) & ~off
             return 0
         belongs = chunk.S_world_chunk.inverse().matrix @ world
-        xyz = move_each(belongs @ np.linalg.inv(kept), frame, chunk.points.xyz)
-        self._placements.kept[chunk.frames] = belongs
+        fields, before = self._placements.fields[chunk.frames], self._placements.kept_fields[chunk.frames]
+        xyz = self._placements.moved(chunk.frames, kept, fields - before, belongs, frame, chunk.points.xyz)
+        self._placements.kept[chunk.frames], self._placements.kept_fields[chunk.frames] = belongs, fields
         chunk.points = chunk.points.at(xyz)
         chunk.version += 1
         return len(frame)

@@ -53,7 +53,7 @@ class Page:
     def revise(self, revisions: list[Revision]) -> None:
         """Apply revisions that came one after another as one change."""
         named = np.unique(np.concatenate([self.timeline.revise(revision) for revision in revisions]))
-        self.store.revise(named, self.timeline.placements(named))
+        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
 
     def update(self, status: str, skipped: int) -> bool:
         """Send what changed. True if points are left that a revision moved: for the next update."""

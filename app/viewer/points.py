@@ -67,11 +67,16 @@ def concatenate_points(parts: list[RankedPoints]) -> RankedPoints:
     )
 
 
-def ranked_points(result: FrameResult, config: PointsConfig) -> tuple[FramePoints, NDArray[np.uint8]]:
-    """A frame's points from ``min_confidence`` on, and the rank in percent of each among the frame's pixels."""
+def ranked_points(
+    result: FrameResult, config: PointsConfig
+) -> tuple[FramePoints, NDArray[np.uint8], NDArray[np.float64]]:
+    """A frame's points from ``min_confidence`` on, the rank in percent of each among the frame's pixels, and where the
+    depth map's borders [4] are at z = 1: left, top, width, height."""
     points = frame_points(result, replace(config, confidence_quantile=0.0))
     seen = result.confidence[result.depth > 0]
     # A sample is enough for percents, and sorting all pixels would cost more than all the rest.
     levels = np.quantile(seen[:: max(1, len(seen) // 4096)], np.linspace(0, 1, 101)) if len(seen) else np.zeros(1)
     rank = np.searchsorted(levels.astype(np.float32), points.confidence, side="right") - 1
-    return points, np.clip(rank, 0, 100).astype(np.uint8)
+    k, (height, width) = result.network_intrinsics, result.depth.shape
+    window = np.array([-k.cx / k.fx, -k.cy / k.fy, width / k.fx, height / k.fy])
+    return points, np.clip(rank, 0, 100).astype(np.uint8), window

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.depth_field import GRID
 from stream_recon.app.results import FrameResult, Intrinsics, Revision
 from stream_recon.app.tables import Ascending, Column, Table
 
@@ -46,7 +47,9 @@ class Timeline:
         self.views: dict[int, View] = {}
         self._stride = 1
         # Cameras are fx, fy, cx, cy.
-        self._rows = Table(pose=(4, 4), first_pose=(4, 4), depth_scale=(), first_camera=(4,), camera=(4,))
+        self._rows = Table(
+            pose=(4, 4), first_pose=(4, 4), depth_scale=(), first_camera=(4,), camera=(4,), field=(GRID, GRID)
+        )
         self._indices = Ascending()
         self.revised = False
         """Whether a frame has been moved since it was given out."""
@@ -68,6 +71,11 @@ class Timeline:
     def depth_scales(self) -> Column:
         """What the depth [n] that frames came with has to be multiplied with."""
         return self._rows["depth_scale"]
+
+    @property
+    def depth_fields(self) -> Column:
+        """By what else it has to be corrected [n, GRID, GRID], zeros where by nothing."""
+        return self._rows["field"]
 
     def intrinsics(self, ordinal: int) -> Intrinsics:
         """A camera in pixels of the source image, as last known."""
@@ -92,6 +100,11 @@ class Timeline:
             self.revised |= not np.array_equal(poses, self.first_poses[ordinals])
             self.poses[ordinals] = poses
             self.depth_scales[ordinals] = [f.depth_scale for f in frames]
+            fields = np.zeros((len(frames), GRID, GRID))
+            for number, frame in enumerate(frames):
+                if frame.depth_field is not None:
+                    fields[number] = frame.depth_field
+            self.depth_fields[ordinals] = fields
         known = [number for number, frame in enumerate(frames) if frame.intrinsics is not None]
         cameras = [_numbers(frame.intrinsics) for frame in frames if frame.intrinsics is not None]
         self._rows["camera"][ordinals[known]] = np.reshape(cameras, (-1, 4))
@@ -100,7 +113,7 @@ class Timeline:
     def placements(self, ordinals: NDArray[np.intp]) -> NDArray[np.float64]:
         """Affine maps [m, 4, 4] into the world from the camera axes in which frames' points were first unprojected.
 
-        A point first seen at K_first^-1 (u, v, 1) z is at K^-1 (u, v, 1) depth_scale z now.
+        A point first seen at K_first^-1 (u, v, 1) z is at K^-1 (u, v, 1) depth_scale z now, but for `depth_fields`.
         """
         first, now = self._rows["first_camera"][ordinals], self._rows["camera"][ordinals]
         change = np.zeros((len(ordinals), 4, 4))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
+from stream_recon.app.depth_field import GRID, checked, corrected
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.output.folder import read_result
 from stream_recon.app.output.run_record import RunInfo, Summary
@@ -63,8 +64,15 @@ def similarity(size: float) -> Similarity:
     )
 
 
+def bulging(frame: FrameRevision, size: float) -> FrameRevision:
+    """Besides, its depth is corrected by a smooth field, another one for each frame."""
+    rows, columns = np.indices((GRID, GRID)) / (GRID - 1)
+    field = size * (np.sin(3 * columns + frame.index) + rows * columns)
+    return replace(frame, depth_field=checked(field))
+
+
 def expected(results: Sequence[FrameResult], revisions: Sequence[Revision]) -> list[FrameResult]:
-    """The rule in four lines: what a frame's last revision says holds, and frames without one stay."""
+    """The rule in few lines: what a frame's last revision says holds, and frames without one stay."""
     last, cameras = {}, {}
     for frame in (frame for revision in revisions for frame in revision.frames):
         last[frame.index] = frame
@@ -73,7 +81,7 @@ def expected(results: Sequence[FrameResult], revisions: Sequence[Revision]) -> l
         replace(
             result,
             T_world_camera=last[result.index].T_world_camera,
-            depth=result.depth * np.float32(last[result.index].depth_scale),
+            depth=corrected(result.depth, last[result.index].depth_scale, last[result.index].depth_field),
             intrinsics=cameras[result.index],
         )
         if result.index in last
@@ -136,7 +144,7 @@ class PageData:
 
     def revise(self, revision: Revision) -> None:
         named = self.timeline.revise(revision)
-        self.store.revise(named, self.timeline.placements(named))
+        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
 
     def check(self, known: list[FrameResult]) -> None:
         self.store.settle()
@@ -192,6 +200,15 @@ def cases(results: list[FrameResult]) -> dict[str, list[Revision]]:
         "intrinsics alone": [Revision((replace(turned(results[5], Similarity.identity()), intrinsics=SURER),))],
         "half of the frames": [Revision(tuple(turned(r, similarity(1.0), SURER) for r in results[half:]))],
         "the other half": [Revision(tuple(turned(r, similarity(1.0), SURER) for r in results[:half]))],
+        "a field alone": [Revision((bulging(turned(results[CHUNK + 4], Similarity.identity()), 0.1),))],
+        "a field that goes again": [
+            Revision(tuple(bulging(turned(r, similarity(0.5), SURER), 0.1) for r in results[half:])),
+            Revision(tuple(turned(r, similarity(0.5), SURER) for r in results[half + 3 :])),
+        ],
+        "other fields": [
+            Revision(tuple(bulging(turned(r, similarity(0.5)), 0.05) for r in results[half:])),
+            Revision(tuple(bulging(turned(r, similarity(1.0), SURER), -0.1) for r in results[3:])),
+        ],
         "one after another": [
             Revision(tuple(turned(r, similarity(1.0), SURER) for r in results[half:])),
             Revision(tuple(turned(r, similarity(0.3)) for r in results[3 : half + 5])),
@@ -210,8 +227,8 @@ def check_all(folder: Path, results: list[FrameResult], revisions: list[Revision
         for revision in revisions:
             listener.revise(revision)
     assert POINTS.voxel < pixels_around(results[0])
-    for checked in (files, page, metrics):
-        checked.check(known)
+    for place in (files, page, metrics):
+        place.check(known)
     files.writer.close()
 
 

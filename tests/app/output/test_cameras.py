@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.depth_field import GRID, checked
 from stream_recon.app.output.cameras import Camera, CameraFiles, iterate_cameras, since_first
 from stream_recon.app.output.files import GrowingFile
 from stream_recon.app.results import FrameRevision, Intrinsics, NetworkEstimate
+from stream_recon.app.transforms import Similarity
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
 
@@ -70,6 +72,24 @@ def test_what_the_network_said_is_kept_beside_what_was_given_out(tmp_path: Path)
     assert (network.intrinsics, network.depth_scale) == (said.intrinsics, 0.8)
     plain = cameras(3)[2].revised(FrameRevision(6, pose_at(9), 2.0)).as_network
     assert (plain.T_world_camera == pose_at(2)).all() and plain.depth_scale == 1.0
+
+
+def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None:
+    field = checked(np.random.default_rng(1).normal(0, 0.1, (GRID, GRID)))
+    plain = cameras(1)[0]
+    assert "depth_field" not in plain.to_json()
+    refined = plain.revised(FrameRevision(plain.index, pose_at(2), 1.1, depth_field=field))
+    read = Camera.from_json(json.loads(refined.to_json()))
+    assert read.depth_field is not None and (read.depth_field == field).all() and read.depth_field.dtype == np.float16
+    assert read.as_first.depth_field is None and read.as_network.depth_field is None
+    moved = read.moved(Similarity(2.0, np.eye(3), np.zeros(3)))
+    assert moved.depth_field is read.depth_field, "a unit changes no ratio"
+    (since,) = since_first([moved]).frames
+    assert since.depth_field is read.depth_field
+    assert read.revised(FrameRevision(read.index, pose_at(2), 1.1)).depth_field is None
+    for wrong in ([[0.1]], "none", [[9.0] * GRID] * GRID):
+        with pytest.raises((ValueError, TypeError)):
+            Camera.from_json({**json.loads(refined.to_json()), "depth_field": wrong})
 
 
 def test_format_1_still_reads(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.depth_field import GRID, checked, factors
+from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.evaluation.result import gather_result, last_known
 from stream_recon.app.output.cameras import write_cameras
 from stream_recon.app.output.cloud import POINTS_NAME
 from stream_recon.app.output.depth import write_depth
@@ -22,6 +25,7 @@ from stream_recon.app.output.tracks import TRACKS_NAME, read_tracks
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.app.video.sources import open_source
 from tests.app.fake_engine import run_info
 from tests.app.mapping.room import Video, drifting, walk
@@ -115,6 +119,32 @@ def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video:
     for a, b in zip(plain, other, strict=True):
         assert np.allclose(a.T_world_camera, b.T_world_camera) and a.intrinsics == b.intrinsics
         assert b.depth_scale == pytest.approx(a.depth_scale / 2)
+
+
+def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> None:
+    truth = walk(16)
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05))
+    field = checked(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
+    exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
+    folder, size = tmp_path / "out", video.results[0].transform.source_size
+    known = Truth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
+    gatherer, writer = Gatherer(known), ResultWriter(folder, run_info())
+    for result in video.results:
+        wrong = result.depth * factors(field, (result.depth.shape[0], result.depth.shape[1]))
+        for listener in (gatherer, writer):
+            listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
+    writer.finish(Summary(interrupted=False))
+    depth_files = contents(folder / "depth")
+    refine_result(read_result(folder), None, listeners=[gatherer])
+    assert contents(folder / "depth") == depth_files, "what the network said stays"
+    cameras = read_result(folder).cameras
+    assert sum(camera.depth_field is not None for camera in cameras) > 12
+    plain = last_known([replace(camera, depth_field=None) for camera in cameras])
+    heard, read = gatherer.depth_errors().absrel, gather_result(read_result(folder), known).depth_errors().absrel
+    gatherer.revise(plain)
+    without = gatherer.depth_errors().absrel
+    assert heard is not None and read is not None and without is not None
+    assert heard == pytest.approx(read, rel=1e-4) and heard < 0.7 * without
 
 
 def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:

@@ -35,7 +35,7 @@ class Cloud:
 
     def revise(self, *frames: FrameRevision) -> None:
         named = self.timeline.revise(Revision(frames))
-        self.store.revise(named, self.timeline.placements(named))
+        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
 
     def mend(self) -> None:
         while self.store.mend(10_000):

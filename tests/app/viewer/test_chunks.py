@@ -42,19 +42,19 @@ def test_one_point_a_voxel_and_the_surest_wins() -> None:
     assert len(np.unique(cells, axis=0)) == len(cells)
     rank_of = {tuple(c): r for c, r in zip(cells, chunk.points.rank, strict=True)}
     result = room_result(0, size=(28, 21))  # the first frame: its points are in the chunk's axes already
-    points, rank = ranked_points(result, CONFIG)
+    points, rank, _ = ranked_points(result, CONFIG)
     for cell, sureness in zip(np.floor(points.xyz.astype(np.float64) / 0.2).astype(int), rank, strict=True):
         assert rank_of[tuple(cell)] >= sureness
 
 
 def test_the_confidence_filter_agrees_with_the_points_config() -> None:
     result = room_result(7, size=(56, 42))
-    points, rank = ranked_points(result, CONFIG)
+    points, rank, window = ranked_points(result, CONFIG)
     kept = frame_points(result, CONFIG)
     assert np.count_nonzero(rank >= 40) == pytest.approx(len(kept), rel=0.03)
     store = ChunkStore(budget=10_000, voxel=1e-4)
     store.add_frame(0, result.T_world_camera)
-    store.add_points(0, points, rank)
+    store.add_points(0, points, rank, window)
     store.settle()
     everything = store.chunks[0].points
     assert len(everything.shown(0, 0)) == len(points)
