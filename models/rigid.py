@@ -17,8 +17,8 @@ DAMPING = 1e-3
 SHARE = 0.93
 """Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 14 cached frames."""
 LENGTHS_APART = 1.5
-"""The camera head's length of a step counts as at most so many times the step's own, or that part of it: one frame's slip
-of the head must not become the trajectory's."""
+"""The camera head's length of a step counts as at most so many times the step's own, or that part of it: one
+frame's slip of the head must not become the trajectory's."""
 SUPPORTED = 0.4
 """Steps with less support are not trusted: the camera head's own take their place."""
 TINY = 1e-9
