@@ -28,6 +28,12 @@ DEPTH_SIGMA, LAST_DEPTH_SIGMA = 1.0, 3.0
 """Depth maps are wrong as wholes and alike in all frames. At first they keep the scene in shape; in the end they only
 hold what nothing else holds, or they would bend the focal length to their own errors."""
 LOG_FOCAL_SIGMA = 0.2
+LAST_LOG_FOCAL_SIGMA, INDEPENDENT = 0.12, 0.02
+"""In the end the network's focal length is weighed as what it is, off by some tenths at most, against observations
+whose errors are alike from keyframe to keyframe: so small a share of them is independent. Driving straight ahead says
+next to nothing of a lens, however many points are seen."""
+LEAST_VARIANCE = 0.01
+"""Of observations, in pixels squared: nothing is seen more exactly."""
 MOST_FOCAL = 0.45
 """By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 K1_SIGMA = 0.001
@@ -152,9 +158,12 @@ def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = 
     )
 
 
-def last_priors(priors: Priors) -> Priors:
-    """Of the second pass, from those of the first."""
-    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA)
+def last_priors(priors: Priors, first: Fit) -> Priors:
+    """Of the second pass, from those of the first and what came of it."""
+    # The median of the sum of two squared normal variables is 2 log 2.
+    variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
+    focal = LAST_LOG_FOCAL_SIGMA * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
+    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
 
 
 def network_steps(

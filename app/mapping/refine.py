@@ -7,6 +7,7 @@ are adjusted in two passes, the second one matched anew where the first one says
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -30,7 +31,7 @@ from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.starts import EXPLAINED, Attempt, Starts
 from stream_recon.app.mapping.tracks import build_tracks
-from stream_recon.app.mapping.views import DepthReader, Scale, View
+from stream_recon.app.mapping.views import DepthOf, Scale, View
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ MIN_OBSERVATIONS = 100
 class Images(Protocol):
     """Where the working images and depth maps come from."""
 
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, Grey, DepthReader]]:
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, Grey, DepthOf]]:
         """Those of some frames, by their ascending positions in the result; a frame that cannot be read is left out."""
         ...
 
@@ -185,15 +186,13 @@ class _Refiner:
         self._report.seconds[name] = round(time.monotonic() - begun, 3)
 
     def _detected(self) -> list[Features]:
-        from concurrent.futures import ThreadPoolExecutor
-
         empty = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
         place = {position: k for k, position in enumerate(self._keyframes)}
         found = [empty] * len(self._keyframes)
         with ThreadPoolExecutor(self._workers) as pool:
             waiting = []
-            for position, grey, reader in self._images.read(self._keyframes):
-                waiting.append((place[position], pool.submit(detect, grey, reader)))
+            for position, grey, depth in self._images.read(self._keyframes):
+                waiting.append((place[position], pool.submit(_features_of, grey, depth)))
                 # Decoding must not run ahead: images are large.
                 while len(waiting) > 2 * self._workers:
                     k, future = waiting.pop(0)
@@ -315,7 +314,7 @@ class _Refiner:
         scene = first.fit.scene
         start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
         start = fit.triangulated(start)
-        priors = fit.last_priors(first.priors)
+        priors = fit.last_priors(first.priors, first.fit)
         return skeleton.narrow(start, first.steps, fit.LAST, priors, free_focal=first.free_focal)
 
     def _completed(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Refinement:
@@ -359,16 +358,20 @@ class _Refiner:
         waiting: list[tuple[int, Grey]] = []
         left: tuple[int, Grey] | None = None
         count = len(self._views)
-        for position, grey, _ in self._images.read(range(count)):
-            self._progress(_between("frames between", position / count), "frames between")
-            if position not in place:
-                waiting.append((position, grey))
-                continue
-            right = (place[position], grey)
-            for frame, image in waiting:
+        with ThreadPoolExecutor(self._workers) as pool:
+            under_way: list[Future[None]] = []
+            for position, grey, _ in self._images.read(range(count)):
+                self._progress(_between("frames between", position / count), "frames between")
+                if position not in place:
+                    waiting.append((position, grey))
+                    continue
+                right = (place[position], grey)
                 sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
-                fit_frame(fitted, frame, image, sides, T)
-            left, waiting = right, []
+                # Images wait for no more than what lies between two keyframes.
+                _finished(under_way)
+                under_way = [pool.submit(fit_frame, fitted, frame, image, sides, T) for frame, image in waiting]
+                left, waiting = right, []
+            _finished(under_way)
 
     def _leave(self, first: int, last: int, why: str) -> None:
         stretch = {"first": self._views[first].index, "last": self._views[last].index, "why": why}
@@ -381,6 +384,15 @@ class _Refiner:
         return Refinement(
             self._T_given, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report
         )
+
+
+def _finished(under_way: Sequence[Future[None]]) -> None:
+    for future in under_way:
+        future.result()
+
+
+def _features_of(grey: Grey, depth: DepthOf) -> Features:
+    return detect(grey, depth())
 
 
 STAGES = {
