@@ -21,7 +21,7 @@ EXACT_PX = 1.0
 
 
 def detected(video: Video) -> list[Features]:
-    return [features.detect(grey, reader) for _, grey, reader in video.read(range(len(video.truth)))]
+    return [features.detect(grey, depth()) for _, grey, depth in video.read(range(len(video.truth)))]
 
 
 def missed(video: Video, found: list[Features], i: int, j: int, m: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -189,9 +189,9 @@ def test_grain_that_is_hardly_there_is_found_and_matched() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
     found = []
-    for _, grey, reader in video.read(range(2)):
+    for _, grey, depth in video.read(range(2)):
         faint = cv2.GaussianBlur(grey, None, 1.5).astype(np.float32)
-        found.append(features.detect(np.rint(128 + 0.08 * (faint - 128)).astype(np.uint8), reader))
+        found.append(features.detect(np.rint(128 + 0.08 * (faint - 128)).astype(np.uint8), depth()))
     assert min(map(len, found)) > 250
     assert len(matching.verify(*found, matching.match(*found), 30)) > 60
 
@@ -223,7 +223,8 @@ def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
 def test_points_are_followed_through_a_shift() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
-    (_, first, reader), (_, second, _) = video.read(range(2))
+    (_, first, depth), (_, second, _) = video.read(range(2))
+    reader = depth()
     uv = features.detect(first, reader).uv
     z = reader.at(uv)
     predicted, _ = carried(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
