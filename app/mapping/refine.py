@@ -39,6 +39,9 @@ FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 MIN_KEYFRAMES = 3
+DOUBTFUL = 0.8
+"""Where less than this share of the observations can be explained from where a stream has left off, the network's own
+motion is tried, too."""
 MIN_OBSERVATIONS = 100
 
 
@@ -114,8 +117,6 @@ class _Refiner:
         self._across: dict[tuple[int, int], Matches] = {}
         """Between stretches that see the same."""
         self._report.focal_before = focal / scale.factor
-        self._moved_by: Placed | None = None
-        """How frames moved from keyframe to keyframe, where a stream knows it better than the network."""
 
     def run(self) -> Refinement:
         with self._stage("keyframes"):
@@ -247,6 +248,10 @@ class _Refiner:
         )
         best = starts.network()
         self._report.reprojection_px_before = starts.before_px
+        if starts.from_stream and best.share < DOUBTFUL:
+            other = replace(starts, placed=None).network()
+            if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
+                best, starts = other, replace(starts, placed=None)
         bent = starts.bent(best)
         best = bent or best
         if best.share < EXPLAINED:
@@ -254,8 +259,6 @@ class _Refiner:
             if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
                 best = other
         self._report.start = best.start
-        if self._placed is not None and starts.from_stream:
-            self._moved_by = self._placed.beside(self._T_network[0], list(range(len(self._views))))
         return best
 
     def _fitted_to(self, found: pairs.PairMatches) -> dict[tuple[int, int], Matches]:
@@ -337,10 +340,10 @@ class _Refiner:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        before, grown = self._T_network, scales[kept]
-        if self._moved_by is not None and not left.any():
-            before, grown = self._moved_by.T_world_camera, grown / self._moved_by.depth_scale[positions]
-        carrier = between.Carrier(positions, before, fitted.scene.T_world_camera[kept], grown, self._stretch)
+        # The network's own motion also where a stream has another: over a few frames it is the more even one, and what
+        # cannot be followed, as in a blurred stretch, has led the stream astray, too.
+        T_kept = fitted.scene.T_world_camera[kept]
+        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 
