@@ -53,8 +53,10 @@ class Round:
     tolerance: float = 1e-3
 
 
-NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
-NEAR = (Round(6, 20),)
+FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True))
+"""What comes of them is judged, and adjusted again with `LAST`."""
+NARROWING = (Round(20, None), Round(6, 12), *FINE)
+NEAR = (Round(20, None), Round(6, 20))
 """From where a stream has put the keyframes, before `FINE`."""
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
 PROBE = (
@@ -62,8 +64,7 @@ PROBE = (
     Round(6, 12, free_k1=True),
     *(Round(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
 )
-FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
-LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ SURE_K1 = 20.0
 """Sigmas by which the radial term has to differ from 0: small ones, as errors of observations are not independent."""
 SLACK = 0.02
 """Of the share that is explained: no more than chance."""
-CLOSED_PX = 12.0
-"""A loop is closed where the stream's poses and depth miss its matches by less; depth alone is off by some pixels."""
+CLOSED_PX = 40.0
+"""A loop is closed, or as good as closed, where the stream's poses and depth miss its matches by less."""
 STILL = 0.003
 """Of the scene's depth: keyframes that are nearer to one another show next to no parallax, and the network knows better
 than their tracks how they lie."""
