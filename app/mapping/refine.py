@@ -340,11 +340,16 @@ class _Refiner:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        # The network's own motion also where a stream has another: over a few frames it is the more even one, and what
-        # cannot be followed, as in a blurred stretch, has led the stream astray, too.
-        T_kept = fitted.scene.T_world_camera[kept]
-        carrier = between.Carrier(positions, self._T_network, T_kept, scales[kept], self._stretch)
+        T_kept, grown = fitted.scene.T_world_camera[kept], scales[kept]
+        carrier = between.Carrier(positions, self._T_network, T_kept, grown, self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
+        if self._placed is not None:
+            # A stream may know better how the camera moved between two keyframes, or may have been led astray there.
+            by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
+            other = between.Carrier(positions, by, T_kept, grown / unit, self._stretch)
+            for frame in range(count):
+                if other.misfit(frame) < carrier.misfit(frame):
+                    T[frame] = other.pose(frame)
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 
     def _sketch(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_] | None = None) -> None:
