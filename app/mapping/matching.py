@@ -16,8 +16,6 @@ EPIPOLAR_PX = 1.5
 MIN_GUIDED = 15
 MIN_UNGUIDED = 30
 CELL_PX = 48
-LARGER = 0.5
-"""Of the places where matches are: a motion that explains some in so many is not of something that passes by."""
 _ITERATIONS = 1000
 
 Matches = NDArray[np.int32]
@@ -83,8 +81,7 @@ def verify(first: Features, second: Features, matches: Matches, least: int = MIN
     """
     kept = _explained(first, second, matches, matches, least)
     rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    some = len(kept) and len(rest) >= max(least, len(kept) // 8)
-    if some and _cells(first, kept) < LARGER * _cells(first, matches):
+    if len(kept) and len(rest) >= max(least, len(kept) // 8):
         # Near to one plane an answer takes in some of the others' matches by chance, so all are asked again.
         other = _explained(first, second, rest, matches, least)
         if _cells(first, other) > _cells(first, kept):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, features, fit, graph, matching, pairs, retrieval
+from stream_recon.app.mapping import between, features, fit, graph, matching, pairs, problem, retrieval
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.problem import Lens
@@ -206,6 +206,29 @@ def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
     alone = between.Carrier(positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one)
     assert np.abs(np.array([alone.pose(k) for k in range(20)]) - change.move_pose(network)).max() < 1e-9
+
+
+def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
+    truth, positions, one = walk(20), np.array([0, 7, 12, 19]), np.zeros(20, np.intp)
+    right = between.Carrier(positions, truth, truth[positions], np.ones(4), one)
+    astray = truth.copy()
+    astray[9:] = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.zeros(3), 1.0).move_pose(astray[9:])
+    wrong = between.Carrier(positions, astray, truth[positions], np.ones(4), one)
+    assert max(right.misfit(k) for k in range(20)) < 1e-6
+    assert all((wrong.misfit(k) > 0.1) == (7 < k <= 12) for k in range(20))
+    alone = between.Carrier(positions[:1], truth, truth[:1], np.ones(1), one)
+    assert alone.misfit(5) < 1e-6
+
+
+def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
+    seen = problem.Observations(np.zeros(9, np.intp), np.arange(9), np.zeros((9, 2)))
+    scene = problem.Scene(np.eye(4)[None], np.ones((9, 3)), LENS)
+    priors = fit.first_priors(FOCAL, 0.1)
+    sigmas = [
+        fit.last_priors(priors, fit.Fit(scene, seen, np.arange(9), np.full(9, px), np.ones(9))).log_focal_sigma
+        for px in (0.0, 0.1, 0.3, 1.0, 1e3)
+    ]
+    assert sigmas == sorted(sigmas, reverse=True) and 0 < sigmas[-1] < sigmas[0] <= priors.log_focal_sigma
 
 
 def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
