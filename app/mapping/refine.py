@@ -39,6 +39,8 @@ FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 MIN_KEYFRAMES = 3
+ASTRAY = 0.5
+"""See `between.Carrier.misfit`: of a motion that is not the camera's."""
 DOUBTFUL = 0.8
 """Where less than this share of the observations can be explained from where a stream has left off, the network's own
 motion is tried, too."""
@@ -344,11 +346,12 @@ class _Refiner:
         carrier = between.Carrier(positions, self._T_network, T_kept, grown, self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         if self._placed is not None:
-            # A stream may know better how the camera moved between two keyframes, or may have been led astray there.
+            # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it lie
+            # near to where the stream had put them: it is asked where the network is plainly wrong.
             by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
             other = between.Carrier(positions, by, T_kept, grown / unit, self._stretch)
             for frame in range(count):
-                if other.misfit(frame) < carrier.misfit(frame):
+                if carrier.misfit(frame) > max(ASTRAY, other.misfit(frame)):
                     T[frame] = other.pose(frame)
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 
