@@ -346,8 +346,8 @@ class _Refiner:
         carrier = between.Carrier(positions, self._T_network, T_kept, grown, self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         if self._placed is not None:
-            # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it lie
-            # near to where the stream had put them: it is asked where the network is plainly wrong.
+            # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it
+            # lie near to where the stream had put them: it is asked where the network is plainly wrong.
             by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
             other = between.Carrier(positions, by, T_kept, grown / unit, self._stretch)
             for frame in range(count):
