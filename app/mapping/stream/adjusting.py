@@ -33,6 +33,8 @@ FOCAL_SHARE = 0.3
 """Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
 STILL, MOST_UNIT = 0.02, 1.3
 """Of the depth: less than that is no motion; and by how much a unit may change at once."""
+TURNED = 0.1
+"""Of the depth: a turn counts like a motion that turns the view of what is so far away."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,24 @@ class Adjusted:
         return float(self.log_scale[-1]) - float(np.log(self.unit)) - keyframe.log_scale
 
     def aligned(self, keyframes: Sequence[Keyframe]) -> "Adjusted":
-        """In a unit that leaves the keyframes where they were given out, on the whole.
+        """In a unit and a world that leave the keyframes where they were given out, on the whole.
 
-        Nothing but the first keyframe holds an adjustment's unit: without this all later ones, and what is given out
-        next, would move by what is newly known of the first. The world stays the first camera's.
+        Nothing but the first keyframe holds an adjustment's world: without this all later ones, and what is given out
+        next, would move by what is newly known of the first.
         """
-        centres = np.array([k.T_world_camera[:3, 3] if k.given_centre is None else k.given_centre for k in keyframes])
+        given = np.array([k.T_world_camera if k.given is None else k.given for k in keyframes])
         usual = float(np.median([keyframe.usual_depth for keyframe in keyframes]))
         T = self.T_world_camera.copy()
-        ours, theirs = T[:, :3, 3] - T[0, :3, 3], centres - centres[0]
-        # Where the camera hardly moved the unit stays.
+        ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, given))
+        # Where the camera hardly moved its turns say how the world lies, and the unit stays.
+        turns = np.einsum("nij,nkj->ik", given[:, :3, :3], T[:, :3, :3])
+        U, _, V = np.linalg.svd(theirs.T @ ours + (TURNED * usual) ** 2 * turns)
+        R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
         still = len(T) * (STILL * usual) ** 2
-        unit = float(((ours * theirs).sum() + still) / ((ours * ours).sum() + still))
+        unit = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
         unit = float(np.clip(unit, 1 / MOST_UNIT, MOST_UNIT))
-        T[:, :3, 3] = T[0, :3, 3] + unit * ours
+        T[:, :3, :3] = R @ T[:, :3, :3]
+        T[:, :3, 3] = given[:, :3, 3].mean(axis=0) + unit * ours @ R.T
         z = [unit * each for each in self.z]
         return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z, unit=unit)
 
@@ -174,7 +180,7 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
         camera[usable],
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
-        np.where(trusted, 1.0, UNTRUSTED)[usable],
+        (np.where(trusted, 1.0, UNTRUSTED) * gathered([keyframe.sigma for keyframe in keyframes]))[usable],
         (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])

@@ -200,6 +200,7 @@ class Front:
             none.astype(np.float32).reshape(0, 2),
             none.astype(np.float32),
             none,
+            none.astype(np.float32),
             members=[Member(result.index, np.eye(4), self.log_scale)],
         )
         sight = Sight(new, image, reader)
@@ -209,7 +210,7 @@ class Front:
             # What judges must not have been chosen by what it judges.
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
-            new.extend(last.track[row], uv, reader.at(uv))
+            new.extend(last.track[row], uv, reader.at(uv), sight.texture.sigma(uv))
             new.moved = found.moved
         if found is not None:
             last = self.keyframes[-1]
@@ -296,7 +297,7 @@ class Front:
         for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
             keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
             # What was given out before is bent: it no longer says anything of the unit.
-            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
+            keyframe.given = keyframe.T_world_camera.copy()
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:

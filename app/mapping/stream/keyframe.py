@@ -45,6 +45,7 @@ class Keyframe:
     uv: NDArray[np.float32]  # [N, 2], where the tracks are seen, in working pixels
     z_network: NDArray[np.float32]  # [N], the network's depth there; 0 where there is none
     z: FloatArray  # [N], depth in the map; NaN where only the network knows one
+    sigma: NDArray[np.float32]  # [N], how surely the tracks are seen there: 1 is usual, see `Texture`
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
     gain: float = 1.0
@@ -52,8 +53,8 @@ class Keyframe:
     doubtful: bool = False
     """True where that is since something large seems to move by itself."""
     members: list[Member] = field(default_factory=list)
-    given_centre: FloatArray | None = None
-    """[3], where the camera was given out for the first time; None before."""
+    given: FloatArray | None = None
+    """[4, 4], the pose that was given out first; None before."""
     moved: float = 1.0
     """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""
     looped: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
@@ -89,9 +90,16 @@ class Keyframe:
         xyz = rays(lens, self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
-    def extend(self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32]) -> None:
+    def extend(
+        self,
+        track: NDArray[np.int64],
+        uv: NDArray[np.float32],
+        z_network: NDArray[np.float32],
+        sigma: NDArray[np.float32],
+    ) -> None:
         """See more tracks."""
         self.track, self.uv = np.concatenate([self.track, track]), np.concatenate([self.uv, uv])
+        self.sigma = np.concatenate([self.sigma, sigma])
         self.z_network = np.concatenate([self.z_network, z_network])
         self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
 
@@ -103,7 +111,7 @@ class Keyframe:
         self.looped = np.sort(self.looped[order[:MOST_LOOPED]])
         kept = np.isin(self.track, self.looped)
         self.track, self.uv = self.track[kept], self.uv[kept]
-        self.z_network, self.z = self.z_network[kept], self.z[kept]
+        self.z_network, self.z, self.sigma = self.z_network[kept], self.z[kept], self.sigma[kept]
 
     def move(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Place it anew; points and members come along."""

@@ -202,7 +202,7 @@ class StreamStage:
                     given.append(_placed(result, T, scale, lens))
                     member.given_scale = scale
                     if member is keyframe.members[0]:
-                        keyframe.given_centre = T[:3, 3].copy()
+                        keyframe.given = T.copy()
                 elif member.given_scale is not None and keyframe.number in front.changed:
                     revised.append(FrameRevision(member.index, T, scale / member.given_scale, lens))
         front.changed, front.joined = set(), set()

@@ -44,7 +44,7 @@ class Located:
     """Tracks that were followed."""
     T_tracks: FloatArray | None
     """[4, 4], the pose by the tracks alone, before it was weighed with the network's; None where there is none."""
-    missed_px: FloatArray  # [P], from where that pose has them; empty without it
+    missed: FloatArray  # [P, 2], from where they are to where that pose has them, in pixels; empty without it
     moved: float
     """Median way of the points since the keyframe, as a share of the image's longer side."""
 
@@ -72,10 +72,10 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     off = np.nan_to_num(np.linalg.norm(in_view(lens, guess, points[row]) - there, axis=1), nan=np.inf)
     near = off < FAR_OFF * np.quantile(off, USUAL) + FAR_OFF_PX if len(off) else np.zeros(0, bool)
     fitted = np.flatnonzero(near & ~keyframe.held_out[row])
-    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros(0), moved)
+    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros((0, 2)), moved)
     if len(fitted) < MIN_POINTS:
         return lost
-    sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0)
+    sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
     found = fitted_pose(
         guess, points[row[fitted]], there[fitted].astype(np.float64), sigma[fitted], lens, LOSSES, ITERATIONS, TOLERANCE
     )
@@ -89,10 +89,10 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
         return lost
 
     def missed(pose: FloatArray) -> FloatArray:
-        off = np.linalg.norm(in_view(lens, pose, points[row]) - there, axis=1)
-        return np.asarray(np.nan_to_num(off, nan=np.inf), np.float64)
+        return np.asarray(np.nan_to_num(in_view(lens, pose, points[row]) - there, nan=np.inf), np.float64)
 
-    return Located(T, row, there, missed(T) / sigma, asked, alone, missed(alone), moved)
+    distance = np.linalg.norm(missed(T), axis=1) / sigma
+    return Located(T, row, there, distance, asked, alone, missed(alone), moved)
 
 
 def weighed(T: FloatArray, information: FloatArray, guess: FloatArray, length: float) -> FloatArray:
