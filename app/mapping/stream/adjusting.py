@@ -24,6 +24,10 @@ UNTRUSTED = 10.0
 """Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
 FIRMER = 0.4
 """Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
+HOPS = (1, 3, 6, 12)
+HOP_R, HOP_T = 0.5, 0.0
+FAR, UNSURE, FIRMEST = 500.0, 4.0, 1.0
+BLEND = 0.0
 LOG_DEPTH_SCALE_SIGMA = 0.1
 HELD_OVER = 9
 """Keyframes about whose mean a depth scale is held."""
@@ -190,16 +194,20 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
 
 def _steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
     """The network's motion from each keyframe to the next; firm where it is preferred."""
-    steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]))
-    trusted = np.array([keyframe.trusted for keyframe in keyframes])[steps.second]
-    share = FIRMER * np.where(trusted, 1.0, 1 / UNTRUSTED)
+    steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]), HOPS)
+    trusted = np.array([keyframe.trusted for keyframe in keyframes])
+    share = FIRMER * np.where(trusted[steps.second], 1.0, 1 / UNTRUSTED)
+    hop = (steps.second - steps.first).astype(np.float64)
+    unsure = np.array([max(float(np.median(k.sigma)), 1.0) if len(k.sigma) else 1.0 for k in keyframes])
+    unsure = np.sqrt(unsure[steps.first] * unsure[steps.second])
+    share = share * np.where(hop > 1, np.maximum(FAR / unsure**UNSURE, FIRMEST), 1.0)
     relative = steps.T_first_second.copy()
     relative[:, :3, 3] *= np.exp(0.5 * (unit[steps.first] + unit[steps.second]))[:, None]
     return replace(
         steps,
         T_first_second=relative,
-        rotation_sigma=steps.rotation_sigma * share,
-        translation_sigma=steps.translation_sigma * share,
+        rotation_sigma=fit.ROTATION_SIGMA * share * hop**HOP_R,
+        translation_sigma=fit.TRANSLATION_SIGMA * share * hop**HOP_T,
     )
 
 
@@ -215,6 +223,8 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Ad
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_scales.MIN_POINTS:
-            log_scale[k] = np.log(np.median(depths[known] / keyframe.z_network[known]))
+            told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
+            share = max(float(np.median(keyframe.sigma)), 1.0) ** -BLEND
+            log_scale[k] += share * (told - log_scale[k])
     error = float(np.median(fitted.errors))
     return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

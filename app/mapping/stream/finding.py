@@ -30,6 +30,7 @@ UNGUIDED = 2
 """With so many of the keyframes before it a lost frame is matched wherever the network puts it."""
 RADIUS = 0.12
 """Of the longer side: how far from its predicted place a match may be."""
+FINE, POWER = 0.25, 2.0
 AROUND = 9
 """Pixels of half the image's size, over which texture is looked at."""
 FAINT, MOST_FAINT = 3.0, 10.0
@@ -51,13 +52,16 @@ class Texture:
         half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
         # OpenCV's derivatives are in shares of white, doubled; here they are in grey levels for each pixel.
         self._least = cv2.cornerMinEigenVal(half, AROUND, ksize=3) * (255.0**2 / 16)
+        quarter = cv2.resize(half, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        fine, coarse = (float(cv2.Laplacian(image, cv2.CV_32F).var()) for image in (half, quarter))
+        self._blur = max(1.0, FINE * coarse / max(fine, 1e-9)) ** POWER
 
     def sigma(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """[N], how much less surely tracks at ``uv`` [N, 2] are seen than where there is texture enough: from 1 on."""
         height, width = self._least.shape
         x, y = (uv / 2).astype(np.intp).T
         least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
-        return np.asarray(np.minimum(np.sqrt(1 + FAINT / np.maximum(least, 1e-6)), MOST_FAINT), np.float32)
+        return np.asarray(np.minimum(np.sqrt(1 + FAINT / np.maximum(least, 1e-6)), MOST_FAINT) * self._blur, np.float32)
 
 
 @dataclass
