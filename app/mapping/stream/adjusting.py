@@ -14,6 +14,7 @@ from stream_recon.app.mapping.adjustment import lens_information
 from stream_recon.app.mapping.fit import Fit, Round
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
 from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 
@@ -24,10 +25,12 @@ UNTRUSTED = 10.0
 """Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
 FIRMER = 0.4
 """Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
-HOPS = (1, 3, 6, 12)
-HOP_R, HOP_T = 0.5, 0.0
-FAR, UNSURE, FIRMEST = 500.0, 4.0, 1.0
-BLEND = 0.0
+HOPS, UNSURE = (1, 3, 6, 12), 4.0
+"""Keyframes from one to another one that the network's motion is held between; more than one only where both see their
+tracks so unsurely. The network's places are hardly further off over long ways than over short ones, as those of a map
+are that is made of such tracks; where tracks are sure the map is nearer to the truth than that."""
+SURE = 2.0
+"""Up to which unsureness a keyframe's unit is what its tracks say; beyond, what is known otherwise has its share."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
 HELD_OVER = 9
 """Keyframes about whose mean a depth scale is held."""
@@ -110,7 +113,7 @@ def adjusted(
     if start is None:
         return None
     stays = np.arange(len(keyframes)) < fixed
-    steps = _steps(keyframes, unit)
+    steps = network_steps(keyframes, unit)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = Priors(
         focal=focal_network,
@@ -192,23 +195,31 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
     return fit.measured(scene, observations, np.concatenate(rows)[usable])
 
 
-def _steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
-    """The network's motion from each keyframe to the next; firm where it is preferred."""
-    steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]), HOPS)
+def network_steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
+    """The network's motion from each keyframe to the next, and over longer ways where tracks are unsure; firm where it
+    is preferred.
+
+    ``unit``: [K], log of the map's lengths there for each of the network's.
+    """
+    unsure = np.array([keyframe.unsure for keyframe in keyframes])
+    count = len(keyframes)
+    pairs = np.array(
+        [
+            (a, a + hop)
+            for hop in HOPS
+            for a in range(count - hop)
+            if hop == 1 or unsure[a] * unsure[a + hop] > UNSURE**2
+        ],
+        np.intp,
+    ).reshape(-1, 2)
+    first, second = pairs.T
+    T = np.array([keyframe.T_network for keyframe in keyframes])
+    relative = np.asarray(invert_pose(T[first]) @ T[second])
+    relative[:, :3, 3] *= np.exp(0.5 * (unit[first] + unit[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
-    share = FIRMER * np.where(trusted[steps.second], 1.0, 1 / UNTRUSTED)
-    hop = (steps.second - steps.first).astype(np.float64)
-    unsure = np.array([max(float(np.median(k.sigma)), 1.0) if len(k.sigma) else 1.0 for k in keyframes])
-    unsure = np.sqrt(unsure[steps.first] * unsure[steps.second])
-    share = share * np.where(hop > 1, np.maximum(FAR / unsure**UNSURE, FIRMEST), 1.0)
-    relative = steps.T_first_second.copy()
-    relative[:, :3, 3] *= np.exp(0.5 * (unit[steps.first] + unit[steps.second]))[:, None]
-    return replace(
-        steps,
-        T_first_second=relative,
-        rotation_sigma=fit.ROTATION_SIGMA * share * hop**HOP_R,
-        translation_sigma=fit.TRANSLATION_SIGMA * share * hop**HOP_T,
-    )
+    share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
+    rotation = fit.ROTATION_SIGMA * share * np.sqrt(second - first)
+    return RelativePoses(first, second, relative, rotation, fit.TRANSLATION_SIGMA * share)
 
 
 def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Adjusted:
@@ -224,7 +235,6 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Ad
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_scales.MIN_POINTS:
             told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
-            share = max(float(np.median(keyframe.sigma)), 1.0) ** -BLEND
-            log_scale[k] += share * (told - log_scale[k])
+            log_scale[k] += min(SURE / keyframe.unsure, 1.0) * (told - log_scale[k])
     error = float(np.median(fitted.errors))
     return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

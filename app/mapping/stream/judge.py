@@ -24,9 +24,11 @@ ASTRAY, SURE_ASTRAY = 0.4, 0.2
 JUMP = 0.22
 """Change of the log of the map's unit from one keyframe to the next, against the network's, that raises doubt, too:
 no network's depth is off like that all at once."""
-ODD, ODD_ASTRAY = 0.16, 0.05
+ODD, ODD_ASTRAY = 0.2, 0.05
 """Share of the image that has to move otherwise, in the mean over those keyframes; the second one where the tracks lead
-astray, or while doubt lasts. Of videos in which all stood still it was at most .14."""
+astray, or while doubt lasts. Of videos in which all stood still it was at most .17."""
+SOON, SOON_ASTRAY, SOON_ODD = 3, 0.5, 0.08
+"""Over so many of the last keyframes more is asked of both: a map that was right until something came."""
 ODD_PX, ODD_TRACKS, ODD_SPREAD = 5.0, 3, 0.3
 """A part of the image moves otherwise if so many of its tracks miss by so many pixels, and all alike: half of them
 differ by at most such a share of it. Those that were lost differ by more."""
@@ -52,10 +54,14 @@ class Doubt:
         self.holds = False
         """Of the last keyframes."""
 
-    @property
-    def _odd(self) -> float:
+    def _odd(self, over: int = DOUBT_OVER) -> float:
         """Share of the image that moves otherwise than the tracks' pose has it."""
-        return float(np.mean([each[2] for each in self._seen])) if self._seen else 0.0
+        return float(np.mean([each[2] for each in [*self._seen][-over:]])) if self._seen else 0.0
+
+    def _astray(self, over: int = DOUBT_OVER) -> float:
+        """How far tracks and network lead apart, as a share of the way."""
+        last = [*self._seen][-over:]
+        return float(np.linalg.norm(_way([each[0] for each in last]) - _way([each[1] for each in last])))
 
     def jumped(self, change: float, depth: float) -> bool:
         """Hear by how much the log of the map's unit is to change at the last keyframe; whether that raises doubt.
@@ -63,7 +69,7 @@ class Doubt:
         ``depth``: that the network usually sees there. Where the camera only turns the unit may be anything.
         """
         way = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._seen])) if self._seen else 0.0
-        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._odd > ODD_ASTRAY
+        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._odd() > ODD_ASTRAY
         self.holds |= raised
         return raised
 
@@ -82,13 +88,12 @@ class Doubt:
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:
             return
-        ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
-        astray = float(np.linalg.norm(ours - theirs))
-        contradicted = self._odd > ODD_ASTRAY
+        contradicted = self._odd() > ODD_ASTRAY
         if self.holds:
-            self.holds = astray > SURE_ASTRAY or contradicted
+            self.holds = self._astray() > SURE_ASTRAY or contradicted
         else:
-            self.holds = self._odd > ODD or (astray > ASTRAY and contradicted)
+            soon = self._astray(SOON) > SOON_ASTRAY and self._odd(SOON) > SOON_ODD
+            self.holds = self._odd() > ODD or (self._astray() > ASTRAY and contradicted) or soon
 
 
 def moving_otherwise(uv: NDArray[np.floating], missed: FloatArray, side: float) -> float:

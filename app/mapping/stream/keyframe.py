@@ -68,6 +68,11 @@ class Keyframe:
         return np.asarray(self.track % HELD_OUT == HELD_OUT - 1)
 
     @property
+    def unsure(self) -> float:
+        """How unsurely its tracks are seen, usually."""
+        return float(np.median(self.sigma)) if len(self.sigma) else 1.0
+
+    @property
     def depths(self) -> FloatArray:
         """[N] in the map's unit: the map's, else the network's scaled; NaN where there is none."""
         network = np.where(self.z_network > 0, self.z_network, np.nan) * np.exp(self.log_scale)

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
+from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted, network_steps
 from stream_recon.app.mapping.stream.finding import MOST_FAINT, Texture
 from stream_recon.app.mapping.stream.judge import Doubt, moving_otherwise, network_is_better
 from stream_recon.app.mapping.stream.keyframe import MOST_LOOPED, NO_TRACKS, Keyframe, Member, shared
@@ -111,6 +111,22 @@ def test_a_network_whose_unit_drifts_bends_no_path() -> None:
     assert np.allclose(found.log_scale, drift, atol=0.02)
 
 
+@pytest.mark.parametrize(("sigma", "pulled"), [(1.0, False), (8.0, True)])
+def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pulled: bool) -> None:
+    frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(13)]
+    noise = np.random.default_rng(0)
+    for k, one in enumerate(frames):
+        # Its places are off by as much wherever they are.
+        one.T_network = pose((0.1 * k + 0.01 * float(noise.normal()), 0, 0), 0)
+        one.sigma = np.full(len(CLOUD), sigma, np.float32)
+    steps = network_steps(frames, np.zeros(13))
+    assert ((steps.second - steps.first).max() == 12) == pulled
+    assert np.allclose(
+        steps.T_first_second[:, 0, 3],
+        [frames[b].T_network[0, 3] - frames[a].T_network[0, 3] for a, b in zip(steps.first, steps.second, strict=True)],
+    )
+
+
 @pytest.mark.parametrize("firm", [True, False])
 def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
@@ -157,8 +173,29 @@ def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
     image[:, 80:] = cv2.GaussianBlur(noise.normal(0, 60, (80, 80)), None, 2) * 4 + 90
     image[:, 40:45] += 80
     sigma = Texture(image.clip(0, 255).astype(np.uint8)).sigma(np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]]))
-    assert sigma[0] == sigma[1] == MOST_FAINT, "neither a blank wall nor an edge says where along it one is"
-    assert 1 <= sigma[2] < 1.1
+    assert sigma[0] == sigma[1] >= MOST_FAINT, "neither a blank wall nor an edge says where along it one is"
+    assert sigma[2] < 0.2 * sigma[0]
+
+
+@pytest.mark.parametrize("noise_of_camera", [0.0, 1.5])
+def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) -> None:
+    noise = np.random.default_rng(0)
+    sharp = cv2.GaussianBlur(noise.normal(0, 60, (240, 320)), None, 1) * 3 + 128
+    where, sigma = noise.uniform(40, 200, (50, 2)), []
+    for blur in (0.1, 4.0):
+        image = cv2.GaussianBlur(sharp, None, blur) + noise.normal(0, noise_of_camera, sharp.shape)
+        sigma.append(np.median(Texture(image.clip(0, 255).astype(np.uint8)).sigma(where)))
+    assert sigma[0] < 1.1 and sigma[1] > 4
+
+
+def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
+    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    for _ in range(10):
+        doubt.look(last, located(ahead, 0.5), ahead, 320)
+    assert not doubt.holds
+    for _ in range(2):
+        doubt.look(last, located(pose((0.1, 0, 0.02), 0.0), 20.0, 0.15), ahead, 320)
+    assert doubt.holds
 
 
 def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
