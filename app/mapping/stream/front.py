@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.fit import Round
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
+from stream_recon.app.mapping.stream.adjusting import UNSURE, Adjusted, adjusted
 from stream_recon.app.mapping.stream.finding import (
     Sight,
     Tracks,
@@ -23,9 +24,9 @@ from stream_recon.app.mapping.stream.finding import (
     verified,
 )
 from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
-from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Keyframe, Member, shared
+from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Followed, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.loops import Bend
-from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
+from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate, placed_again
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
 from stream_recon.app.transforms import Similarity, invert_pose
@@ -159,7 +160,8 @@ class Front:
         found = locate(last, self._sights[-1].image, image, self.lens, guess, length)
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
-            return self._followed(result.index, T)
+            followed = Followed(found.row, found.uv, np.asarray(result.T_world_camera, np.float64))
+            return self._followed(result.index, T, followed if last.trusted else None)
         return self._insert(result, image, T, found)
 
     def _gain(self) -> float:
@@ -180,10 +182,10 @@ class Front:
         ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
         return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
 
-    def _followed(self, index: int, T: FloatArray) -> FloatArray:
+    def _followed(self, index: int, T: FloatArray, followed: Followed | None = None) -> FloatArray:
         last = self.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.members.append(Member(index, relative, last.log_scale))
+        last.members.append(Member(index, relative, last.log_scale, followed=followed))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: Located | None) -> FloatArray:
@@ -225,6 +227,7 @@ class Front:
         self.keyframes.append(new)
         self.counts.keyframes += 1
         if len(self.keyframes) > ACTIVE:
+            self.place_again(self.keyframes[-ACTIVE - 1 : -ACTIVE])
             self.keyframes[-ACTIVE - 1].forget()
         try:
             new.gain = self._gain()
@@ -346,6 +349,16 @@ class Front:
             self._T = self.newest_pose()
         self.log_scale = newest.log_scale
         self.changed |= {*numbers, *range(count, len(self.keyframes))}
+
+    def place_again(self, keyframes: Sequence[Keyframe]) -> None:
+        """Place the frames between by points that are better known than when they came."""
+        for keyframe in keyframes:
+            for member in keyframe.members:
+                if member.followed is not None and keyframe.trusted and keyframe.unsure < UNSURE:
+                    relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(member)
+                    member.T_keyframe_frame = placed_again(keyframe, member.followed, relative, self.lens)
+                    member.log_scale = keyframe.log_scale
+                    self.changed.add(keyframe.number)
 
     def points(self) -> NDArray[np.float32]:
         """World points [N, 3] of the active keyframes' tracks, each once."""

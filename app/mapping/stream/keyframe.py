@@ -17,6 +17,15 @@ HELD_OUT = 8
 """One track in so many is in no adjustment, and judges it."""
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What was followed from a keyframe into a frame."""
+
+    row: NDArray[np.intp]  # [P], of the keyframe's tracks
+    uv: NDArray[np.float32]  # [P, 2], where they are seen
+    T_network: FloatArray  # [4, 4], of the frame, in the network's world
+
+
 @dataclass(slots=True)
 class Member:
     """A frame placed relative to a keyframe: itself, or one of those before the next keyframe."""
@@ -27,6 +36,8 @@ class Member:
     log_scale: float
     given_scale: float | None = None
     """What its depth was multiplied with when it was given out; None before."""
+    followed: Followed | None = None
+    """What it can be placed again by, once the points are better known."""
 
 
 @dataclass(slots=True)
@@ -110,6 +121,8 @@ class Keyframe:
 
     def forget(self) -> None:
         """Keep poses alone, and what closes loops."""
+        for member in self.members:
+            member.followed = None
         self.usual_network = self.seen_depth
         # By the numbers alone: so the keyframes at both ends of a loop keep the same ones.
         order = np.argsort(self.looped * 2_654_435_761 % 2**32, kind="stable")

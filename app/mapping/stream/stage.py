@@ -170,6 +170,7 @@ class StreamStage:
         if len(front.keyframes) >= FIRST:
             self._background.begin(front.active, front.lens, front.held, THOROUGH)
             self._take_in(front, wait=True)
+            front.place_again(front.active)
         return self._given_out(front)
 
     def _take_in(self, front: Front, *, wait: bool = False) -> None:

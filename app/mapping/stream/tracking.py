@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.between import follow, in_view
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.stream.keyframe import Followed, Keyframe
 from stream_recon.app.mapping.stream.pose import fitted_pose
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -75,7 +76,7 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros((0, 2)), moved)
     if len(fitted) < MIN_POINTS:
         return lost
-    sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
+    sigma = _sigma(keyframe, row)
     found = fitted_pose(
         guess, points[row[fitted]], there[fitted].astype(np.float64), sigma[fitted], lens, LOSSES, ITERATIONS, TOLERANCE
     )
@@ -93,6 +94,34 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
 
     distance = np.linalg.norm(missed(T), axis=1) / sigma
     return Located(T, row, there, distance, asked, alone, missed(alone), moved)
+
+
+def placed_again(keyframe: Keyframe, followed: Followed, T_keyframe_frame: FloatArray, lens: Lens) -> FloatArray:
+    """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was."""
+    row = followed.row
+    points = keyframe.points(lens)[row]
+    fitted = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
+    if len(fitted) < MIN_POINTS:
+        return T_keyframe_frame
+    sigma = _sigma(keyframe, row[fitted])
+    start = keyframe.T_world_camera @ T_keyframe_frame
+    uv = followed.uv[fitted].astype(np.float64)
+    found = fitted_pose(start, points[fitted], uv, sigma, lens, LOSSES, ITERATIONS, TOLERANCE)
+    agrees = found.distances < AGREEING_PX * sigma
+    if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
+        return T_keyframe_frame
+    network = invert_pose(keyframe.T_network) @ followed.T_network
+    network[:3, 3] *= keyframe.gain
+    length = max(float(np.linalg.norm(network[:3, 3])), LEAST_MOTION * keyframe.usual_depth)
+    guess = np.asarray(keyframe.T_world_camera @ network)
+    T = weighed(found.T_world_camera, found.information / DEPENDENT, guess, length)
+    return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
+
+
+def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
+    """[P] in pixels, of tracks: points whose depth only the network knows are off by more."""
+    guessed = np.isnan(keyframe.z[row])
+    return np.where(guessed, GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
 
 
 def weighed(T: FloatArray, information: FloatArray, guess: FloatArray, length: float) -> FloatArray:

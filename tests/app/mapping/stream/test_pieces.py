@@ -1,5 +1,6 @@
 """What the stage is made of, piece by piece."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import cv2
@@ -11,8 +12,8 @@ from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted, network_steps
 from stream_recon.app.mapping.stream.finding import MOST_FAINT, Texture
 from stream_recon.app.mapping.stream.judge import Doubt, moving_otherwise, network_is_better
-from stream_recon.app.mapping.stream.keyframe import MOST_LOOPED, NO_TRACKS, Keyframe, Member, shared
-from stream_recon.app.mapping.stream.tracking import Located, weighed
+from stream_recon.app.mapping.stream.keyframe import MOST_LOOPED, NO_TRACKS, Followed, Keyframe, Member, shared
+from stream_recon.app.mapping.stream.tracking import Located, placed_again, weighed
 from stream_recon.app.mapping.stream.whole import ROUNDS
 from stream_recon.app.mapping.views import seen_at
 from tests.app.mapping.room import pose
@@ -125,6 +126,17 @@ def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pul
         steps.T_first_second[:, 0, 3],
         [frames[b].T_network[0, 3] - frames[a].T_network[0, 3] for a, b in zip(steps.first, steps.second, strict=True)],
     )
+
+
+def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_then() -> None:
+    one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
+    xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
+    row = np.arange(0, len(CLOUD), 2)
+    followed = Followed(row, seen_at(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
+    off = pose((0.13, 0.03, 0.02), 0.03)
+    assert np.allclose(placed_again(one, followed, off, LENS), T, atol=0.005)
+    lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
+    assert placed_again(one, lost, off, LENS) is off
 
 
 @pytest.mark.parametrize("firm", [True, False])
