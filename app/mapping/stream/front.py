@@ -173,14 +173,7 @@ class Front:
         if recent and recent[-1].doubtful:
             return recent[-1].gain
         recent = [keyframe for keyframe in recent if not keyframe.doubtful]
-        if len(recent) < 2:
-            return float(np.exp(self.log_scale))
-        T, T_network = (np.array([getattr(k, name)[:3, 3] for k in recent]) for name in ("T_world_camera", "T_network"))
-        ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
-        unit = float(np.exp(self.log_scale))
-        floor = LEAST_MOTION * recent[-1].usual_depth
-        ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
-        return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
+        return _gain_over(recent, self.log_scale)
 
     def _followed(self, index: int, T: FloatArray, followed: Followed | None = None) -> FloatArray:
         last = self.keyframes[-1]
@@ -353,10 +346,12 @@ class Front:
     def place_again(self, keyframes: Sequence[Keyframe]) -> None:
         """Place the frames between by points that are better known than when they came."""
         for keyframe in keyframes:
+            around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
+            gain = _gain_over(around, keyframe.log_scale)
             for member in keyframe.members:
                 if member.followed is not None and keyframe.trusted and keyframe.unsure < UNSURE:
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(member)
-                    member.T_keyframe_frame = placed_again(keyframe, member.followed, relative, self.lens)
+                    member.T_keyframe_frame = placed_again(keyframe, member.followed, relative, gain, self.lens)
                     member.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
 
@@ -408,6 +403,18 @@ class Front:
             return True
         self._sharpness.append(value)
         return False
+
+
+def _gain_over(keyframes: Sequence[Keyframe], log_scale: float) -> float:
+    """Lengths of the way along these in the map, for each of the network's; the depth's unit where nothing moves."""
+    unit = float(np.exp(log_scale))
+    if len(keyframes) < 2:
+        return unit
+    T, T_network = (np.array([getattr(k, name)[:3, 3] for k in keyframes]) for name in ("T_world_camera", "T_network"))
+    ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
+    floor = LEAST_MOTION * keyframes[-1].usual_depth
+    ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
+    return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
 
 
 def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:

@@ -27,7 +27,7 @@ no network's depth is off like that all at once."""
 ODD, ODD_ASTRAY = 0.2, 0.05
 """Share of the image that has to move otherwise, in the mean over those keyframes; the second one where the tracks lead
 astray, or while doubt lasts. Of videos in which all stood still it was at most .17."""
-SOON, SOON_ASTRAY, SOON_ODD = 3, 0.5, 0.08
+SOON, SOON_ASTRAY, SOON_ODD = 3, 0.9, 0.08
 """Over so many of the last keyframes more is asked of both: a map that was right until something came."""
 ODD_PX, ODD_TRACKS, ODD_SPREAD = 5.0, 3, 0.3
 """A part of the image moves otherwise if so many of its tracks miss by so many pixels, and all alike: half of them

@@ -128,6 +128,8 @@ class StreamStage:
         if len(front.keyframes) > known and not self._background.busy and self._close_loops(front):
             self._background.begin(front.active, front.lens, front.held)
         self._together -= 1
+        if self._together == 0:
+            front.place_again(front.keyframes)
         return items if self._together > 0 else items + self._given_out(front)
 
     def finish(self) -> Sequence[Item]:

@@ -96,8 +96,13 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     return Located(T, row, there, distance, asked, alone, missed(alone), moved)
 
 
-def placed_again(keyframe: Keyframe, followed: Followed, T_keyframe_frame: FloatArray, lens: Lens) -> FloatArray:
-    """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was."""
+def placed_again(
+    keyframe: Keyframe, followed: Followed, T_keyframe_frame: FloatArray, gain: float, lens: Lens
+) -> FloatArray:
+    """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was.
+
+    ``gain``: lengths of the camera's way in the map around there, for each of the network's.
+    """
     row = followed.row
     points = keyframe.points(lens)[row]
     fitted = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
@@ -111,7 +116,7 @@ def placed_again(keyframe: Keyframe, followed: Followed, T_keyframe_frame: Float
     if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
         return T_keyframe_frame
     network = invert_pose(keyframe.T_network) @ followed.T_network
-    network[:3, 3] *= keyframe.gain
+    network[:3, 3] *= gain
     length = max(float(np.linalg.norm(network[:3, 3])), LEAST_MOTION * keyframe.usual_depth)
     guess = np.asarray(keyframe.T_world_camera @ network)
     T = weighed(found.T_world_camera, found.information / DEPENDENT, guess, length)

@@ -134,9 +134,9 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
     row = np.arange(0, len(CLOUD), 2)
     followed = Followed(row, seen_at(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
     off = pose((0.13, 0.03, 0.02), 0.03)
-    assert np.allclose(placed_again(one, followed, off, LENS), T, atol=0.005)
+    assert np.allclose(placed_again(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
-    assert placed_again(one, lost, off, LENS) is off
+    assert placed_again(one, lost, off, 1.0, LENS) is off
 
 
 @pytest.mark.parametrize("firm", [True, False])
@@ -206,7 +206,7 @@ def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
         doubt.look(last, located(ahead, 0.5), ahead, 320)
     assert not doubt.holds
     for _ in range(2):
-        doubt.look(last, located(pose((0.1, 0, 0.02), 0.0), 20.0, 0.15), ahead, 320)
+        doubt.look(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
     assert doubt.holds
 
 
