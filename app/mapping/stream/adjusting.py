@@ -25,11 +25,11 @@ UNTRUSTED = 10.0
 """Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
 FIRMER = 0.4
 """Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
-HOPS, UNSURE = (1, 3, 6, 12), 4.0
+HOPS, UNSURE = (1, 3, 6, 12), 2.0
 """Keyframes from one to another one that the network's motion is held between; more than one only where both see their
 tracks so unsurely. The network's places are hardly further off over long ways than over short ones, as those of a map
 are that is made of such tracks; where tracks are sure the map is nearer to the truth than that."""
-SURE = 2.0
+SURE = 1.5
 """Up to which unsureness a keyframe's unit is what its tracks say; beyond, what is known otherwise has its share."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
 HELD_OVER = 9

@@ -36,10 +36,11 @@ sharp ones it is .3 to .7, of those blurred by a hundredth of their width .11. S
 smaller it is, up to so many times."""
 AROUND = 9
 """Pixels of half the image's size, over which texture is looked at."""
-FAINT, MOST_FAINT = 3.0, 10.0
-"""Of the square of grey levels for a pixel, along the direction in which there is least of them: where there is so
-much of it the variance of a track's place is twice the usual one; and the most that a sigma grows to. Over a phone's
-room the errors across epipolar lines follow this from .3 to 1.5 pixels."""
+FAINT, MOST_FAINT = 1.0, 10.0
+"""Of the square of grey levels for a pixel, along the direction in which there is least of them: below this the
+variance of a track's place grows as there is less; and the most that a sigma grows to. Over a phone's room errors
+across epipolar lines grow from .3 pixels where there is ten times as much to 1.5 where there is a twentieth. Above it
+all tracks count alike: the best texture lies in few places."""
 PNP_PX = 5.0
 MIN_PNP = 20
 AGREEING = 0.4
@@ -64,7 +65,7 @@ class Texture:
         height, width = self._least.shape
         x, y = (uv / 2).astype(np.intp).T
         least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
-        return np.asarray(np.minimum(np.sqrt(1 + FAINT / np.maximum(least, 1e-6)), MOST_FAINT) * self._blur, np.float32)
+        return np.asarray(np.clip(np.sqrt(FAINT / np.maximum(least, 1e-6)), 1.0, MOST_FAINT) * self._blur, np.float32)
 
 
 @dataclass
