@@ -66,12 +66,17 @@ class NetworkConfig:
     point_head: bool = False
     rope_time_dims: int = 20
     """Channels of a head that turn with time in global attention; the rest is halved over rows and columns."""
+    step_blocks: int = 0
+    """Blocks of the head that solves for each frame's motion since the cached frame before it; 0: no such head."""
+    dpt_upsampling: Literal["bilinear", "convex"] = "bilinear"
+    """``bilinear``: the last layers at full resolution, as published. ``convex``: at half of it, then learned
+    mixtures of neighbours."""
 
     def __post_init__(self) -> None:
         _within(self, 1, 65_536, "dim", "heads", "camera_dim", "dpt_features", "dpt_channels", "image_size")
         _within(self, 1, 1024, "encoder_depth", "depth", "camera_depth", "camera_heads", "camera_iterations")
         _within(self, 1, 256, "patch_size")
-        _within(self, 0, 1024, "output_layers", "registers", "rope_time_dims")
+        _within(self, 0, 1024, "output_layers", "registers", "rope_time_dims", "step_blocks")
         _within(self, 0.01, 1024, "mlp_ratio")
         if self.dim % self.heads or (self.dim // self.heads - self.rope_time_dims) % 4:
             raise ConfigError(
@@ -79,6 +84,8 @@ class NetworkConfig:
             )
         if list(self.output_layers) != sorted(self.output_layers) or self.output_layers[-1] >= self.depth:
             raise ConfigError(f"output_layers {self.output_layers} must ascend below depth {self.depth}")
+        if self.step_blocks and self.encoder_stem != "conv":
+            raise ConfigError("step_blocks needs encoder_stem conv: it compares that stem's features")
 
     @property
     def head_dim(self) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from stream_recon.cache.memory import Memory
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.layers import Block, Mlp
+from stream_recon.models.layers import Block, Mlp, in_fp32
 
 POSE_CODE = 9
 """Translation (3), quaternion xyzw (4), vertical and horizontal field of view in radians (2)."""
@@ -49,7 +49,7 @@ class CameraHead(nn.Module):
             for depth, block in enumerate(self.trunk):
                 x = block(x, partial(memory.attend_camera, iteration * len(self.trunk) + depth))
             # In fp32 on any device: a pose rounded to bf16 would be off by tenths of a degree.
-            with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # meta has no autocast
+            with in_fp32(x):
                 delta = self.pose_branch(self.trunk_norm(x.float()))
             total = delta if total is None else total.detach() + delta
             pose = total

@@ -19,6 +19,11 @@ def attend_within(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return y.transpose(1, 2)
 
 
+def in_fp32(like: Tensor) -> torch.autocast:
+    """Where matrix work keeps the precision of its inputs, on the device of ``like``: a context."""
+    return torch.autocast("cpu" if like.is_meta else like.device.type, enabled=False)  # meta has no autocast
+
+
 class LayerScale(nn.Module):
     """A learned gain for each channel of a residual branch (Touvron et al. 2021)."""
 

@@ -1,6 +1,6 @@
 """The streaming network: images and a memory in, pose codes and dense maps out. It keeps no state of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -12,10 +12,24 @@ from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.layers import Block
+from stream_recon.models.layers import Block, in_fp32
+from stream_recon.models.rigid import follow
+from stream_recon.models.step_head import StepHead, Steps
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class LastFrame:
+    """What a step head wants to know of the last cached frame of each of B streams."""
+
+    said: Tensor
+    """[B, 9]: the camera head's pose code."""
+    pose_code: Tensor
+    """[B, 9], as `Prediction.pose_code`."""
+    features: Tensor
+    """[B, 16, H/2, W/2]: `StepHead.describe`."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +45,29 @@ class Prediction:
     """[B, S, P, 2*dim]: the aggregator's last output."""
     patches: Tensor
     """[B, S, gh*gw, dim]: the encoder's output."""
+    pose_code: Tensor
+    """[B, S, 9], as `pose`: those that count. The camera head's last, or with a step head what `follow` makes of them;
+    of some frames' dense maps alone it has too little for that."""
+    steps: Steps | None = None
+    """With a step head: of the frames that have dense maps."""
+    kept: LastFrame | None = None
+    """With a step head: what the step of the next frame asks for, if the last frame of this one is cached."""
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates and log confidence."""
+
+    def first_clips(self, count: int) -> "Prediction":
+        """Of the first ``count`` clips; views."""
+        steps, kept, points = self.steps, self.kept, self.points
+        return Prediction(
+            self.pose[:, :count],
+            self.dense[:count],
+            self.tokens[:count],
+            self.patches[:count],
+            self.pose_code[:count],
+            Steps(steps.flows[:, :count], steps.motion[:count], steps.support[:count]) if steps else None,
+            LastFrame(kept.said[:count], kept.pose_code[:count], kept.features[:count]) if kept else None,
+            points[:count] if points is not None else None,
+        )
 
     @property
     def depth(self) -> Tensor:
@@ -80,6 +115,7 @@ class StreamingNetwork(nn.Module):
         self.camera_head = CameraHead(config)
         self.depth_head = DPTHead(config, outputs=2)
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
+        self.step_head = StepHead(config) if config.step_blocks else None
         self.make_constants()
 
     def make_constants(self) -> None:
@@ -111,8 +147,9 @@ class StreamingNetwork(nn.Module):
             for module in part.modules():
                 if isinstance(module, nn.Linear):
                     module.to(torch.bfloat16)
+        plain = set(self.step_head.blocks) if self.step_head is not None else set()
         for module in self.modules():
-            if isinstance(module, Block):
+            if isinstance(module, Block) and module not in plain:
                 module.fused = True
 
     def compile_for_training(self) -> None:
@@ -125,10 +162,17 @@ class StreamingNetwork(nn.Module):
             self.encoder.stem.compile(dynamic=False)
         self.depth_head.compile(dynamic=False)
 
-    def forward(self, images: Tensor, memory: Memory, dense_frames: Tensor | None = None) -> Prediction:
+    def forward(
+        self,
+        images: Tensor,
+        memory: Memory,
+        dense_frames: Tensor | None = None,
+        last: LastFrame | None = None,
+    ) -> Prediction:
         """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size.
 
-        ``dense_frames``: int64 [D], the frames whose dense maps are wanted; None: all.
+        ``dense_frames``: int64 [D], the frames whose dense maps are wanted; None: all. ``last``: for a step head, what
+        it kept of the last cached frame; None: there is none.
         """
         clips, frames, _, height, width = images.shape
         patch = self.config.patch_size
@@ -146,6 +190,12 @@ class StreamingNetwork(nn.Module):
         with torch.autocast("cpu", enabled=False), torch.cuda.stream(beside):
             pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
+        features = None
+        if self.step_head is not None and detail is not None:
+            # As exact as the camera head, for the same reason.
+            with torch.autocast("cpu", enabled=False):
+                features = self.step_head.describe(detail.float() if not detail.is_cuda else detail)
+            features = features.unflatten(0, (clips, frames))
         if dense_frames is not None:
             spatial = [tap[:, dense_frames] for tap in spatial]
             if detail is not None:
@@ -157,4 +207,33 @@ class StreamingNetwork(nn.Module):
             points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)
-        return Prediction(pose=pose, dense=dense, tokens=taps[-1], patches=patches, points=points)
+        prediction = Prediction(pose, dense, taps[-1], patches, pose[-1], points=points)
+        if features is None:
+            return prediction
+        return self._with_steps(prediction, spatial, features, dense_frames, last)
+
+    def _with_steps(
+        self,
+        prediction: Prediction,
+        taps: list[Tensor],
+        features: Tensor,
+        dense_frames: Tensor | None,
+        last: LastFrame | None,
+    ) -> Prediction:
+        """``taps`` [B * D, gh*gw, 2*dim] of the frames with dense maps, ``features`` [B, S, 16, H/2, W/2]."""
+        assert self.step_head is not None
+        said = prediction.pose[-1]
+        first = last.features[:, None] if last is not None else features[:, :1]
+        compared = (features, torch.cat([first, features[:, :-1]], dim=1), said.detach())
+        if dense_frames is not None:
+            compared = (compared[0][:, dense_frames], compared[1][:, dense_frames], compared[2][:, dense_frames])
+        own, before, codes = compared
+        with torch.autocast("cpu", enabled=False):
+            steps = self.step_head(taps, own, before, prediction.dense[:, :, 0].detach(), codes)
+        if dense_frames is not None:
+            return replace(prediction, steps=steps)
+        with torch.no_grad(), in_fp32(said):
+            known = (last.pose_code, last.said) if last is not None else (None, None)
+            pose_code = follow(said, steps.motion, steps.support, *known)
+        kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1])
+        return replace(prediction, pose_code=pose_code, steps=steps, kept=kept)

@@ -25,6 +25,8 @@ def tiny_preset(**stream: object) -> Preset:
         dpt_channels=(8, 8, 8, 8),
         image_size=56,
         rope_time_dims=8,
+        step_blocks=1,
+        dpt_upsampling="convex",
     )
     values = {"scale_frames": 3, "window": 4, "special_budget": 64, "camera_window": 8, "keyframes": "every"}
     return Preset(
@@ -45,6 +47,14 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
         else:
             parameter.copy_(value * (2.0 / max(parameter[0].numel(), 1) ** 0.5 if parameter.ndim > 1 else 0.1))
     network.depth_head.out3.weight.mul_(1e-4)  # depths of order one
+    if network.depth_head.upsample is not None and network.depth_head.sharpen is not None:
+        network.depth_head.upsample.mixture.weight.mul_(0.02)
+        network.depth_head.sharpen.conv2.weight.mul_(0.1)
+    if network.step_head is not None:
+        # Motions that five iterations find.
+        network.step_head.out.weight.mul_(0.02)
+        for update in network.step_head.rounds:
+            update.fc2.weight.mul_(0.02)
     # A plausible camera: looking ahead, about 60 degrees wide.
     network.camera_head.pose_branch.fc2.bias.copy_(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1.2]) / 2)
     return network

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
+from stream_recon.app.engine.last_frames import LastFrames
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.cache.kernels.timing import AttentionSizes
@@ -65,7 +66,7 @@ class Stream:
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(self._config)
-        self._reference_pose = torch.zeros(9, device=self._device)
+        self._last = LastFrames(config, grid, 1, self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
         captured = inputs is not None and backend.capturable and capture
@@ -99,7 +100,7 @@ class Stream:
             decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
         if decision.is_keyframe:
             self.memory.commit()
-            self._reference_pose.copy_(output.prediction.pose[-1, 0, -1])
+            self._last.keep(output.prediction, [0], [0])
         else:
             self.memory.rollback()
         return output.prediction, decision
@@ -129,11 +130,12 @@ class Stream:
 
     def _forward(self, images: Tensor) -> StepOutput:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            prediction = self._network(images[None], self.memory)
+            last = self._last.all if self.memory.frames else None
+            prediction = self._network(images[None], self.memory, last=last)
         if not self._policy.needs_flow:
             return StepOutput(prediction, torch.zeros((), device=self._device))
-        pose, depth = prediction.pose[-1, 0, -1], prediction.depth[0, -1]
-        return StepOutput(prediction, mean_flow(pose, depth, self._reference_pose))
+        said, depth = prediction.pose[-1, 0, -1], prediction.depth[0, -1]
+        return StepOutput(prediction, mean_flow(said, depth, self._last.said[0]))
 
 
 def stream_schema(

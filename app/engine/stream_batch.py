@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
+from stream_recon.app.engine.last_frames import LastFrames
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.app.engine.stream import SHORT_TOKENS, StepOutput, attention_sizes, available_memory, stream_schema
@@ -72,7 +73,7 @@ class StreamBatch:
 
         self._seats = Seats(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
         self._state = [_Seat(keyframe_policy(self._config)) for _ in range(count)]
-        self._reference_poses = torch.zeros(count, 9, device=device)
+        self._last = LastFrames(preset.network, grid, count, device)
         side = preset.network.patch_size
         self._images: Tensor | None = None
         self._first_images = torch.zeros(0)
@@ -125,7 +126,7 @@ class StreamBatch:
         else:
             prediction = self._forward_first(memory, images.to(self._device))
         self._seats.settle([seat], [])
-        self._reference_poses[seat] = prediction.pose[-1, 0, -1]
+        self._last.keep(prediction, [0], [seat])
         return prediction, Decision(True, None)
 
     @torch.no_grad()
@@ -145,8 +146,8 @@ class StreamBatch:
         dropped = [seat for seat, decision in zip(seats, decisions, strict=True) if not decision.is_keyframe]
         kept_seats = [seats[row] for row in kept]
         self._seats.settle(kept_seats, dropped)
-        if kept and policies[0].needs_flow:
-            self._reference_poses[kept_seats] = output.prediction.pose[-1, kept, -1]
+        if kept:
+            self._last.keep(output.prediction, kept, kept_seats)
         return output.prediction, decisions
 
     def _forward_first(self, memory: Memory, images: Tensor) -> Prediction:
@@ -154,8 +155,8 @@ class StreamBatch:
             return self._network(images[None], memory)  # type: ignore[no-any-return]
 
     def _in_turn(self, seats: Sequence[int], images: Tensor) -> StepOutput:
-        references = self._reference_poses[list(seats)]
-        return self._forward(images.to(self._device), self._seats.memory(seats), references)
+        rows = torch.tensor(list(seats), device=self._device)
+        return self._forward(images.to(self._device), self._seats.memory(seats), rows)
 
     def _by_kernels(self, images: Tensor) -> StepOutput:
         assert self._images is not None
@@ -170,14 +171,15 @@ class StreamBatch:
 
     def _forward_rows(self, rows: int) -> StepOutput:
         assert self._images is not None
-        references = self._reference_poses.index_select(0, self._seats.seat_of_row[:rows])
-        return self._forward(self._images[:rows], self._seats.kernel_memory(rows), references)
+        return self._forward(self._images[:rows], self._seats.kernel_memory(rows), self._seats.seat_of_row[:rows])
 
-    def _forward(self, images: Tensor, memory: Memory, references: Tensor) -> StepOutput:
+    def _forward(self, images: Tensor, memory: Memory, seats: Tensor) -> StepOutput:
+        """``seats``: of each row, on the device."""
         with self._autocast():
-            prediction = self._network(images[:, None], memory)
+            prediction = self._network(images[:, None], memory, last=self._last.of(seats))
         if not self._state[0].policy.needs_flow:
             return StepOutput(prediction, torch.zeros(len(images), device=self._device))
+        references = self._last.said.index_select(0, seats)
         flow = mean_flow(prediction.pose[-1, :, -1], prediction.depth[:, -1], references)
         return StepOutput(prediction, flow)
 
@@ -192,7 +194,4 @@ def step_sizes(seats: int) -> list[int]:
 
 def first_rows(output: StepOutput, count: int) -> StepOutput:
     """Of a step with copies at its end, what counts."""
-    p = output.prediction
-    points = p.points[:count] if p.points is not None else None
-    rows = Prediction(p.pose[:, :count], p.dense[:count], p.tokens[:count], p.patches[:count], points)
-    return StepOutput(rows, output.flow[:count])
+    return StepOutput(output.prediction.first_clips(count), output.flow[:count])

@@ -73,7 +73,7 @@ def trace_step(config: NetworkConfig, grid: tuple[int, int], frames: int, *, hal
     live = _LiveBytes(beside=[*network.parameters(), *network.buffers()])
     live.hold(images)
     # Unfused: our kernels do not run on the meta device, and hold no more than what they replace.
-    with torch.no_grad(), _Rules(half=half), live:
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half), _Rules(), live:
         prediction = network(images, _NoMemory(frames))
     del prediction  # held until here, as the stream holds it
     return StepTrace(live.peak, live.convolution_flops)
@@ -113,19 +113,16 @@ class _NoMemory:
 
 
 class _Rules(TorchFunctionMode):
-    """Fused attention and, with ``half``, autocast's types, which torch does not have for the meta device."""
-
-    def __init__(self, *, half: bool) -> None:
-        super().__init__()
-        self._half = half
+    """Fused attention and autocast's types, which torch does not have for the meta device: the CPU's switch serves."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is F.scaled_dot_product_attention:
             return torch.empty_like(args[0])
         name = getattr(function, "__name__", "")
-        if self._half and name in IN_HALF:
+        half = torch.is_autocast_enabled("cpu")
+        if half and name in IN_HALF:
             args = _cast(args, torch.bfloat16)
-        elif self._half and name in IN_FULL:
+        elif half and name in IN_FULL:
             args = _cast(args, torch.float32)
         return function(*args, **(kwargs or {}))
 
@@ -154,6 +151,8 @@ class _LiveBytes(TorchDispatchMode):
         if function is torch.ops.aten.convolution.default:
             x, weight, transposed = args[0], args[1], args[6]
             self.convolution_flops += conv_flop_count(x.shape, weight.shape, result.shape, transposed)
+            # Its kernels lay the input out anew beside it.
+            self.peak = max(self.peak, self._bytes + x.nbytes)
         return result
 
     def hold(self, tensor: Tensor) -> None:

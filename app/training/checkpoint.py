@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +109,19 @@ def fill(targets: Mapping[str, Tensor], path: Path) -> None:
     check_tensors(targets, tensors, str(path))
     for name, target in targets.items():
         target.copy_(tensors[name])
+
+
+def graft(module: nn.Module, path: Path, fresh: Sequence[str]) -> None:
+    """`load_into` for a network that has more than the file: tensors whose names begin with one of ``fresh`` may be
+    missing, and stay as they are.
+
+    Raises:
+        WeightsError: as `load_into`, for all other tensors.
+    """
+    found = read_tensors(path)
+    targets = module.state_dict()
+    wanted = {name: tensor for name, tensor in targets.items() if name in found or not name.startswith(tuple(fresh))}
+    fill(wanted, path)
 
 
 def steps_so_far(folder: Path) -> int:

@@ -93,9 +93,9 @@ class FlatParameters:
         return self.gradient
 
     def named(self, module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-        """The part of a vector that belongs to ``module``, as views under its parameters' names."""
+        """X"""
         views = {id(p): v for p, v in zip(self._parameters, self.views(vector), strict=True)}
-        return {name: views[id(parameter)] for name, parameter in module.named_parameters()}
+        return {name: views.get(id(parameter), parameter.data) for name, parameter in module.named_parameters()}
 
 
 class AveragedWeights:

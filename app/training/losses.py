@@ -12,6 +12,7 @@ from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.targets import Targets, neighbours
 from stream_recon.models.pose import quaternion_to_matrix
+from stream_recon.models.step_head import Steps
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class LossWeights:
     points: float = 0.5
     matching: float = 0.15
     """For each nat."""
+    step_rotation: float = 4.0
+    """Of the step head's solution, for each radian."""
+    step_translation: float = 0.5
+    step_direction: float = 0.3
+    step_flow: float = 0.3
+    """For each patch."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,8 @@ class Criterion:
         terms = pose_terms(prediction.pose, targets, weights)
         terms |= relative_terms(prediction.pose, targets, pairs, weights)
         terms |= auxiliary_terms(output.auxiliary, targets, weights)
+        if prediction.steps is not None:
+            terms |= step_terms(prediction.steps, targets, dense_frames, weights)
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
@@ -177,6 +186,44 @@ def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -
     return {
         "flow": weights.flow * (flow_off * flow_valid).sum() / flow_valid.sum().clamp_min(1),
         "points": weights.points * (points_off * points_valid).sum() / points_valid.sum().clamp_min(1),
+    }
+
+
+def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: LossWeights) -> dict[str, Tensor]:
+    """Each frame's motion since the one before it, and the flow that it was solved from.
+
+    ``frames`` int64 [D]: those that ``steps`` are of; None: all. The first frame has none before it, and says nothing.
+    """
+    R, t = targets.R_first_camera, targets.translation
+    R_back = R[:, :-1].transpose(-1, -2)
+    R_true = R_back @ R[:, 1:]
+    t_true = (R_back @ (t[:, 1:] - t[:, :-1])[..., None])[..., 0]
+    flow, valid = targets.flow, targets.flow_valid.float()
+    # A motion of none for the first frame, so that frames keep their numbers.
+    R_true = torch.cat([torch.eye(3, device=R.device).expand_as(R[:, :1]), R_true], dim=1)
+    t_true = torch.cat([torch.zeros_like(t[:, :1]), t_true], dim=1)
+    flow = torch.cat([torch.zeros_like(flow[:, :1]), flow], dim=1)
+    valid = torch.cat([torch.zeros_like(valid[:, :1]), valid], dim=1)
+    moves = torch.ones(t_true.shape[:2], device=t.device)
+    moves[:, 0] = 0
+    if frames is not None:
+        R_true, t_true, flow, valid, moves = (x[:, frames] for x in (R_true, t_true, flow, valid, moves))
+    count = moves.sum().clamp_min(1)
+    turned = rotation_distance(steps.motion[..., :3], R_true).clamp_max(1)
+    length = t_true.norm(dim=-1)
+    off = (steps.motion[..., 3] - t_true).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
+    move = steps.motion[..., 3]
+    soft = SEEN_STEP + 0.1 * length
+    predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
+    true = t_true / (length.square() + soft.square()).sqrt()[..., None]
+    chord = (predicted - true).square().sum(-1).add(1e-10).sqrt() * (length / (length + SEEN_STEP))
+    # The sum over x and y, as for the auxiliary head; rounds weigh alike.
+    flow_off = ((steps.flows - flow).abs().sum(-1).clamp_max(8) * valid).sum((1, 2, 3, 4)) / valid.sum().clamp_min(1)
+    return {
+        "step_rotation": weights.step_rotation * (turned * moves).sum() / count,
+        "step_translation": weights.step_translation * (off.clamp_max(5) * moves).sum() / count,
+        "step_direction": weights.step_direction * (chord * moves).sum() / count,
+        "step_flow": weights.step_flow * flow_off.sum(),
     }
 
 

@@ -1,5 +1,6 @@
 """The product's network with the auxiliary head beside it, and how both begin."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from stream_recon.app.training.auxiliary import AuxiliaryHead
-from stream_recon.app.training.checkpoint import load_into
+from stream_recon.app.training.checkpoint import graft, load_into
 from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.dpt_head import NEIGHBOURS
 from stream_recon.models.layers import LayerScale
 from stream_recon.models.network import Prediction, StreamingNetwork
 
@@ -18,6 +20,8 @@ TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
 
 
+NEAREST_FIRST = 3.0
+"""Logit that a pixel's own place has over its neighbours when convex upsampling begins."""
 INITIAL_LAYER_SCALE = 0.1
 """Larger than the published networks', which start from a trained encoder: here every layer has to learn at once."""
 
@@ -65,8 +69,19 @@ class TrainingModel(nn.Module):
         return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches))
 
 
-def build_model(config: NetworkConfig, weights: Path | None = None, auxiliary: Path | None = None) -> TrainingModel:
+FRESH = ("step_head.", "depth_head.sharpen.", "depth_head.upsample.")
+"""What weights from before it was there may lack: it begins afresh."""
+
+
+def build_model(
+    config: NetworkConfig,
+    weights: Path | None = None,
+    auxiliary: Path | None = None,
+    only: Sequence[str] = (),
+) -> TrainingModel:
     """A model in fp32 on the CPU, fresh or continued from files.
+
+    ``only``: parts of the network that learn, by name; all others stay as they are. None: all learn.
 
     Raises:
         WeightsError: a file that does not fit.
@@ -74,9 +89,13 @@ def build_model(config: NetworkConfig, weights: Path | None = None, auxiliary: P
     model = TrainingModel(config)
     initialise(model)
     if weights is not None:
-        load_into(model.network, weights)
+        graft(model.network, weights, FRESH)
     if auxiliary is not None:
         load_into(model.auxiliary, auxiliary)
+    if only:
+        model.requires_grad_(False)
+        for part in only:
+            model.network.get_submodule(part).requires_grad_(True)
     return model.train()
 
 
@@ -111,3 +130,14 @@ def initialise(model: TrainingModel) -> None:
     nn.init.trunc_normal_(network.depth_head.out3.weight, std=0.01)
     assert network.depth_head.out3.bias is not None
     nn.init.zeros_(network.depth_head.out3.bias)
+    if network.depth_head.upsample is not None:
+        # Nearly the nearest pixel at first.
+        mixture = network.depth_head.upsample.mixture
+        assert mixture.bias is not None
+        nn.init.zeros_(mixture.weight)
+        nn.init.zeros_(mixture.bias)
+        mixture.bias.view(4, NEIGHBOURS)[:, NEIGHBOURS // 2] = NEAREST_FIRST
+        assert network.depth_head.sharpen is not None
+        nn.init.zeros_(network.depth_head.sharpen.conv2.weight)
+    if network.step_head is not None:
+        nn.init.zeros_(network.step_head.weigh.fc2.weight)

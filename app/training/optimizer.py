@@ -29,7 +29,7 @@ class OptimizerConfig:
 
 
 def group_parameters(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Matrices of transformer blocks, other arrays, vectors: the groups that `Optimizer` expects."""
+    """Matrices of transformer blocks, other arrays, vectors, of what learns: the groups that `Optimizer` expects."""
     in_blocks = {
         id(parameter)
         for block in module.modules()
@@ -39,6 +39,8 @@ def group_parameters(module: nn.Module) -> list[list[nn.Parameter]]:
     }
     groups: list[list[nn.Parameter]] = [[], [], []]
     for parameter in module.parameters():
+        if not parameter.requires_grad:
+            continue
         if id(parameter) in in_blocks:
             groups[MATRICES].append(parameter)
         else:

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import inverse_pose, quaternion_from_matrix
+from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.models.pose import matrix_to_quaternion
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
 MAX_FLOW = 10.0
@@ -78,7 +79,7 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: T
         scale=scale,
         R_first_camera=T_first_camera[..., :3, :3],
         translation=T_first_camera[..., :3, 3] / scale[:, None, None],
-        quaternion=quaternion_from_matrix(T_first_camera[..., :3, :3]),
+        quaternion=matrix_to_quaternion(T_first_camera[..., :3, :3]),
         fov=fov[:, None],
         points=compress(in_first / scale[:, None, None, None, None]),
         points_valid=valid,

@@ -94,7 +94,7 @@ class Validator:
             # Gradients stay on: without them every block would be compiled a second time.
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 output = self._model(batch.images, self._plan.visibility, times, flex=flex)
-            pose, dense = output.prediction.pose[-1].detach(), output.prediction.dense.detach()
+            pose, dense = output.prediction.pose_code.detach(), output.prediction.dense.detach()
             del output
             prediction = prediction_from(pose, dense[:, :, 0])
             rows.append(torch.from_numpy(clip_errors(prediction, batch)))

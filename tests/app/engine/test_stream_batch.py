@@ -33,7 +33,7 @@ def joined(steps: list[tuple[torch.Tensor, torch.Tensor, bool]]) -> Outputs:
 
 
 def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    return prediction.pose[-1, row].clone(), prediction.dense[row].clone(), decision.is_keyframe
+    return prediction.pose_code[row].clone(), prediction.dense[row].clone(), decision.is_keyframe
 
 
 def alone(preset: Preset, images: torch.Tensor) -> Outputs:

@@ -2,9 +2,9 @@ import torch
 import torch.nn.functional as F
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import inverse_pose, quaternion_from_matrix
+from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.targets import build_targets, compress
-from stream_recon.models.pose import quaternion_to_matrix
+from stream_recon.models.pose import matrix_to_quaternion, quaternion_to_matrix
 from tests.app.training.planes import plane_clips
 
 PATCH = 14
@@ -24,7 +24,7 @@ def test_quaternions_and_matrices_agree_for_all_kinds_of_rotations() -> None:
     quaternions = torch.cat([random, half_turns, torch.tensor([[0.0, 0, 0, 1]])])
     R = quaternion_to_matrix(quaternions)
     assert torch.allclose(R @ R.transpose(-1, -2), torch.eye(3).expand_as(R), atol=1e-5)
-    back = quaternion_from_matrix(R)
+    back = matrix_to_quaternion(R)
     assert (back[:, 3] >= 0).all()
     assert torch.allclose((back * quaternions).sum(-1).abs(), torch.ones(len(back)), atol=1e-5)
 

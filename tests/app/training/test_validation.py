@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.training.rotations import inverse_pose, quaternion_from_matrix
+from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.validation import (
     FIELDS,
     ClipPrediction,
@@ -15,6 +15,7 @@ from stream_recon.app.training.validation import (
     prediction_from,
     summarise,
 )
+from stream_recon.models.pose import matrix_to_quaternion
 from tests.app.training.planes import plane_clips
 
 
@@ -25,7 +26,7 @@ def truth(batch: ClipBatch) -> ClipPrediction:
         [2 * torch.atan(height / 2 / batch.intrinsics[:, 1]), 2 * torch.atan(width / 2 / batch.intrinsics[:, 0])], -1
     )
     pose = torch.cat(
-        [T[..., :3, 3], quaternion_from_matrix(T[..., :3, :3]), fov[:, None].expand(*T.shape[:2], 2)], dim=-1
+        [T[..., :3, 3], matrix_to_quaternion(T[..., :3, :3]), fov[:, None].expand(*T.shape[:2], 2)], dim=-1
     )
     return prediction_from(pose, batch.depth.log())
 

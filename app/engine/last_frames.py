@@ -1,0 +1,47 @@
+"""What is kept of the last cached frame of each of several streams, beside their caches."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.network import LastFrame, Prediction
+from stream_recon.models.step_head import FEATURES
+
+
+class LastFrames:
+    """Tensors that stay where they are, as a captured step needs them; only a keyframe is ever written to them."""
+
+    def __init__(self, network: NetworkConfig, grid: tuple[int, int], seats: int, device: torch.device) -> None:
+        """``grid``: patch rows and columns."""
+        self.said = torch.zeros(seats, 9, device=device)
+        """Pose codes of the camera head. Keyframes are chosen by these: what poses become of them changes no choice."""
+        self._kept: LastFrame | None = None
+        if network.step_blocks:
+            height, width = (side * network.patch_size // 2 for side in grid)
+            features = torch.zeros(seats, FEATURES, height, width, device=device)
+            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features)
+
+    @property
+    def all(self) -> LastFrame | None:
+        """Of all seats, in order; None without a step head."""
+        return self._kept
+
+    def of(self, seats: Tensor) -> LastFrame | None:
+        """Of these seats, an index on the device."""
+        if self._kept is None:
+            return None
+        return LastFrame(
+            self.said.index_select(0, seats),
+            self._kept.pose_code.index_select(0, seats),
+            self._kept.features.index_select(0, seats),
+        )
+
+    def keep(self, prediction: Prediction, rows: Sequence[int], seats: Sequence[int]) -> None:
+        """Take over what each of these clips of a prediction ends with, for its seat."""
+        to, taken = (torch.tensor(list(x), device=self.said.device) for x in (seats, rows))
+        self.said[to] = prediction.pose[-1, taken, -1]
+        if self._kept is not None and prediction.kept is not None:
+            self._kept.pose_code[to] = prediction.kept.pose_code[taken]
+            self._kept.features[to] = prediction.kept.features[taken]

@@ -1,0 +1,146 @@
+"""Rigid motion from points in space and where they are seen; and how poses follow such motions."""
+
+import torch
+from torch import Tensor
+
+from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
+
+ITERATIONS = 5
+ROBUST_FROM = 2
+"""Iterations from which on a match far from the motion counts less (Cauchy's weight)."""
+ROBUST_ANGLE = 0.008
+"""Radians; a match so far off counts half."""
+MIN_DEPTH = 0.01
+"""Units of the reconstruction; what comes nearer to the camera before is left out."""
+DAMPING = 1e-3
+"""Of the information's diagonal."""
+SHARE = 0.93
+"""Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 14 cached frames."""
+LENGTHS_APART = 1.5
+"""The camera head's length of a step counts as at most so many times the step's own, or that part of it: one
+frame's slip of the head must not become the trajectory's."""
+SUPPORTED = 0.4
+"""Steps with less support are not trusted: the camera head's own take their place."""
+TINY = 1e-9
+
+
+def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Perspective-n-point by Gauss-Newton, from rest.
+
+    The gradient is that of the last iteration, which is the solution's where it has converged.
+
+    Args:
+        points: [N, P, 3].
+        target: [N, P, 2], where they are to project to (x / z, y / z).
+        weight: [N, P], above 0.
+
+    Returns:
+        The motion [N, 3, 4], and the share of the weights [N] that is left after those far from it lost theirs.
+    """
+    R = torch.eye(3, device=points.device, dtype=points.dtype).expand(len(points), 3, 3)
+    t = torch.zeros_like(points[:, 0])
+    share = weight
+    for iteration in range(ITERATIONS):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and iteration == ITERATIONS - 1):
+            x, y, z = (points @ R.transpose(1, 2) + t[:, None]).unbind(-1)
+            inverse = 1 / z.clamp_min(MIN_DEPTH)
+            u, v = x * inverse, y * inverse
+            off_u, off_v = u - target[..., 0], v - target[..., 1]
+            share = weight * (z > MIN_DEPTH)
+            if iteration >= ROBUST_FROM:
+                share = share / (1 + (off_u.square() + off_v.square()).detach() / ROBUST_ANGLE**2)
+            zero = torch.zeros_like(u)
+            # How u and v change with a turn (rotation vector, from the left) and a shift.
+            of_u = torch.stack([-u * v, 1 + u * u, -v, inverse, zero, -u * inverse], dim=-1)
+            of_v = torch.stack([-1 - v * v, u * v, u, zero, inverse, -v * inverse], dim=-1)
+            J = torch.cat([of_u, of_v], dim=1)
+            weighted = (J * torch.cat([share, share], dim=1)[..., None]).transpose(1, 2)
+            information = weighted @ J
+            gradient = weighted @ torch.cat([off_u, off_v], dim=1)[..., None]
+            diagonal = information.diagonal(dim1=1, dim2=2)
+            damping = DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + TINY
+            change = -solve_small(information + torch.diag_embed(damping), gradient[..., 0])
+            turn = rotation_from_vector(change[:, :3])
+            R, t = turn @ R, (turn @ t[..., None])[..., 0] + change[:, 3:]
+    support = share.sum(1) / weight.sum(1).clamp_min(TINY)
+    return torch.cat([R, t[..., None]], dim=-1), support.detach()
+
+
+def solve_small(A: Tensor, b: Tensor) -> Tensor:
+    """Positive definite A [N, n, n], b [N, n] -> x [N, n] of A x = b, for small n.
+
+    On a GPU by elimination in plain operations: these can be captured as a CUDA graph, which the libraries' solvers,
+    that ask the host, cannot.
+    """
+    if A.device.type == "cpu":
+        x: Tensor = torch.linalg.solve_ex(A, b).result
+        return x
+    rows = list(torch.cat([A, b[..., None]], dim=-1).unbind(1))
+    n = len(rows)
+    for pivot in range(n):
+        rows[pivot] = rows[pivot] / rows[pivot][:, pivot, None]
+        for other in range(n):
+            if other != pivot:
+                rows[other] = rows[other] - rows[other][:, pivot, None] * rows[pivot]
+    return torch.stack([row[:, n] for row in rows], dim=-1)
+
+
+def rotation_from_vector(vector: Tensor) -> Tensor:
+    """Rotation vectors [N, 3] in radians -> matrices [N, 3, 3] (Rodrigues)."""
+    x, y, z = vector.unbind(-1)
+    zero = torch.zeros_like(x)
+    K = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
+    squared = vector.square().sum(-1)[:, None, None] + 1e-12
+    angle = squared.sqrt()
+    rest = torch.eye(3, device=vector.device, dtype=vector.dtype)
+    rotation: Tensor = rest + K * (angle.sin() / angle) + K @ K * ((1 - angle.cos()) / squared)
+    return rotation
+
+
+def vector_from_rotation(R: Tensor) -> Tensor:
+    """Rotation matrices [..., 3, 3], of less than half a turn -> rotation vectors [..., 3] in radians."""
+    off = [R[..., 2, 1] - R[..., 1, 2], R[..., 0, 2] - R[..., 2, 0], R[..., 1, 0] - R[..., 0, 1]]
+    axis = torch.stack(off, dim=-1) / 2
+    sine = axis.norm(dim=-1, keepdim=True)
+    cosine = (R.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) - 1) / 2
+    vector: Tensor = axis * (torch.atan2(sine, cosine) / sine.clamp_min(TINY))
+    return vector
+
+
+def follow(said: Tensor, motion: Tensor, support: Tensor, last: Tensor | None, last_said: Tensor | None) -> Tensor:
+    """Poses that go by steps from frame to frame, and are drawn towards those that the camera head says.
+
+    Rotation and direction of a step are the motion's; its length is the mean, of logarithms, of the motion's and of the
+    head's, which err apart from one another.
+
+    Args:
+        said: pose codes [B, S, 9] of the camera head.
+        motion, support: [B, S, 3, 4] and [B, S], as `solve` gives them, since the frame before.
+        last: the pose code [B, 9] that this gave for the cached frame before the first; None: there is none, and the
+            first frame's is as said.
+        last_said: the camera head's of that frame.
+    """
+    heads, codes = pose_to_matrix(said), []
+    pose = pose_to_matrix(last) if last is not None else heads[:, 0]
+    head = pose_to_matrix(last_said) if last_said is not None else heads[:, 0]
+    for frame in range(said.shape[1]):
+        if frame == 0 and last is None:
+            codes.append(said[:, 0])
+            continue
+        R_head, t_head = heads[:, frame, :3, :3], heads[:, frame, :3, 3]
+        back = head[:, :3, :3].transpose(1, 2)
+        R_own, t_own = back @ R_head, (back @ (t_head - head[:, :3, 3])[..., None])[..., 0]
+        R_step, t_step = motion[:, frame, :, :3], motion[:, frame, :, 3]
+        ratio = (t_own.norm(dim=-1) + TINY) / (t_step.norm(dim=-1) + TINY)
+        ratio = ratio.clamp(1 / LENGTHS_APART, LENGTHS_APART)
+        trusted = support[:, frame, None] > SUPPORTED
+        t_step = torch.where(trusted, t_step * ratio.sqrt()[:, None], t_own)
+        R_step = torch.where(trusted[..., None], R_step, R_own)
+        R = pose[:, :3, :3] @ R_step
+        t = pose[:, :3, 3] + (pose[:, :3, :3] @ t_step[..., None])[..., 0]
+        apart = vector_from_rotation(R.transpose(1, 2) @ R_head)
+        R = R @ rotation_from_vector(apart * (1 - SHARE))
+        t = t + (t_head - t) * (1 - SHARE)
+        codes.append(torch.cat([t, matrix_to_quaternion(R), said[:, frame, 7:]], dim=-1))
+        pose, head = pose_to_matrix(codes[-1]), heads[:, frame]
+    return torch.stack(codes, dim=1)

@@ -1,0 +1,159 @@
+"""The motion of each frame since the cached frame before it, solved from matches of the images and the frame's depth.
+
+The camera head says a pose from one token of a frame; of what its patches know of the motion only a part gets there.
+This head reads flow at four points of each patch from the aggregator's tokens, sharpens it by comparing features of
+both images around each match (as RAFT does, Teed & Deng 2020), and solves for the rigid motion that moves the points,
+put into space by the frame's depth, along it (`solve`). The camera head's poses hold what such steps lose over time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.dpt_head import project_channels
+from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
+from stream_recon.models.pose import focal_lengths
+from stream_recon.models.rigid import solve
+from stream_recon.models.rope import frame_rotation, rotate_frame
+
+WIDTH, HEADS = 128, 4
+TAPS = (1, 3)
+"""Of the aggregator's outputs."""
+SAMPLES = 2
+"""Points along each side of a patch."""
+CONTEXT = 16
+FEATURES = 16
+REACH = 2
+"""Features are compared so many places to each side of a match."""
+SPACINGS = (4, 2)
+"""Pixels from one place to the next, in each round; features have one for every two."""
+SHARPNESS = 5.0
+"""Factor on cosines of features."""
+FARTHEST = 100.0
+"""Units of the reconstruction; farther points say nothing more of translation."""
+HEAVIEST = 8.0
+"""Logarithm of the largest weight of a match; the smallest is as far below 1."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of B clips, D frames each."""
+
+    flows: Tensor
+    """[R, B, D, 2*gh, 2*gw, 2]: motion (x, y) in patches to the cached frame before, from the tokens and then after
+    each round."""
+    motion: Tensor
+    """[B, D, 3, 4]: rotation and translation from this camera's frame to the one before."""
+    support: Tensor
+    """[B, D], in [0, 1]: the share of the matches, as they are weighted, that agrees with the motion."""
+
+
+class StepHead(nn.Module):
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.norm = nn.LayerNorm(2 * config.dim)
+        self.project = nn.Linear(len(TAPS) * 2 * config.dim, WIDTH)
+        self.blocks = nn.ModuleList(
+            Block(WIDTH, HEADS, 4.0, qk_norm=True, eps=1e-5, layer_scale=0.1) for _ in range(config.step_blocks)
+        )
+        self.out_norm = nn.LayerNorm(WIDTH)
+        self.out = nn.Linear(WIDTH, SAMPLES * SAMPLES * (2 + CONTEXT))
+        self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
+        self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
+        self.rounds = nn.ModuleList(Mlp(len(_window(1)) + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
+        self.weigh = Mlp(CONTEXT, 32, 1)
+
+    def describe(self, detail: Tensor) -> Tensor:
+        """The stem's detail [N, 32, H/2, W/2] -> what is compared, [N, 16, H/2, W/2], of length 1 at each place."""
+        x = project_channels(F.gelu(self.features1(detail)), self.features2)
+        return F.normalize(x.float(), dim=1)
+
+    def forward(
+        self, taps: Sequence[Tensor], features: Tensor, before: Tensor, log_depth: Tensor, pose: Tensor
+    ) -> Steps:
+        """taps [B * D, gh*gw, 2*dim] each; features and those of the cached frame before [B, D, 16, H/2, W/2] from
+        `describe`; log depth [B, D, H, W]; pose codes [B, D, 9], of which the field of view counts."""
+        clips = len(pose)
+        features, before, log_depth, pose = (x.flatten(0, 1) for x in (features, before, log_depth, pose))
+        size = (log_depth.shape[1], log_depth.shape[2])
+        grid = (size[0] // self.patch_size, size[1] // self.patch_size)
+        flow, context = self._read(taps, grid)
+        places = sample_places(grid, self.patch_size, features.device)
+        flows = [flow]
+        own = _sampled(features, places.flatten(0, 1)[None, :, None].expand(len(features), -1, -1, -1), size)
+        coarse = F.avg_pool2d(before, 2)
+        for spacing, update in zip(SPACINGS, self.rounds, strict=True):
+            # As in RAFT: each round learns its own correction, so no gradient through where it looks.
+            flow = flow.detach()
+            around = (places + flow * self.patch_size).flatten(1, 2)
+            looked = around[:, :, None] + _window(spacing, features.device)
+            seen = _sampled(coarse if spacing == SPACINGS[0] else before, looked, size)
+            alike = (own * seen).sum(1).unflatten(1, flow.shape[1:3]) * SHARPNESS
+            change = update(torch.cat([alike, context], dim=-1)).float()
+            flow = flow + change[..., :2] * (spacing / self.patch_size)
+            context = context + change[..., 2:]
+            flows.append(flow)
+        log_weight = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
+        with in_fp32(pose):
+            rays, lengths = _rays(places, pose, size)
+            cell = self.patch_size // SAMPLES
+            depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)
+            target = rays[..., :2] + flow * (self.patch_size / lengths[:, None, None])
+            points = rays * depth[..., None]
+            motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), log_weight.flatten(1).exp())
+        by_clip = (clips, -1)
+        return Steps(
+            torch.stack(flows).unflatten(1, by_clip), motion.unflatten(0, by_clip), support.unflatten(0, by_clip)
+        )
+
+    def _read(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """What tokens say of their points: flow [N, 2*gh, 2*gw, 2] in patches, and what else may help [.., 16]."""
+        x = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1))
+        rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)
+        for block in self.blocks:
+            x = block(x, attend_within, rotate_frame, rotation)
+        said = self.out(self.out_norm(x)).float().unflatten(1, grid).unflatten(-1, (SAMPLES, SAMPLES, -1))
+        said = said.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        return said[..., :2], said[..., 2:]
+
+
+@lru_cache(maxsize=32)
+def sample_places(grid: tuple[int, int], patch: int, device: torch.device) -> Tensor:
+    """Pixels (x, y) of the points, [2*gh, 2*gw, 2]; a pixel's centre is at .5."""
+    cell = patch // SAMPLES
+    ys = torch.arange(cell // 2, grid[0] * patch, cell, device=device) + 0.5
+    xs = torch.arange(cell // 2, grid[1] * patch, cell, device=device) + 0.5
+    y, x = torch.meshgrid(ys, xs, indexing="ij")
+    return torch.stack([x, y], dim=-1)
+
+
+@lru_cache(maxsize=16)
+def _window(spacing: int, device: torch.device | None = None) -> Tensor:
+    """Offsets (x, y) in pixels, [places, 2]."""
+    steps = torch.arange(-REACH, REACH + 1, device=device, dtype=torch.float32) * spacing
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    return torch.stack([x, y], dim=-1).flatten(0, 1)
+
+
+def _sampled(features: Tensor, places: Tensor, size: tuple[int, int]) -> Tensor:
+    """features [N, C, h, w] of an image of ``size`` (height, width) at ``places`` [N, P, K, 2], (x, y) in its pixels ->
+    [N, C, P, K]; beyond the border what is on it."""
+    x, y = places.unbind(-1)
+    inside = torch.stack([x * (2 / size[1]) - 1, y * (2 / size[0]) - 1], dim=-1)
+    return F.grid_sample(features, inside, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _rays(places: Tensor, pose: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Rays through ``places`` [Y, X, 2] at depth 1, [N, Y, X, 3], and focal lengths (x, y) [N, 2], from pose codes."""
+    fx, fy = focal_lengths(pose.float(), *size)
+    lengths = torch.stack([fx, fy], dim=-1)
+    x, y = places.unbind(-1)
+    flat = torch.stack([x - size[1] / 2, y - size[0] / 2], dim=-1) / lengths[:, None, None]
+    return torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1), lengths
