@@ -67,22 +67,22 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 
 
 def solve_small(A: Tensor, b: Tensor) -> Tensor:
-    """Positive definite A [N, n, n], b [N, n] -> x [N, n] of A x = b, for small n.
+    """Positive definite A [N, n, n], b [N, n] -> x [N, n] of A x = b, for small n."""
+    if A.device.type != "cpu":
+        return eliminate(A, b)
+    x: Tensor = torch.linalg.solve_ex(A, b).result
+    return x
 
-    On a GPU by elimination in plain operations: these can be captured as a CUDA graph, which the libraries' solvers,
-    that ask the host, cannot.
-    """
-    if A.device.type == "cpu":
-        x: Tensor = torch.linalg.solve_ex(A, b).result
-        return x
-    rows = list(torch.cat([A, b[..., None]], dim=-1).unbind(1))
-    n = len(rows)
-    for pivot in range(n):
-        rows[pivot] = rows[pivot] / rows[pivot][:, pivot, None]
-        for other in range(n):
-            if other != pivot:
-                rows[other] = rows[other] - rows[other][:, pivot, None] * rows[pivot]
-    return torch.stack([row[:, n] for row in rows], dim=-1)
+
+def eliminate(A: Tensor, b: Tensor) -> Tensor:
+    """`solve_small` in plain operations: these can be captured as a CUDA graph, which the libraries' solvers, that ask
+    the host, cannot."""
+    rows = torch.cat([A, b[..., None]], dim=-1)
+    here = torch.eye(A.shape[1], dtype=torch.bool, device=A.device)
+    for pivot in range(A.shape[1]):
+        row = rows[:, pivot, None] / rows[:, pivot, None, pivot, None]
+        rows = torch.where(here[pivot, :, None], row, rows - rows[:, :, pivot, None] * row)
+    return rows[..., -1]
 
 
 def rotation_from_vector(vector: Tensor) -> Tensor:

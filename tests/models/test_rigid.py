@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
-from stream_recon.models.rigid import follow, rotation_from_vector, solve, solve_small, vector_from_rotation
+from stream_recon.models.rigid import eliminate, follow, rotation_from_vector, solve, solve_small, vector_from_rotation
 
 
 def scene(count: int = 200) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,8 +73,15 @@ def test_small_systems_are_solved_as_the_library_does() -> None:
     torch.manual_seed(1)
     A = torch.randn(5, 6, 9, dtype=torch.float64)
     A = A @ A.transpose(1, 2)
-    b = torch.randn(5, 6, dtype=torch.float64)
-    torch.testing.assert_close(solve_small(A, b), torch.linalg.solve(A, b))
+    x = torch.randn(5, 6, dtype=torch.float64)
+    b = (A @ x[..., None])[..., 0]
+    torch.testing.assert_close(solve_small(A, b), x)
+    torch.testing.assert_close(eliminate(A, b), x)
+    far_apart = (
+        A * torch.logspace(-4, 4, 6, dtype=torch.float64)[:, None] * torch.logspace(-4, 4, 6, dtype=torch.float64)
+    )
+    scaled = torch.linalg.solve(far_apart, b)
+    torch.testing.assert_close(eliminate(far_apart.float(), b.float()).double(), scaled, rtol=2e-2, atol=0)
 
 
 def test_rotation_vectors_come_back() -> None:
