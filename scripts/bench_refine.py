@@ -8,6 +8,7 @@ import multiprocessing
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.handover import Known
 from stream_recon.app.mapping.refine import refine
-from stream_recon.app.mapping.views import DepthGrid, DepthReader, Scale, View
+from stream_recon.app.mapping.views import DepthGrid, DepthOf, DepthReader, Scale, View
 from stream_recon.app.results import ImageTransform
 from stream_recon.app.transforms import invert_pose
 
@@ -126,11 +127,11 @@ class Walk:
             for k, (T, scale) in enumerate(zip(self.guess, scales, strict=True))
         ]
 
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthReader]]:
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         grey = np.full(SIZE[::-1], 128, np.uint8)
         usable = np.ones(self._depth.shape, np.uint8)
         for k in positions:
-            yield k, grey, DepthReader(self._depth, usable, self._transform, self.scale)
+            yield k, grey, partial(DepthReader, self._depth, usable, self._transform, self.scale)
 
     def _seen(self, k: int) -> Features:
         random = np.random.default_rng(k)

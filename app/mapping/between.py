@@ -53,6 +53,16 @@ class Carrier:
         T[:3, 3] = (1 - share) * first[:3, 3] + share * second[:3, 3]
         return T
 
+    def misfit(self, frame: int) -> float:
+        """How far from each other the keyframes on either side put the frame between them, as an angle (rad): moves
+        count by their share of the way from the one to the other, in the map or before."""
+        left, right, _ = self.around(frame)
+        there = self._from(left, int(self.positions[right]))
+        turn = Rotation.from_matrix(there[:3, :3].T @ self.after[right, :3, :3]).magnitude()
+        begin, end = self.after[left, :3, 3], self.after[right, :3, 3]
+        way = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(there[:3, 3] - begin)), 1e-12)
+        return float(turn) + float(np.linalg.norm(there[:3, 3] - end)) / way
+
     def _from(self, keyframe: int, frame: int) -> FloatArray:
         relative = invert_pose(self.before[self.positions[keyframe]]) @ self.before[frame]
         relative[:3, 3] *= self.scale[keyframe]

@@ -28,6 +28,12 @@ DEPTH_SIGMA, LAST_DEPTH_SIGMA = 1.0, 3.0
 """Depth maps are wrong as wholes and alike in all frames. At first they keep the scene in shape; in the end they only
 hold what nothing else holds, or they would bend the focal length to their own errors."""
 LOG_FOCAL_SIGMA = 0.2
+LAST_LOG_FOCAL_SIGMA, INDEPENDENT = 0.12, 0.02
+"""In the end the network's focal length is weighed as what it is, off by some tenths at most, against observations
+whose errors are alike from keyframe to keyframe: so small a share of them is independent. Driving straight ahead says
+next to nothing of a lens, however many points are seen."""
+LEAST_VARIANCE = 0.01
+"""Of observations, in pixels squared: nothing is seen more exactly."""
 MOST_FOCAL = 0.45
 """By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
 K1_SIGMA = 0.001
@@ -47,17 +53,20 @@ class Round:
     tolerance: float = 1e-3
 
 
-NARROWING = (Round(20, None), Round(6, 12), Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
+FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True))
+"""What comes of them is judged, and adjusted again with `LAST`."""
+NARROWING = (Round(20, None), Round(6, 12), *FINE)
 NEAR = (Round(6, 20),)
-"""From where a stream has put the keyframes, before `FINE`."""
+"""From where a stream has put the keyframes, before `FINE`. A wider loss would listen to wrong matches again."""
+NEARLY = (Round(20, None), Round(6, 20))
+"""Likewise, where a few loops are still a little open."""
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
 PROBE = (
     Round(20, None),
     Round(6, 12, free_k1=True),
     *(Round(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
 )
-FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
-LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-5))
+LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
 
 
 @dataclass(frozen=True)
@@ -152,9 +161,12 @@ def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = 
     )
 
 
-def last_priors(priors: Priors) -> Priors:
-    """Of the second pass, from those of the first."""
-    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA)
+def last_priors(priors: Priors, first: Fit) -> Priors:
+    """Of the second pass, from those of the first and what came of it."""
+    # The median of the sum of two squared normal variables is 2 log 2.
+    variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
+    focal = LAST_LOG_FOCAL_SIGMA * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
+    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
 
 
 def network_steps(

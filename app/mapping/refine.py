@@ -7,6 +7,7 @@ are adjusted in two passes, the second one matched anew where the first one says
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -31,7 +32,7 @@ from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.retrieval import likeness
 from stream_recon.app.mapping.starts import EXPLAINED, Attempt, Starts
 from stream_recon.app.mapping.tracks import build_tracks
-from stream_recon.app.mapping.views import DepthReader, Scale, View
+from stream_recon.app.mapping.views import DepthOf, Scale, View
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,18 @@ FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 MIN_KEYFRAMES = 3
+ASTRAY = 0.5
+"""See `between.Carrier.misfit`: of a motion that is not the camera's."""
+DOUBTFUL = 0.8
+"""Where less than this share of the observations can be explained from where a stream has left off, the network's own
+motion is tried, too."""
 MIN_OBSERVATIONS = 100
 
 
 class Images(Protocol):
     """Where the working images and depth maps come from."""
 
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, Grey, DepthReader]]:
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, Grey, DepthOf]]:
         """Those of some frames, by their ascending positions in the result; a frame that cannot be read is left out."""
         ...
 
@@ -114,8 +120,6 @@ class _Refiner:
         self._across: dict[tuple[int, int], Matches] = {}
         """Between stretches that see the same."""
         self._report.focal_before = focal / scale.factor
-        self._moved_by: Placed | None = None
-        """How frames moved from keyframe to keyframe, where a stream knows it better than the network."""
 
     def run(self) -> Refinement:
         with self._stage("keyframes"):
@@ -186,15 +190,13 @@ class _Refiner:
         self._report.seconds[name] = round(time.monotonic() - begun, 3)
 
     def _detected(self) -> list[Features]:
-        from concurrent.futures import ThreadPoolExecutor
-
         empty = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
         place = {position: k for k, position in enumerate(self._keyframes)}
         found = [empty] * len(self._keyframes)
         with ThreadPoolExecutor(self._workers) as pool:
             waiting = []
-            for position, grey, reader in self._images.read(self._keyframes):
-                waiting.append((place[position], pool.submit(detect, grey, reader)))
+            for position, grey, depth in self._images.read(self._keyframes):
+                waiting.append((place[position], pool.submit(_features_of, grey, depth)))
                 # Decoding must not run ahead: images are large.
                 while len(waiting) > 2 * self._workers:
                     k, future = waiting.pop(0)
@@ -249,6 +251,10 @@ class _Refiner:
         )
         best = starts.network()
         self._report.reprojection_px_before = starts.before_px
+        if starts.from_stream and best.share < DOUBTFUL:
+            other = replace(starts, placed=None).network()
+            if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
+                best, starts = other, replace(starts, placed=None)
         bent = starts.bent(best)
         best = bent or best
         if best.share < EXPLAINED:
@@ -256,8 +262,6 @@ class _Refiner:
             if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
                 best = other
         self._report.start = best.start
-        if self._placed is not None and starts.from_stream:
-            self._moved_by = self._placed.beside(self._T_network[0], list(range(len(self._views))))
         return best
 
     def _fitted_to(self, found: pairs.PairMatches) -> dict[tuple[int, int], Matches]:
@@ -316,7 +320,7 @@ class _Refiner:
         scene = first.fit.scene
         start = fit.start(scene.T_world_camera, scene.lens, self._features, tracks, scene.log_depth_scale)
         start = fit.triangulated(start)
-        priors = fit.last_priors(first.priors)
+        priors = fit.last_priors(first.priors, first.fit)
         return skeleton.narrow(start, first.steps, fit.LAST, priors, free_focal=first.free_focal)
 
     def _completed(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_]) -> Refinement:
@@ -351,11 +355,17 @@ class _Refiner:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
-        before, grown = self._T_network, scales[kept]
-        if self._moved_by is not None and not left.any():
-            before, grown = self._moved_by.T_world_camera, grown / self._moved_by.depth_scale[positions]
-        carrier = between.Carrier(positions, before, fitted.scene.T_world_camera[kept], grown, self._stretch)
+        T_kept, grown = fitted.scene.T_world_camera[kept], scales[kept]
+        carrier = between.Carrier(positions, self._T_network, T_kept, grown, self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
+        if self._placed is not None:
+            # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it
+            # lie near to where the stream had put them: it is asked where the network is plainly wrong.
+            by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
+            other = between.Carrier(positions, by, T_kept, grown / unit, self._stretch)
+            for frame in range(count):
+                if carrier.misfit(frame) > max(ASTRAY, other.misfit(frame)):
+                    T[frame] = other.pose(frame)
         return T, between.interpolated(positions.tolist(), scales[kept], count)
 
     def _sketch(self, fitted: Fit, found: pairs.PairMatches, left: NDArray[np.bool_] | None = None) -> None:
@@ -372,16 +382,20 @@ class _Refiner:
         waiting: list[tuple[int, Grey]] = []
         left: tuple[int, Grey] | None = None
         count = len(self._views)
-        for position, grey, _ in self._images.read(range(count)):
-            self._progress(_between("frames between", position / count), "frames between")
-            if position not in place:
-                waiting.append((position, grey))
-                continue
-            right = (place[position], grey)
-            for frame, image in waiting:
+        with ThreadPoolExecutor(self._workers) as pool:
+            under_way: list[Future[None]] = []
+            for position, grey, _ in self._images.read(range(count)):
+                self._progress(_between("frames between", position / count), "frames between")
+                if position not in place:
+                    waiting.append((position, grey))
+                    continue
+                right = (place[position], grey)
                 sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
-                fit_frame(fitted, frame, image, sides, T)
-            left, waiting = right, []
+                # Images wait for no more than what lies between two keyframes.
+                _finished(under_way)
+                under_way = [pool.submit(fit_frame, fitted, frame, image, sides, T) for frame, image in waiting]
+                left, waiting = right, []
+            _finished(under_way)
 
     def _leave(self, first: int, last: int, why: str) -> None:
         stretch = {"first": self._views[first].index, "last": self._views[last].index, "why": why}
@@ -395,6 +409,15 @@ class _Refiner:
             *(self._T_given, np.ones(count), self._lens, self._scale, self._keyframes, None, [], self._report),
             depth_fields=np.zeros((count, GRID, GRID), np.float16),
         )
+
+
+def _finished(under_way: Sequence[Future[None]]) -> None:
+    for future in under_way:
+        future.result()
+
+
+def _features_of(grey: Grey, depth: DepthOf) -> Features:
+    return detect(grey, depth())
 
 
 STAGES = {

@@ -31,8 +31,11 @@ SURE_K1 = 20.0
 """Sigmas by which the radial term has to differ from 0: small ones, as errors of observations are not independent."""
 SLACK = 0.02
 """Of the share that is explained: no more than chance."""
-CLOSED_PX = 12.0
-"""A loop is closed where the stream's poses and depth miss its matches by less; depth alone is off by some pixels."""
+CLOSED_PX, OPEN_PX = 12.0, 40.0
+"""A loop is closed where the stream's poses and depth miss its matches by less than the first, since depth alone is off
+by some pixels; it is plainly open where they miss by more than the second."""
+FEW_OPEN = 0.25
+"""Share of the loops that may be a little open."""
 STILL = 0.003
 """Of the scene's depth: keyframes that are nearer to one another show next to no parallax, and the network knows better
 than their tracks how they lie."""
@@ -127,8 +130,12 @@ class Starts:
     @property
     def _rounds(self) -> Sequence[fit.Round]:
         begun = self._begun
-        if self.from_stream and all(px < CLOSED_PX for px in self._gaps(begun.scene)):
-            return fit.NEAR + fit.FINE
+        if self.from_stream:
+            gaps = np.array(list(self._gaps(begun.scene)))
+            if (gaps < CLOSED_PX).all():
+                return fit.NEAR + fit.FINE
+            if (gaps < OPEN_PX).all() and (gaps >= CLOSED_PX).mean() <= FEW_OPEN:
+                return fit.NEARLY + fit.FINE
         return fit.WIDE + fit.FINE if self.loops else fit.NARROWING
 
     def _gaps(self, scene: Scene) -> Collection[float]:

@@ -4,6 +4,7 @@ Pixels here are those of the working image: the source's, reduced to at most `MA
 everywhere in the program, pixel (0, 0) covers [0, 1) x [0, 1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cv2
@@ -106,6 +107,10 @@ class DepthReader:
         v = (top + (rows[:, 0] + 0.5) / sy) * self.scale.factor
         z = np.where(self.usable[rows, columns] > 0, self.depth[rows, columns], np.float32(0))
         return DepthGrid(u.astype(np.float32), v.astype(np.float32), z.astype(np.float32))
+
+
+DepthOf = Callable[[], DepthReader]
+"""Reads a frame's depth when it is asked: not for who wants the image alone, and in the asker's thread."""
 
 
 def _sample(

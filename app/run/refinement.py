@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
@@ -13,7 +14,7 @@ from stream_recon.app.mapping.fit import Fit
 from stream_recon.app.mapping.handover import Placed
 from stream_recon.app.mapping.outcome import Refinement, Report, Sketch
 from stream_recon.app.mapping.refine import refine
-from stream_recon.app.mapping.views import DepthReader, Scale, View
+from stream_recon.app.mapping.views import DepthOf, DepthReader, Scale, View
 from stream_recon.app.output.amend import amend
 from stream_recon.app.output.cameras import Camera, since_first
 from stream_recon.app.output.folder import ResultFolder, result_of
@@ -160,11 +161,11 @@ class _Images:
         self.warning = None if open_again is not None else STORED_IMAGES
         self._folder, self._cameras, self._open = result.folder, cameras, open_again
 
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthReader]]:
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         if self._open is None:
             for position in positions:
                 stored = self._result(position)
-                yield position, _on_canvas(stored, self.scale), DepthReader.of(stored, self.scale)
+                yield position, _on_canvas(stored, self.scale), partial(DepthReader.of, stored, self.scale)
             return
         wanted = {self._cameras[position].index: position for position in positions}
         last = max(wanted, default=-1)
@@ -172,9 +173,12 @@ class _Images:
             for frame in source:
                 if frame.index in wanted:
                     position = wanted[frame.index]
-                    yield position, self.scale.grey(frame.rgb), DepthReader.of(self._result(position), self.scale)
+                    yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
                 if frame.index >= last:
                     return
+
+    def _depth(self, position: int) -> DepthReader:
+        return DepthReader.of(self._result(position), self.scale)
 
     def _result(self, position: int) -> FrameResult:
         return result_of(self._folder, self._cameras[position])

@@ -14,6 +14,7 @@ from stream_recon.app.mapping.adjustment import lens_information
 from stream_recon.app.mapping.fit import Fit, Round
 from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
 from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 
@@ -24,6 +25,12 @@ UNTRUSTED = 10.0
 """Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
 FIRMER = 0.4
 """Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
+HOPS, UNSURE = (1, 3, 6, 12), 2.0
+"""Keyframes from one to another one that the network's motion is held between; more than one only where both see their
+tracks so unsurely. The network's places are hardly further off over long ways than over short ones, as those of a map
+are that is made of such tracks; where tracks are sure the map is nearer to the truth than that."""
+SURE = 1.5
+"""Up to which unsureness a keyframe's unit is what its tracks say; beyond, what is known otherwise has its share."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
 HELD_OVER = 9
 """Keyframes about whose mean a depth scale is held."""
@@ -33,6 +40,8 @@ FOCAL_SHARE = 0.3
 """Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
 STILL, MOST_UNIT = 0.02, 1.3
 """Of the depth: less than that is no motion; and by how much a unit may change at once."""
+TURNED = 0.1
+"""Of the depth: a turn counts like a motion that turns the view of what is so far away."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +64,24 @@ class Adjusted:
         return float(self.log_scale[-1]) - float(np.log(self.unit)) - keyframe.log_scale
 
     def aligned(self, keyframes: Sequence[Keyframe]) -> "Adjusted":
-        """In a unit that leaves the keyframes where they were given out, on the whole.
+        """In a unit and a world that leave the keyframes where they were given out, on the whole.
 
-        Nothing but the first keyframe holds an adjustment's unit: without this all later ones, and what is given out
-        next, would move by what is newly known of the first. The world stays the first camera's.
+        Nothing but the first keyframe holds an adjustment's world: without this all later ones, and what is given out
+        next, would move by what is newly known of the first.
         """
-        centres = np.array([k.T_world_camera[:3, 3] if k.given_centre is None else k.given_centre for k in keyframes])
+        given = np.array([k.T_world_camera if k.given is None else k.given for k in keyframes])
         usual = float(np.median([keyframe.usual_depth for keyframe in keyframes]))
         T = self.T_world_camera.copy()
-        ours, theirs = T[:, :3, 3] - T[0, :3, 3], centres - centres[0]
-        # Where the camera hardly moved the unit stays.
+        ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, given))
+        # Where the camera hardly moved its turns say how the world lies, and the unit stays.
+        turns = np.einsum("nij,nkj->ik", given[:, :3, :3], T[:, :3, :3])
+        U, _, V = np.linalg.svd(theirs.T @ ours + (TURNED * usual) ** 2 * turns)
+        R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
         still = len(T) * (STILL * usual) ** 2
-        unit = float(((ours * theirs).sum() + still) / ((ours * ours).sum() + still))
+        unit = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
         unit = float(np.clip(unit, 1 / MOST_UNIT, MOST_UNIT))
-        T[:, :3, 3] = T[0, :3, 3] + unit * ours
+        T[:, :3, :3] = R @ T[:, :3, :3]
+        T[:, :3, 3] = given[:, :3, 3].mean(axis=0) + unit * ours @ R.T
         z = [unit * each for each in self.z]
         return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z, unit=unit)
 
@@ -100,7 +113,7 @@ def adjusted(
     if start is None:
         return None
     stays = np.arange(len(keyframes)) < fixed
-    steps = _steps(keyframes, unit)
+    steps = network_steps(keyframes, unit)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = Priors(
         focal=focal_network,
@@ -174,7 +187,7 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
         camera[usable],
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
-        np.where(trusted, 1.0, UNTRUSTED)[usable],
+        (np.where(trusted, 1.0, UNTRUSTED) * gathered([keyframe.sigma for keyframe in keyframes]))[usable],
         (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
@@ -182,19 +195,31 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
     return fit.measured(scene, observations, np.concatenate(rows)[usable])
 
 
-def _steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
-    """The network's motion from each keyframe to the next; firm where it is preferred."""
-    steps = fit.network_steps(np.array([keyframe.T_network for keyframe in keyframes]))
-    trusted = np.array([keyframe.trusted for keyframe in keyframes])[steps.second]
-    share = FIRMER * np.where(trusted, 1.0, 1 / UNTRUSTED)
-    relative = steps.T_first_second.copy()
-    relative[:, :3, 3] *= np.exp(0.5 * (unit[steps.first] + unit[steps.second]))[:, None]
-    return replace(
-        steps,
-        T_first_second=relative,
-        rotation_sigma=steps.rotation_sigma * share,
-        translation_sigma=steps.translation_sigma * share,
-    )
+def network_steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
+    """The network's motion from each keyframe to the next, and over longer ways where tracks are unsure; firm where it
+    is preferred.
+
+    ``unit``: [K], log of the map's lengths there for each of the network's.
+    """
+    unsure = np.array([keyframe.unsure for keyframe in keyframes])
+    count = len(keyframes)
+    pairs = np.array(
+        [
+            (a, a + hop)
+            for hop in HOPS
+            for a in range(count - hop)
+            if hop == 1 or unsure[a] * unsure[a + hop] > UNSURE**2
+        ],
+        np.intp,
+    ).reshape(-1, 2)
+    first, second = pairs.T
+    T = np.array([keyframe.T_network for keyframe in keyframes])
+    relative = np.asarray(invert_pose(T[first]) @ T[second])
+    relative[:, :3, 3] *= np.exp(0.5 * (unit[first] + unit[second]))[:, None]
+    trusted = np.array([keyframe.trusted for keyframe in keyframes])
+    share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
+    rotation = fit.ROTATION_SIGMA * share * np.sqrt(second - first)
+    return RelativePoses(first, second, relative, rotation, fit.TRANSLATION_SIGMA * share)
 
 
 def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Adjusted:
@@ -209,6 +234,7 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Ad
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_scales.MIN_POINTS:
-            log_scale[k] = np.log(np.median(depths[known] / keyframe.z_network[known]))
+            told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
+            log_scale[k] += min(SURE / keyframe.unsure, 1.0) * (told - log_scale[k])
     error = float(np.median(fitted.errors))
     return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

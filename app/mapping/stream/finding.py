@@ -30,6 +30,17 @@ UNGUIDED = 2
 """With so many of the keyframes before it a lost frame is matched wherever the network puts it."""
 RADIUS = 0.12
 """Of the longer side: how far from its predicted place a match may be."""
+FINE, MOST_BLUR = 0.25, 5.0
+"""An image is blurred if the variance of its Laplacian at half its size is a smaller share of that at a quarter: of
+sharp ones it is .3 to .7, of those blurred by a hundredth of their width .11. Sigmas grow with the square of how much
+smaller it is, up to so many times."""
+AROUND = 9
+"""Pixels of half the image's size, over which texture is looked at."""
+FAINT, MOST_FAINT = 1.0, 10.0
+"""Of the square of grey levels for a pixel, along the direction in which there is least of them: below this the
+variance of a track's place grows as there is less; and the most that a sigma grows to. Over a phone's room errors
+across epipolar lines grow from .3 pixels where there is ten times as much to 1.5 where there is a twentieth. Above it
+all tracks count alike: the best texture lies in few places."""
 PNP_PX = 5.0
 MIN_PNP = 20
 AGREEING = 0.4
@@ -38,12 +49,33 @@ ODD_DEG, ODD_MOTION, ODD_AGREEING = 8.0, 0.15, 0.65
 something large that moves by itself has some, too."""
 
 
+class Texture:
+    """How much there is to hold on to about each point of a grey image."""
+
+    def __init__(self, image: Grey) -> None:
+        half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        # OpenCV's derivatives are in shares of white, doubled; here they are in grey levels for each pixel.
+        self._least = cv2.cornerMinEigenVal(half, AROUND, ksize=3) * (255.0**2 / 16)
+        quarter = cv2.resize(half, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        fine, coarse = (float(cv2.Laplacian(image, cv2.CV_32F).var()) for image in (half, quarter))
+        self._blur = min(max(FINE * coarse / max(fine, 1e-9), 1.0), MOST_BLUR) ** 2
+
+    def sigma(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
+        """[N], how much less surely tracks at ``uv`` [N, 2] are seen than in a sharp image with texture: from 1 on."""
+        height, width = self._least.shape
+        x, y = (uv / 2).astype(np.intp).T
+        least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
+        return np.asarray(np.clip(np.sqrt(FAINT / np.maximum(least, 1e-6)), 1.0, MOST_FAINT) * self._blur, np.float32)
+
+
 @dataclass
 class Place:
     """What is kept of a keyframe to know it again: no images."""
 
     keyframe: Keyframe
     features: Features
+    sigma: NDArray[np.float32]
+    """Of the features, see `Keyframe`."""
     tracks: dict[int, int]
     """See `Sight`."""
 
@@ -58,6 +90,10 @@ class Sight:
     described: Features | None = None
     tracks: dict[int, int] = field(default_factory=dict)
     """Of its described features, those that are known."""
+    texture: Texture = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.texture = Texture(self.image)
 
     def features(self) -> Features:
         """Described when somebody first asks."""
@@ -68,7 +104,11 @@ class Sight:
     @property
     def place(self) -> Place:
         """What is kept of it when the image is gone."""
-        return Place(self.keyframe, self.features(), self.tracks)
+        return self.described_by(self.features())
+
+    def described_by(self, features: Features) -> Place:
+        """What is kept of it, with these features."""
+        return Place(self.keyframe, features, self.texture.sigma(features.uv), self.tracks)
 
 
 class Tracks:
@@ -100,7 +140,7 @@ def add_corners(sight: Sight, tracks: Tracks) -> None:
         return
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
     uv = uv[spread(uv, (width, height), need)]
-    keyframe.extend(tracks.new(len(uv)), uv, sight.reader.at(uv))
+    keyframe.extend(tracks.new(len(uv)), uv, sight.reader.at(uv), sight.texture.sigma(uv))
 
 
 def verified(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -158,7 +198,7 @@ def join(old: Place, new: Place, matches: Matches, tracks: Tracks) -> set[int]:
                 added[side].append(pair[side])
     for place, chosen in zip(places, added, strict=True):
         features, numbers = place.features, [place.tracks[feature] for feature in chosen]
-        place.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen])
+        place.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen], place.sigma[chosen])
     return joined
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping.fit import Round
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
+from stream_recon.app.mapping.stream.adjusting import UNSURE, Adjusted, adjusted
 from stream_recon.app.mapping.stream.finding import (
     Sight,
     Tracks,
@@ -23,9 +24,9 @@ from stream_recon.app.mapping.stream.finding import (
     verified,
 )
 from stream_recon.app.mapping.stream.judge import DOUBT_OVER, Doubt, network_is_better
-from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Keyframe, Member, shared
+from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Followed, Keyframe, Member, shared
 from stream_recon.app.mapping.stream.loops import Bend
-from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate
+from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate, placed_again
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
 from stream_recon.app.transforms import Similarity, invert_pose
@@ -159,7 +160,8 @@ class Front:
         found = locate(last, self._sights[-1].image, image, self.lens, guess, length)
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
-            return self._followed(result.index, T)
+            followed = Followed(found.row, found.uv, np.asarray(result.T_world_camera, np.float64))
+            return self._followed(result.index, T, followed if last.trusted else None)
         return self._insert(result, image, T, found)
 
     def _gain(self) -> float:
@@ -171,19 +173,12 @@ class Front:
         if recent and recent[-1].doubtful:
             return recent[-1].gain
         recent = [keyframe for keyframe in recent if not keyframe.doubtful]
-        if len(recent) < 2:
-            return float(np.exp(self.log_scale))
-        T, T_network = (np.array([getattr(k, name)[:3, 3] for k in recent]) for name in ("T_world_camera", "T_network"))
-        ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
-        unit = float(np.exp(self.log_scale))
-        floor = LEAST_MOTION * recent[-1].usual_depth
-        ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
-        return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
+        return _gain_over(recent, self.log_scale)
 
-    def _followed(self, index: int, T: FloatArray) -> FloatArray:
+    def _followed(self, index: int, T: FloatArray, followed: Followed | None = None) -> FloatArray:
         last = self.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.members.append(Member(index, relative, last.log_scale))
+        last.members.append(Member(index, relative, last.log_scale, followed=followed))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: Located | None) -> FloatArray:
@@ -200,6 +195,7 @@ class Front:
             none.astype(np.float32).reshape(0, 2),
             none.astype(np.float32),
             none,
+            none.astype(np.float32),
             members=[Member(result.index, np.eye(4), self.log_scale)],
         )
         sight = Sight(new, image, reader)
@@ -209,7 +205,7 @@ class Front:
             # What judges must not have been chosen by what it judges.
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
-            new.extend(last.track[row], uv, reader.at(uv))
+            new.extend(last.track[row], uv, reader.at(uv), sight.texture.sigma(uv))
             new.moved = found.moved
         if found is not None:
             last = self.keyframes[-1]
@@ -224,6 +220,7 @@ class Front:
         self.keyframes.append(new)
         self.counts.keyframes += 1
         if len(self.keyframes) > ACTIVE:
+            self.place_again(self.keyframes[-ACTIVE - 1 : -ACTIVE])
             self.keyframes[-ACTIVE - 1].forget()
         try:
             new.gain = self._gain()
@@ -296,7 +293,7 @@ class Front:
         for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
             keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
             # What was given out before is bent: it no longer says anything of the unit.
-            keyframe.given_centre = keyframe.T_world_camera[:3, 3].copy()
+            keyframe.given = keyframe.T_world_camera.copy()
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:
@@ -346,6 +343,18 @@ class Front:
         self.log_scale = newest.log_scale
         self.changed |= {*numbers, *range(count, len(self.keyframes))}
 
+    def place_again(self, keyframes: Sequence[Keyframe]) -> None:
+        """Place the frames between by points that are better known than when they came."""
+        for keyframe in keyframes:
+            around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
+            gain = _gain_over(around, keyframe.log_scale)
+            for member in keyframe.members:
+                if member.followed is not None and keyframe.trusted and keyframe.unsure < UNSURE:
+                    relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(member)
+                    member.T_keyframe_frame = placed_again(keyframe, member.followed, relative, gain, self.lens)
+                    member.log_scale = keyframe.log_scale
+                    self.changed.add(keyframe.number)
+
     def points(self) -> NDArray[np.float32]:
         """World points [N, 3] of the active keyframes' tracks, each once."""
         active = self.active
@@ -394,6 +403,18 @@ class Front:
             return True
         self._sharpness.append(value)
         return False
+
+
+def _gain_over(keyframes: Sequence[Keyframe], log_scale: float) -> float:
+    """Lengths of the way along these in the map, for each of the network's; the depth's unit where nothing moves."""
+    unit = float(np.exp(log_scale))
+    if len(keyframes) < 2:
+        return unit
+    T, T_network = (np.array([getattr(k, name)[:3, 3] for k in keyframes]) for name in ("T_world_camera", "T_network"))
+    ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
+    floor = LEAST_MOTION * keyframes[-1].usual_depth
+    ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
+    return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
 
 
 def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:

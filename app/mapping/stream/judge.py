@@ -24,8 +24,14 @@ ASTRAY, SURE_ASTRAY = 0.4, 0.2
 JUMP = 0.22
 """Change of the log of the map's unit from one keyframe to the next, against the network's, that raises doubt, too:
 no network's depth is off like that all at once."""
-ASTRAY_PARTS, PART_PX = 0.12, 5.0
-"""Share of the image whose tracks have to miss by so many pixels, while doubt lasts, too."""
+ODD, ODD_ASTRAY = 0.2, 0.05
+"""Share of the image that has to move otherwise, in the mean over those keyframes; the second one where the tracks lead
+astray, or while doubt lasts. Of videos in which all stood still it was at most .17."""
+SOON, SOON_ASTRAY, SOON_ODD = 3, 0.9, 0.08
+"""Over so many of the last keyframes more is asked of both: a map that was right until something came."""
+ODD_PX, ODD_TRACKS, ODD_SPREAD = 5.0, 3, 0.3
+"""A part of the image moves otherwise if so many of its tracks miss by so many pixels, and all alike: half of them
+differ by at most such a share of it. Those that were lost differ by more."""
 LEAST_WAY = 0.01
 """Of the depth, from keyframe to keyframe, for the unit to be told by."""
 LEAST_ARRIVED = 0.3
@@ -39,7 +45,8 @@ class Doubt:
 
     A network that sees the whole image is hardly ever as wrong about where the camera goes, over some keyframes, as
     tracks are that follow something else. But where it is blind, as after half a turn, the tracks all agree. So both
-    together tell: tracks that lead elsewhere, and parts of the image that contradict them.
+    together tell: tracks that lead elsewhere, and parts of the image that contradict them. Where much of the image does
+    that is enough: the network leads that way, too, but less far.
     """
 
     def __init__(self) -> None:
@@ -47,10 +54,14 @@ class Doubt:
         self.holds = False
         """Of the last keyframes."""
 
-    @property
-    def _parts(self) -> bool:
-        """Whether parts of the image contradict the tracks."""
-        return bool(self._seen) and float(np.median([each[2] for each in self._seen])) > ASTRAY_PARTS
+    def _odd(self, over: int = DOUBT_OVER) -> float:
+        """Share of the image that moves otherwise than the tracks' pose has it."""
+        return float(np.mean([each[2] for each in [*self._seen][-over:]])) if self._seen else 0.0
+
+    def _astray(self, over: int = DOUBT_OVER) -> float:
+        """How far tracks and network lead apart, as a share of the way."""
+        last = [*self._seen][-over:]
+        return float(np.linalg.norm(_way([each[0] for each in last]) - _way([each[1] for each in last])))
 
     def jumped(self, change: float, depth: float) -> bool:
         """Hear by how much the log of the map's unit is to change at the last keyframe; whether that raises doubt.
@@ -58,7 +69,7 @@ class Doubt:
         ``depth``: that the network usually sees there. Where the camera only turns the unit may be anything.
         """
         way = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._seen])) if self._seen else 0.0
-        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._parts
+        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._odd() > ODD_ASTRAY
         self.holds |= raised
         return raised
 
@@ -72,19 +83,33 @@ class Doubt:
         if found.T_tracks is None or not found.good:
             # Tracks of which most miss any pose are lost, not something else's: so it is where frames are far apart.
             return
-        part = np.unique(found.uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
-        medians = medians_by(part, found.missed_px)[np.bincount(part) > 1]
-        told = len(medians) > 0 and len(found.row) > LEAST_ARRIVED * found.asked
-        share = float((medians > PART_PX).mean()) if told else 0.0
+        told = len(found.row) > LEAST_ARRIVED * found.asked
+        share = moving_otherwise(found.uv, found.missed, side) if told else 0.0
         self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
         if len(self._seen) < DOUBT_AFTER:
             return
-        ours, theirs = _way([each[0] for each in self._seen]), _way([each[1] for each in self._seen])
-        astray = float(np.linalg.norm(ours - theirs))
+        contradicted = self._odd() > ODD_ASTRAY
         if self.holds:
-            self.holds = astray > SURE_ASTRAY or self._parts
+            self.holds = self._astray() > SURE_ASTRAY or contradicted
         else:
-            self.holds = astray > ASTRAY and self._parts
+            soon = self._astray(SOON) > SOON_ASTRAY and self._odd(SOON) > SOON_ODD
+            self.holds = self._odd() > ODD or (self._astray() > ASTRAY and contradicted) or soon
+
+
+def moving_otherwise(uv: NDArray[np.floating], missed: FloatArray, side: float) -> float:
+    """Share of the image's parts whose tracks at ``uv`` [N, 2] all miss alike, by ``missed`` [N, 2] pixels."""
+    part = np.unique(uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
+    seen = np.isfinite(missed).all(axis=1)
+    part, missed = part[seen], missed[seen]
+    used, part, count = np.unique(part, return_inverse=True, return_counts=True)
+    if not len(used):
+        return 0.0
+    usual = np.stack([medians_by(part, missed[:, axis]) for axis in (0, 1)], axis=1)
+    spread = medians_by(part, np.linalg.norm(missed - usual[part], axis=1))
+    length = np.linalg.norm(usual, axis=1)
+    enough = count >= ODD_TRACKS
+    odd = enough & (length > ODD_PX) & (spread < ODD_SPREAD * length)
+    return float(odd.sum() / max(enough.sum(), 1))
 
 
 def _way(steps: Sequence[FloatArray]) -> FloatArray:

@@ -17,6 +17,15 @@ HELD_OUT = 8
 """One track in so many is in no adjustment, and judges it."""
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What was followed from a keyframe into a frame."""
+
+    row: NDArray[np.intp]  # [P], of the keyframe's tracks
+    uv: NDArray[np.float32]  # [P, 2], where they are seen
+    T_network: FloatArray  # [4, 4], of the frame, in the network's world
+
+
 @dataclass(slots=True)
 class Member:
     """A frame placed relative to a keyframe: itself, or one of those before the next keyframe."""
@@ -27,6 +36,8 @@ class Member:
     log_scale: float
     given_scale: float | None = None
     """What its depth was multiplied with when it was given out; None before."""
+    followed: Followed | None = None
+    """What it can be placed again by, once the points are better known."""
 
 
 @dataclass(slots=True)
@@ -45,6 +56,7 @@ class Keyframe:
     uv: NDArray[np.float32]  # [N, 2], where the tracks are seen, in working pixels
     z_network: NDArray[np.float32]  # [N], the network's depth there; 0 where there is none
     z: FloatArray  # [N], depth in the map; NaN where only the network knows one
+    sigma: NDArray[np.float32]  # [N], how surely the tracks are seen there: 1 is usual, see `Texture`
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
     gain: float = 1.0
@@ -52,8 +64,8 @@ class Keyframe:
     doubtful: bool = False
     """True where that is since something large seems to move by itself."""
     members: list[Member] = field(default_factory=list)
-    given_centre: FloatArray | None = None
-    """[3], where the camera was given out for the first time; None before."""
+    given: FloatArray | None = None
+    """[4, 4], the pose that was given out first; None before."""
     moved: float = 1.0
     """Displacement of the image since the keyframe before, as a share of its longer side; 1 where nobody knows."""
     looped: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
@@ -65,6 +77,11 @@ class Keyframe:
     def held_out(self) -> NDArray[np.bool_]:
         """[N] of the tracks that no adjustment sees."""
         return np.asarray(self.track % HELD_OUT == HELD_OUT - 1)
+
+    @property
+    def unsure(self) -> float:
+        """How unsurely its tracks are seen, usually."""
+        return float(np.median(self.sigma)) if len(self.sigma) else 1.0
 
     @property
     def depths(self) -> FloatArray:
@@ -89,21 +106,30 @@ class Keyframe:
         xyz = rays(lens, self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
-    def extend(self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32]) -> None:
+    def extend(
+        self,
+        track: NDArray[np.int64],
+        uv: NDArray[np.float32],
+        z_network: NDArray[np.float32],
+        sigma: NDArray[np.float32],
+    ) -> None:
         """See more tracks."""
         self.track, self.uv = np.concatenate([self.track, track]), np.concatenate([self.uv, uv])
+        self.sigma = np.concatenate([self.sigma, sigma])
         self.z_network = np.concatenate([self.z_network, z_network])
         self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
 
     def forget(self) -> None:
         """Keep poses alone, and what closes loops."""
+        for member in self.members:
+            member.followed = None
         self.usual_network = self.seen_depth
         # By the numbers alone: so the keyframes at both ends of a loop keep the same ones.
         order = np.argsort(self.looped * 2_654_435_761 % 2**32, kind="stable")
         self.looped = np.sort(self.looped[order[:MOST_LOOPED]])
         kept = np.isin(self.track, self.looped)
         self.track, self.uv = self.track[kept], self.uv[kept]
-        self.z_network, self.z = self.z_network[kept], self.z[kept]
+        self.z_network, self.z, self.sigma = self.z_network[kept], self.z[kept], self.sigma[kept]
 
     def move(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Place it anew; points and members come along."""

@@ -78,7 +78,9 @@ class Loop:
 
     def remembered(self) -> "Loop":
         """What is kept once both see the same tracks: no features."""
-        first, second = (replace(place, features=NOTHING, tracks={}) for place in (self.first, self.second))
+        first, second = (
+            replace(place, features=NOTHING, sigma=NOTHING.z, tracks={}) for place in (self.first, self.second)
+        )
         return replace(self, first=first, second=second, matches=NONE)
 
     @property
@@ -244,7 +246,7 @@ class _Memory:
     def recognise(self, sight: Sight, lens: Lens) -> list[Loop]:
         """The places before it that a new one shows again; and remember it."""
         features = sight.described or detect(sight.image, sight.reader, DESCRIBED)
-        new = Place(sight.keyframe, features, sight.tracks)
+        new = sight.described_by(features)
         self._remember(new)
         found = []
         for old in self._alike(new):

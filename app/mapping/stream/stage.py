@@ -128,6 +128,8 @@ class StreamStage:
         if len(front.keyframes) > known and not self._background.busy and self._close_loops(front):
             self._background.begin(front.active, front.lens, front.held)
         self._together -= 1
+        if self._together == 0:
+            front.place_again(front.keyframes)
         return items if self._together > 0 else items + self._given_out(front)
 
     def finish(self) -> Sequence[Item]:
@@ -170,6 +172,7 @@ class StreamStage:
         if len(front.keyframes) >= FIRST:
             self._background.begin(front.active, front.lens, front.held, THOROUGH)
             self._take_in(front, wait=True)
+            front.place_again(front.active)
         return self._given_out(front)
 
     def _take_in(self, front: Front, *, wait: bool = False) -> None:
@@ -202,7 +205,7 @@ class StreamStage:
                     given.append(_placed(result, T, scale, lens))
                     member.given_scale = scale
                     if member is keyframe.members[0]:
-                        keyframe.given_centre = T[:3, 3].copy()
+                        keyframe.given = T.copy()
                 elif member.given_scale is not None and keyframe.number in front.changed:
                     revised.append(FrameRevision(member.index, T, scale / member.given_scale, lens))
         front.changed, front.joined = set(), set()

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.between import follow, in_view
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.stream.keyframe import Followed, Keyframe
 from stream_recon.app.mapping.stream.pose import fitted_pose
+from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -44,7 +45,7 @@ class Located:
     """Tracks that were followed."""
     T_tracks: FloatArray | None
     """[4, 4], the pose by the tracks alone, before it was weighed with the network's; None where there is none."""
-    missed_px: FloatArray  # [P], from where that pose has them; empty without it
+    missed: FloatArray  # [P, 2], from where they are to where that pose has them, in pixels; empty without it
     moved: float
     """Median way of the points since the keyframe, as a share of the image's longer side."""
 
@@ -72,10 +73,10 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
     off = np.nan_to_num(np.linalg.norm(in_view(lens, guess, points[row]) - there, axis=1), nan=np.inf)
     near = off < FAR_OFF * np.quantile(off, USUAL) + FAR_OFF_PX if len(off) else np.zeros(0, bool)
     fitted = np.flatnonzero(near & ~keyframe.held_out[row])
-    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros(0), moved)
+    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros((0, 2)), moved)
     if len(fitted) < MIN_POINTS:
         return lost
-    sigma = np.where(np.isnan(keyframe.z[row]), GUESSED_SIGMA, 1.0)
+    sigma = _sigma(keyframe, row)
     found = fitted_pose(
         guess, points[row[fitted]], there[fitted].astype(np.float64), sigma[fitted], lens, LOSSES, ITERATIONS, TOLERANCE
     )
@@ -89,10 +90,43 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
         return lost
 
     def missed(pose: FloatArray) -> FloatArray:
-        off = np.linalg.norm(in_view(lens, pose, points[row]) - there, axis=1)
-        return np.asarray(np.nan_to_num(off, nan=np.inf), np.float64)
+        return np.asarray(np.nan_to_num(in_view(lens, pose, points[row]) - there, nan=np.inf), np.float64)
 
-    return Located(T, row, there, missed(T) / sigma, asked, alone, missed(alone), moved)
+    distance = np.linalg.norm(missed(T), axis=1) / sigma
+    return Located(T, row, there, distance, asked, alone, missed(alone), moved)
+
+
+def placed_again(
+    keyframe: Keyframe, followed: Followed, T_keyframe_frame: FloatArray, gain: float, lens: Lens
+) -> FloatArray:
+    """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was.
+
+    ``gain``: lengths of the camera's way in the map around there, for each of the network's.
+    """
+    row = followed.row
+    points = keyframe.points(lens)[row]
+    fitted = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
+    if len(fitted) < MIN_POINTS:
+        return T_keyframe_frame
+    sigma = _sigma(keyframe, row[fitted])
+    start = keyframe.T_world_camera @ T_keyframe_frame
+    uv = followed.uv[fitted].astype(np.float64)
+    found = fitted_pose(start, points[fitted], uv, sigma, lens, LOSSES, ITERATIONS, TOLERANCE)
+    agrees = found.distances < AGREEING_PX * sigma
+    if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
+        return T_keyframe_frame
+    network = invert_pose(keyframe.T_network) @ followed.T_network
+    network[:3, 3] *= gain
+    length = max(float(np.linalg.norm(network[:3, 3])), LEAST_MOTION * keyframe.usual_depth)
+    guess = np.asarray(keyframe.T_world_camera @ network)
+    T = weighed(found.T_world_camera, found.information / DEPENDENT, guess, length)
+    return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
+
+
+def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
+    """[P] in pixels, of tracks: points whose depth only the network knows are off by more."""
+    guessed = np.isnan(keyframe.z[row])
+    return np.where(guessed, GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
 
 
 def weighed(T: FloatArray, information: FloatArray, guess: FloatArray, length: float) -> FloatArray:

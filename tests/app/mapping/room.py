@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping.views import DepthReader, Scale, View
+from stream_recon.app.mapping.views import DepthOf, DepthReader, Scale, View
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.transforms import Similarity
 
@@ -175,6 +176,6 @@ class Video:
     def views(self) -> list[View]:
         return [View.of(result, self.scale) for result in self.results]
 
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthReader]]:
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         for k in positions:
-            yield k, self.scale.grey(self.pictures[k]), DepthReader.of(self.results[k], self.scale)
+            yield k, self.scale.grey(self.pictures[k]), partial(DepthReader.of, self.results[k], self.scale)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import between, features, fit, graph, matching, pairs, retrieval
+from stream_recon.app.mapping import between, features, fit, graph, matching, pairs, problem, retrieval
 from stream_recon.app.mapping.features import Features
 from stream_recon.app.mapping.keyframes import choose_keyframes
 from stream_recon.app.mapping.problem import Lens
@@ -21,7 +21,7 @@ EXACT_PX = 1.0
 
 
 def detected(video: Video) -> list[Features]:
-    return [features.detect(grey, reader) for _, grey, reader in video.read(range(len(video.truth)))]
+    return [features.detect(grey, depth()) for _, grey, depth in video.read(range(len(video.truth)))]
 
 
 def missed(video: Video, found: list[Features], i: int, j: int, m: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -189,9 +189,9 @@ def test_grain_that_is_hardly_there_is_found_and_matched() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
     found = []
-    for _, grey, reader in video.read(range(2)):
+    for _, grey, depth in video.read(range(2)):
         faint = cv2.GaussianBlur(grey, None, 1.5).astype(np.float32)
-        found.append(features.detect(np.rint(128 + 0.08 * (faint - 128)).astype(np.uint8), reader))
+        found.append(features.detect(np.rint(128 + 0.08 * (faint - 128)).astype(np.uint8), depth()))
     assert min(map(len, found)) > 250
     assert len(matching.verify(*found, matching.match(*found), 30)) > 60
 
@@ -206,6 +206,29 @@ def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
     alone = between.Carrier(positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one)
     assert np.abs(np.array([alone.pose(k) for k in range(20)]) - change.move_pose(network)).max() < 1e-9
+
+
+def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
+    truth, positions, one = walk(20), np.array([0, 7, 12, 19]), np.zeros(20, np.intp)
+    right = between.Carrier(positions, truth, truth[positions], np.ones(4), one)
+    astray = truth.copy()
+    astray[9:] = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.zeros(3), 1.0).move_pose(astray[9:])
+    wrong = between.Carrier(positions, astray, truth[positions], np.ones(4), one)
+    assert max(right.misfit(k) for k in range(20)) < 1e-6
+    assert all((wrong.misfit(k) > 0.1) == (7 < k <= 12) for k in range(20))
+    alone = between.Carrier(positions[:1], truth, truth[:1], np.ones(1), one)
+    assert alone.misfit(5) < 1e-6
+
+
+def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
+    seen = problem.Observations(np.zeros(9, np.intp), np.arange(9), np.zeros((9, 2)))
+    scene = problem.Scene(np.eye(4)[None], np.ones((9, 3)), LENS)
+    priors = fit.first_priors(FOCAL, 0.1)
+    sigmas = [
+        fit.last_priors(priors, fit.Fit(scene, seen, np.arange(9), np.full(9, px), np.ones(9))).log_focal_sigma
+        for px in (0.0, 0.1, 0.3, 1.0, 1e3)
+    ]
+    assert sigmas == sorted(sigmas, reverse=True) and 0 < sigmas[-1] < sigmas[0] <= priors.log_focal_sigma
 
 
 def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
@@ -223,7 +246,8 @@ def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
 def test_points_are_followed_through_a_shift() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
-    (_, first, reader), (_, second, _) = video.read(range(2))
+    (_, first, depth), (_, second, _) = video.read(range(2))
+    reader = depth()
     uv = features.detect(first, reader).uv
     z = reader.at(uv)
     predicted, _ = carried(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])

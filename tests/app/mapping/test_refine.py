@@ -175,7 +175,7 @@ def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPa
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     alone = refine(video.views(), video, video.scale)
-    features = [detect(grey, reader) for _, grey, reader in video.read(alone.keyframes)]
+    features = [detect(grey, depth()) for _, grey, depth in video.read(alone.keyframes)]
     monkeypatch.setattr("stream_recon.app.mapping.refine.detect", None)
     again = refine(video.views(), video, video.scale, known=Known(alone.keyframes, features))
     assert np.abs(again.T_world_camera - alone.T_world_camera).max() < 1e-6

@@ -18,7 +18,17 @@ def keyframes(count: int, gain: float = 1.0) -> list[Keyframe]:
     none = np.zeros(0)
     return [
         Keyframe(
-            number, np.eye(4), 100.0, np.eye(4), 0.0, none.astype(np.int64), none.reshape(0, 2), none, none, gain=gain
+            number,
+            np.eye(4),
+            100.0,
+            np.eye(4),
+            0.0,
+            none.astype(np.int64),
+            none.reshape(0, 2),
+            none,
+            none,
+            none,
+            gain=gain,
         )
         for number in range(count)
     ]
