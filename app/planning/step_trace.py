@@ -153,9 +153,6 @@ class _LiveBytes(TorchDispatchMode):
             self.convolution_flops += conv_flop_count(x.shape, weight.shape, result.shape, transposed)
             # Its kernels lay the input out anew beside it.
             self.peak = max(self.peak, self._bytes + x.nbytes)
-        elif function is torch.ops.aten.upsample_bilinear2d.default:
-            # And its kernels the output.
-            self.peak = max(self.peak, self._bytes + result.nbytes)
         return result
 
     def hold(self, tensor: Tensor) -> None:
