@@ -36,6 +36,8 @@ class _Resize(torch.autograd.Function):
 
 def resize_bilinear(x: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
     """x [F, C, H, W] -> [F, C, *size]."""
+    if x.shape[-2:] == size:
+        return x
     if x.requires_grad:
         return _Resize.apply(x, *size, align_corners)  # type: ignore[no-any-return, no-untyped-call]
     return F.interpolate(x, size=size, mode="bilinear", align_corners=align_corners)

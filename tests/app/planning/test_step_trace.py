@@ -63,8 +63,8 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
     config: NetworkConfig, grid: tuple[int, int], frames: int
 ) -> None:
     estimate = trace_step(config, grid, frames, half=False).peak_bytes
-    # Kernels' own scratch space, some tens of KiB, is not seen.
-    assert 0.99 < estimate / measured_peak(config, grid, frames) < 1.25
+    # Kernels' own scratch space is not seen: a CPU's may lay a map out anew to resize it.
+    assert 0.94 < estimate / measured_peak(config, grid, frames) < 1.25
 
 
 def test_half_precision_and_fewer_frames_hold_less() -> None:
