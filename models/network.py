@@ -224,10 +224,9 @@ class StreamingNetwork(nn.Module):
         assert self.step_head is not None
         said = prediction.pose[-1]
         first = last.features[:, None] if last is not None else features[:, :1]
-        compared = (features, torch.cat([first, features[:, :-1]], dim=1), said.detach())
+        own, before, codes = features, torch.cat([first, features[:, :-1]], dim=1), said.detach()
         if dense_frames is not None:
-            compared = (compared[0][:, dense_frames], compared[1][:, dense_frames], compared[2][:, dense_frames])
-        own, before, codes = compared
+            own, before, codes = (x[:, dense_frames] for x in (own, before, codes))
         with torch.autocast("cpu", enabled=False):
             steps = self.step_head(taps, own, before, prediction.dense[:, :, 0].detach(), codes)
         if dense_frames is not None:

@@ -58,7 +58,7 @@ FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True))
 NARROWING = (Round(20, None), Round(6, 12), *FINE)
 NEAR = (Round(6, 20),)
 """From where a stream has put the keyframes, before `FINE`. A wider loss would listen to wrong matches again."""
-NEARLY = (Round(20, None), Round(6, 20))
+NEARLY = (Round(20, None), *NEAR)
 """Likewise, where a few loops are still a little open."""
 WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
 PROBE = (

@@ -252,9 +252,10 @@ class _Refiner:
         best = starts.network()
         self._report.reprojection_px_before = starts.before_px
         if starts.from_stream and best.share < DOUBTFUL:
-            other = replace(starts, placed=None).network()
+            alone = replace(starts, placed=None)
+            other = alone.network()
             if self._evidence(other.fit, found).mean < self._evidence(best.fit, found).mean:
-                best, starts = other, replace(starts, placed=None)
+                best, starts = other, alone
         bent = starts.bent(best)
         best = bent or best
         if best.share < EXPLAINED:

@@ -89,39 +89,29 @@ def join_parts(folder: Path, target: Path) -> str:
     return digest
 
 
-def load_into(module: nn.Module, path: Path) -> None:
+def load_into(module: nn.Module, path: Path, fresh: Sequence[str] = ()) -> None:
     """Fill a module with the tensors of a file.
 
+    ``fresh``: tensors whose names begin with one of these may be missing, and stay as they are.
+
     Raises:
-        WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
+        WeightsError: unreadable, or another tensor is missing, one is unexpected or of another shape.
     """
-    fill(module.state_dict(), path)
+    fill(module.state_dict(), path, fresh)
 
 
 @torch.no_grad()
-def fill(targets: Mapping[str, Tensor], path: Path) -> None:
-    """Copy the tensors of a file into those of the same names.
+def fill(targets: Mapping[str, Tensor], path: Path, fresh: Sequence[str] = ()) -> None:
+    """Copy the tensors of a file into those of the same names; ``fresh`` as `load_into` has it.
 
     Raises:
-        WeightsError: unreadable, or a tensor is missing, unexpected or of another shape.
+        WeightsError: unreadable, or another tensor is missing, one is unexpected or of another shape.
     """
     tensors = read_tensors(path)
-    check_tensors(targets, tensors, str(path))
-    for name, target in targets.items():
+    wanted = {name: t for name, t in targets.items() if name in tensors or not name.startswith(tuple(fresh))}
+    check_tensors(wanted, tensors, str(path))
+    for name, target in wanted.items():
         target.copy_(tensors[name])
-
-
-def graft(module: nn.Module, path: Path, fresh: Sequence[str]) -> None:
-    """`load_into` for a network that has more than the file: tensors whose names begin with one of ``fresh`` may be
-    missing, and stay as they are.
-
-    Raises:
-        WeightsError: as `load_into`, for all other tensors.
-    """
-    found = read_tensors(path)
-    targets = module.state_dict()
-    wanted = {name: tensor for name, tensor in targets.items() if name in found or not name.startswith(tuple(fresh))}
-    fill(wanted, path)
 
 
 def steps_so_far(folder: Path) -> int:

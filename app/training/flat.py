@@ -93,7 +93,8 @@ class FlatParameters:
         return self.gradient
 
     def named(self, module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-        """X"""
+        """The part of a vector that belongs to ``module``, as views under its parameters' names; what is none of these
+        parameters, since it does not learn, as it is."""
         views = {id(p): v for p, v in zip(self._parameters, self.views(vector), strict=True)}
         return {name: views.get(id(parameter), parameter.data) for name, parameter in module.named_parameters()}
 

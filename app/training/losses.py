@@ -159,11 +159,25 @@ def relative_terms(pose: Tensor, targets: Targets, pairs: Tensor, weights: LossW
     other, frame = pairs
     R, t = quaternion_to_matrix(pose[..., 3:7]), pose[..., :3]
     R_true, t_true = targets.R_first_camera, targets.translation
-    R_back = R[:, :, other].transpose(-1, -2)
-    R_true_back = R_true[:, other].transpose(-1, -2)
-    turned = rotation_distance(R_back @ R[:, :, frame], R_true_back @ R_true[:, frame])
-    move = (R_back @ (t[:, :, frame] - t[:, :, other])[..., None])[..., 0]
-    true_move = (R_true_back @ (t_true[:, frame] - t_true[:, other])[..., None])[..., 0]
+    R_step, move = _motion(R[:, :, other], t[:, :, other], R[:, :, frame], t[:, :, frame])
+    R_step_true, true_move = _motion(R_true[:, other], t_true[:, other], R_true[:, frame], t_true[:, frame])
+    off, chord = _move_errors(move, true_move)
+    return {
+        "relative_rotation": weights.relative_rotation * 2 * _weighted(rotation_distance(R_step, R_step_true)),
+        "relative_translation": weights.relative_translation * 2 * _weighted(off),
+        "direction": weights.direction * 2 * _weighted(chord),
+    }
+
+
+def _motion(R_from: Tensor, t_from: Tensor, R_to: Tensor, t_to: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotations [..., 3, 3] and translations [..., 3] from one frame to another, seen from the first."""
+    R_back = R_from.transpose(-1, -2)
+    return R_back @ R_to, (R_back @ (t_to - t_from)[..., None])[..., 0]
+
+
+def _move_errors(move: Tensor, true_move: Tensor) -> tuple[Tensor, Tensor]:
+    """How far translations [..., 3] are off, as a share of the true length, at most 5; and how far their directions
+    are, which count less where next to nothing moves."""
     length = true_move.norm(dim=-1)
     off = (move - true_move).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
     # The softening keeps the gradient finite where the predicted move is still near zero.
@@ -171,11 +185,7 @@ def relative_terms(pose: Tensor, targets: Targets, pairs: Tensor, weights: LossW
     predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
     true = true_move / (length.square() + soft.square()).sqrt()[..., None]
     chord = (predicted - true).square().sum(-1).add(1e-10).sqrt()
-    return {
-        "relative_rotation": weights.relative_rotation * 2 * _weighted(turned),
-        "relative_translation": weights.relative_translation * 2 * _weighted(off.clamp_max(5)),
-        "direction": weights.direction * 2 * _weighted(chord * (length / (length + SEEN_STEP))),
-    }
+    return off.clamp_max(5), chord * (length / (length + SEEN_STEP))
 
 
 def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
@@ -195,9 +205,7 @@ def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: L
     ``frames`` int64 [D]: those that ``steps`` are of; None: all. The first frame has none before it, and says nothing.
     """
     R, t = targets.R_first_camera, targets.translation
-    R_back = R[:, :-1].transpose(-1, -2)
-    R_true = R_back @ R[:, 1:]
-    t_true = (R_back @ (t[:, 1:] - t[:, :-1])[..., None])[..., 0]
+    R_true, t_true = _motion(R[:, :-1], t[:, :-1], R[:, 1:], t[:, 1:])
     flow, valid = targets.flow, targets.flow_valid.float()
     # A motion of none for the first frame, so that frames keep their numbers.
     R_true = torch.cat([torch.eye(3, device=R.device).expand_as(R[:, :1]), R_true], dim=1)
@@ -210,18 +218,12 @@ def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: L
         R_true, t_true, flow, valid, moves = (x[:, frames] for x in (R_true, t_true, flow, valid, moves))
     count = moves.sum().clamp_min(1)
     turned = rotation_distance(steps.motion[..., :3], R_true).clamp_max(1)
-    length = t_true.norm(dim=-1)
-    off = (steps.motion[..., 3] - t_true).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
-    move = steps.motion[..., 3]
-    soft = SEEN_STEP + 0.1 * length
-    predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
-    true = t_true / (length.square() + soft.square()).sqrt()[..., None]
-    chord = (predicted - true).square().sum(-1).add(1e-10).sqrt() * (length / (length + SEEN_STEP))
+    off, chord = _move_errors(steps.motion[..., 3], t_true)
     # The sum over x and y, as for the auxiliary head; rounds weigh alike.
     flow_off = ((steps.flows - flow).abs().sum(-1).clamp_max(8) * valid).sum((1, 2, 3, 4)) / valid.sum().clamp_min(1)
     return {
         "step_rotation": weights.step_rotation * (turned * moves).sum() / count,
-        "step_translation": weights.step_translation * (off.clamp_max(5) * moves).sum() / count,
+        "step_translation": weights.step_translation * (off * moves).sum() / count,
         "step_direction": weights.step_direction * (chord * moves).sum() / count,
         "step_flow": weights.step_flow * flow_off.sum(),
     }

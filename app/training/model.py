@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from stream_recon.app.training.auxiliary import AuxiliaryHead
-from stream_recon.app.training.checkpoint import graft, load_into
+from stream_recon.app.training.checkpoint import load_into
 from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
@@ -18,10 +18,10 @@ from stream_recon.models.network import Prediction, StreamingNetwork
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
-
-
 NEAREST_FIRST = 3.0
 """Logit that a pixel's own place has over its neighbours when convex upsampling begins."""
+FRESH = ("step_head.", "depth_head.sharpen.", "depth_head.upsample.")
+"""What weights from before it was there may lack: it begins afresh."""
 INITIAL_LAYER_SCALE = 0.1
 """Larger than the published networks', which start from a trained encoder: here every layer has to learn at once."""
 
@@ -69,10 +69,6 @@ class TrainingModel(nn.Module):
         return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches))
 
 
-FRESH = ("step_head.", "depth_head.sharpen.", "depth_head.upsample.")
-"""What weights from before it was there may lack: it begins afresh."""
-
-
 def build_model(
     config: NetworkConfig,
     weights: Path | None = None,
@@ -81,7 +77,7 @@ def build_model(
 ) -> TrainingModel:
     """A model in fp32 on the CPU, fresh or continued from files.
 
-    ``only``: parts of the network that learn, by name; all others stay as they are. None: all learn.
+    ``only``: parts of the network that learn, by name; all others stay as they are. Empty: all learn.
 
     Raises:
         WeightsError: a file that does not fit.
@@ -89,7 +85,7 @@ def build_model(
     model = TrainingModel(config)
     initialise(model)
     if weights is not None:
-        graft(model.network, weights, FRESH)
+        load_into(model.network, weights, FRESH)
     if auxiliary is not None:
         load_into(model.auxiliary, auxiliary)
     if only:

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from stream_recon.app.training import checkpoint
 from stream_recon.app.training.checkpoint import join_parts, load_into, save_weights
+from stream_recon.app.training.flat import FlatParameters
 from stream_recon.app.training.metrics_file import MetricsFile, last_event
 from stream_recon.app.training.model import build_model
+from stream_recon.app.training.optimizer import group_parameters
 from stream_recon.configs.errors import WeightsError
 from stream_recon.models.embedded import file_sha256
 from stream_recon.models.weights import load_network
@@ -73,6 +75,30 @@ def test_a_file_that_does_not_fit_names_a_tensor(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="shape"):
         load_into(other.auxiliary, tmp_path / "auxiliary.safetensors")
     assert model is not None
+
+
+def test_weights_from_before_a_head_continue_with_a_fresh_one(tmp_path: Path) -> None:
+    before = dataclasses.replace(TINY_NETWORK, step_blocks=0, dpt_upsampling="bilinear")
+    torch.manual_seed(1)
+    model = build_model(before)
+    save_weights(tmp_path, tensors(model.network), tensors(model.auxiliary), tensors(model))
+    continued = build_model(TINY_NETWORK, tmp_path / "model.safetensors").network.state_dict()
+    for name, value in tensors(model.network).items():
+        assert torch.equal(continued[name], value.bfloat16().float()), name
+    with pytest.raises(WeightsError, match="is missing"):
+        load_into(build_model(TINY_NETWORK).network, tmp_path / "model.safetensors")
+
+
+def test_only_the_parts_that_are_asked_for_learn() -> None:
+    model = build_model(TINY_NETWORK, only=["step_head"])
+    parameters = FlatParameters(group_parameters(model))
+    known = tensors(model)
+    changed = {
+        name
+        for name, value in parameters.named(model, torch.full_like(parameters.values, 7.0)).items()
+        if not torch.equal(value, known[name])
+    }
+    assert changed == {name for name in known if name.startswith("network.step_head.")}
 
 
 def test_metrics_are_one_json_object_a_line(tmp_path: Path) -> None:
