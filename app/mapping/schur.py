@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal, to_array
+from stream_recon.app.mapping.products import Products
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
 FloatArray = NDArray[np.float64]
@@ -23,6 +24,8 @@ _POINT_SHARE = 0.01
 """Of the damping of cameras."""
 _DENSE_UNKNOWNS, _DENSE_ENTRIES = 150, 2_000_000
 """Of cameras, and of Y: up to these a dense product is less work than finding what is not zero."""
+_GROUPED_UNKNOWNS = 1400
+"""Of cameras: up to these the product is one of many dense ones, and a dense matrix."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ class Elimination:
         """Whether no camera sees a point twice."""
         return len(np.unique(self._camera * self.points + self._point[: self._moving])) == self._moving
 
+    @cached_property
+    def _products(self) -> Products | None:
+        if 7 * self.free > _GROUPED_UNKNOWNS or not self._seen_once:
+            return None
+        return Products(self._camera, self._point[: self._moving], self.free, self.points)
+
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""
         size = rows.camera.shape[1]
@@ -119,9 +128,13 @@ class Elimination:
         cameras = block_diagonal(normal.camera + damping * kinds_diagonal(normal.camera))
         if normal.links is not None:
             cameras = cameras + normal.links
-        if isinstance(cameras_first, np.ndarray):
+        if self._products is not None and not isinstance(cameras_first, np.ndarray):
+            lost_cameras = self._products.of(Y)
+        else:
+            lost_cameras = cameras_first @ points_first
+        if isinstance(lost_cameras, np.ndarray):
             cameras = to_array(cameras)
-        cameras = cameras - cameras_first @ points_first
+        cameras = cameras - lost_cameras
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
