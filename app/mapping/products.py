@@ -4,6 +4,7 @@ Points that begin and end among the same cameras go together: what they have in 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 SPAN = 10
-"""Cameras, among which the first and the last one of a point are those of others: more are fewer but emptier products."""
+"""Cameras among which points of a group begin, and likewise end: more of them make fewer products with more zeros."""
 GAPS = 1.5
 """Times as many cameras as see the points may lie between the first and the last one, for these to be gone through as
 one range."""
@@ -49,10 +50,7 @@ class Products:
         self._order = np.lexsort((camera, point, cell))
         camera, point, cell = camera[self._order], point[self._order], cell[self._order]
         bounds = [0, *(np.flatnonzero(np.diff(cell)) + 1).tolist(), len(cell)] if len(cell) else [0]
-        self._groups = [
-            _group(begin, end, camera[begin:end], point[begin:end])
-            for begin, end in zip(bounds, bounds[1:], strict=False)
-        ]
+        self._groups = [_group(begin, end, camera[begin:end], point[begin:end]) for begin, end in pairwise(bounds)]
 
     def of(self, Y: FloatArray) -> FloatArray:
         """[C D, C D] of the sightings' ``Y`` [D, 3, O]."""

@@ -13,7 +13,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal, to_array
+from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
 from stream_recon.app.mapping.products import Products
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
@@ -125,16 +125,10 @@ class Elimination:
         whitened = _times(np.take(root, self._point[moving], axis=1)[:, None], J.transpose(1, 0, 2))
         Y = np.einsum("rdo,kro->dko", normal.rows.camera[:, :, moving], whitened)
         cameras_first, points_first = self._both_ways(Y.transpose(2, 0, 1))
-        cameras = block_diagonal(normal.camera + damping * kinds_diagonal(normal.camera))
-        if normal.links is not None:
-            cameras = cameras + normal.links
-        if self._products is not None and not isinstance(cameras_first, np.ndarray):
-            lost_cameras = self._products.of(Y)
-        else:
-            lost_cameras = cameras_first @ points_first
-        if isinstance(lost_cameras, np.ndarray):
-            cameras = to_array(cameras)
-        cameras = cameras - lost_cameras
+        grouped = None if isinstance(cameras_first, np.ndarray) else self._products
+        taken = cameras_first @ points_first if grouped is None else grouped.of(Y)
+        damped = normal.camera + damping * kinds_diagonal(normal.camera)
+        cameras = _joined(damped, normal.links, sparsely=not isinstance(taken, np.ndarray)) - taken
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
@@ -199,6 +193,17 @@ class Elimination:
     def _summed(self, values: FloatArray) -> FloatArray:
         """Over the sightings of each point."""
         return np.bincount(self._point, values, self.points).astype(np.float64, copy=False)
+
+
+def _joined(blocks: FloatArray, links: Any, *, sparsely: bool) -> Any:
+    """Cameras' own ``blocks`` [C, D, D] and their links: BSR, or else an array."""
+    if sparsely:
+        return block_diagonal(blocks) if links is None else block_diagonal(blocks) + links
+    count, size = blocks.shape[:2]
+    out = np.zeros((count * size, count * size)) if links is None else links.toarray()
+    each = np.arange(count)
+    out.reshape(count, size, count, size)[each, :, each] += blocks
+    return out
 
 
 def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
