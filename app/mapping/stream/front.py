@@ -65,7 +65,7 @@ JUDGED = 4
 """Keyframes over which held-out tracks are counted."""
 BLURRED = 0.3
 """Of the usual sharpness: such a frame says nothing about where it is."""
-WARM = (Round(5, None, 3, tolerance=1e-2), Round(1.5, 6, 3, tolerance=3e-3))
+WARM = (Round(5, None, 4, tolerance=3e-3), Round(1.5, 6, 4, tolerance=3e-3))
 
 
 @dataclass
