@@ -23,9 +23,9 @@ GROWTH = 1.3
 """The next one comes when there are so many times as many."""
 ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
 """The map is near: longer ones do not make it better while it grows."""
-THOROUGH = (Round(10, None, 4, tolerance=1e-2), Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 10))
+THOROUGH = (Round(10, None, 4, tolerance=1e-2), Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 15, tolerance=1e-4))
 """At its end."""
-WAITED_FOR, LATER = 30, 0.1
+WAITED_FOR, LATER = 60, 0.1
 """An adjustment of at least so many keyframes is not taken in at once but when there are so many times more: they take
 about as long to come as it takes."""
 
