@@ -26,6 +26,8 @@ SIZE = (640, 360)
 STEP_PX = 6
 FOCAL, DISTANCE = 500.0, 2.0
 EVERY = 500
+START_S = 8
+"""A program loads the network's weights meanwhile: the stage's processes are up when the first frame comes."""
 
 
 def bench_stream(frames: int = 5_000) -> None:
@@ -83,6 +85,7 @@ class Watched:
     """A stage; notes what each call took of whoever called it."""
 
     def __init__(self, stage: StreamStage | StageApart) -> None:
+        time.sleep(START_S * isinstance(stage, StageApart))
         self._stage = stage
         self.wants_grey = stage.wants_grey
         self.wall: list[float] = []
