@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import cv2
 import numpy as np
@@ -25,6 +26,8 @@ SIZE = (640, 360)
 STEP_PX = 6
 FOCAL, DISTANCE = 500.0, 2.0
 EVERY = 500
+START_S = 8
+"""A program loads the network's weights meanwhile: the stage's processes are up when the first frame comes."""
 
 
 def bench_stream(frames: int = 5_000) -> None:
@@ -78,53 +81,76 @@ class There(StandIn):
         )
 
 
-class Watched(StreamStage):
-    """Notes what each call took."""
+class Watched:
+    """A stage; notes what each call took of whoever called it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, stage: StreamStage | StageApart) -> None:
+        time.sleep(START_S * isinstance(stage, StageApart))
+        self._stage = stage
+        self.wants_grey = stage.wants_grey
         self.wall: list[float] = []
         self.cpu: list[float] = []
+        self.finish_s = 0.0
+
+    @property
+    def told(self) -> str:
+        return self._stage.told
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return self._stage.figures
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         wall, cpu = time.perf_counter(), time.thread_time()
-        items = super().push(result, frame)
+        items = self._stage.push(result, frame)
         self.wall.append(1e3 * (time.perf_counter() - wall))
         self.cpu.append(1e3 * (time.thread_time() - cpu))
         return items
 
+    def finish(self) -> Sequence[FrameResult | Revision]:
+        begun = time.perf_counter()
+        items = self._stage.finish()
+        self.finish_s = time.perf_counter() - begun
+        return items
+
+    @property
+    def shown(self) -> str:
+        wall = np.array(self.wall)
+        parts = f"{wall.mean():.1f} ms a frame (median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f}"
+        return f"{parts}, most {wall.max():.0f}), processor of its thread here {np.mean(self.cpu):.1f}"
+
 
 def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
-    """Frames/s of the program around a step that sleeps, full-size images, without and with geometry, in turn."""
+    """Frames/s of the program around a step that sleeps, full-size images, without and with geometry, in turn.
+
+    With it also without what it does once the last frame is in; and what a frame costs where no step is waited for:
+    below the step's length a stage keeps up.
+    """
     with tempfile.TemporaryDirectory() as folder:
         if video is None:
             video = Path(folder) / "made.mp4"
             _write_there_and_back(video, frames)
         for blind in (False, True):
-            bare = None
-            for stage in (None, Watched(), StageApart()):
-                summary = _run(
-                    video, There(step_ms / 1000, blind), stage, frames, Path(folder) / f"{blind}{type(stage).__name__}"
+            results = "random results" if blind else "true results"
+            bare = _run(video, There(step_ms / 1000, blind), None, frames, Path(folder) / f"{blind}")
+            for kind, name in ((StreamStage, "in a thread"), (StageApart, "in processes of its own")):
+                place = Path(folder) / f"{blind}{kind.__name__}"
+                stage = Watched(kind())
+                summary = _run(video, There(step_ms / 1000, blind), stage, frames, place)
+                assert summary.stream is not None
+                steady = summary.frames_reconstructed / (summary.seconds - stage.finish_s)
+                print(
+                    f"| {results}, step of {step_ms:g} ms, geometry {name} | {summary.fps:.1f} frames/s, "
+                    f"{100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; before its end {steady:.1f}, "
+                    f"{100 * steady / bare.fps:.1f} %; its end {stage.finish_s:.2f} s |"
                 )
-                if stage is None:
-                    bare = summary.fps
-                    continue
-                name = "random results" if blind else "true results"
-                assert bare is not None and summary.stream is not None
-                shown = f"{summary.fps:.1f} frames/s, {100 * summary.fps / bare:.1f} % of {bare:.1f} without"
-                apart = isinstance(stage, StageApart)
-                print(f"| {name}, step of {step_ms:g} ms{', geometry in a process of its own' * apart} | {shown} |")
-                if apart:
-                    continue
-                wall, cpu = np.array(stage.wall), np.array(stage.cpu)
-                parts = (
-                    f"{wall.mean():.1f} ms a frame (median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f})"
-                )
-                keyframes = f"{summary.stream['keyframes']} keyframes of the map"
-                print(f"| the stage's thread | {parts}, processor {cpu.mean():.1f}; {keyframes} |", flush=True)
+                print(f"| a call of the stage | {stage.shown}; {summary.stream['keyframes']} keyframes of the map |")
+                stage = Watched(kind())
+                _run(video, There(0.0, blind), stage, frames, place.with_suffix(".fast"))
+                print(f"| likewise, with no step between | {stage.shown}; its end {stage.finish_s:.2f} s |", flush=True)
 
 
-def _run(video: Path, engine: There, stage: StreamStage | StageApart | None, frames: int, out: Path) -> Summary:
+def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> Summary:
     with open_source(str(video), max_frames=frames) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
         return reconstruct(source, engine, writer, stage=stage)

@@ -197,6 +197,10 @@ def narrow(
 ) -> Fit:
     """Adjust in ``rounds``. With ``should_stop`` it ends early with what it has."""
     priors = priors or Priors(focal=fit.scene.lens.focal)
+
+    def stop(_: int, __: float) -> bool:
+        return should_stop is not None and should_stop()
+
     for each in rounds:
         if should_stop and should_stop():
             break
@@ -206,6 +210,8 @@ def narrow(
             break
         focal, k1 = free_focal and not priors.known_lens, each.free_k1 and not priors.known_lens
         problem = Problem(fit.scene, fit.observations, steps, fixed, focal, k1, priors=priors)
-        result = adjust(problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance)
+        result = adjust(
+            problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance, should_stop=stop
+        )
         fit = measured(result.scene, fit.observations, fit.feature)
     return fit

@@ -134,14 +134,6 @@ def block_diagonal(blocks: FloatArray) -> Any:
     return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
 
 
-def to_array(matrix: Any) -> FloatArray:
-    """A BSR matrix with square blocks, each of which comes once, as an array; where it is small faster than its own."""
-    size, count = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
-    out = np.zeros((count, size, count, size))
-    out[np.repeat(np.arange(count), np.diff(matrix.indptr)), :, matrix.indices] = matrix.data
-    return out.reshape(matrix.shape)
-
-
 def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
     """A symmetric BSR matrix of ``count`` blocks a side from ``blocks`` [E, D, D] at (first, second), summed."""
     size = blocks.shape[1]

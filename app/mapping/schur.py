@@ -13,7 +13,8 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal, to_array
+from stream_recon.app.mapping.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
+from stream_recon.app.mapping.products import Products
 from stream_recon.app.mapping.residuals import Rows, Sightings
 
 FloatArray = NDArray[np.float64]
@@ -23,6 +24,8 @@ _POINT_SHARE = 0.01
 """Of the damping of cameras."""
 _DENSE_UNKNOWNS, _DENSE_ENTRIES = 150, 2_000_000
 """Of cameras, and of Y: up to these a dense product is less work than finding what is not zero."""
+_GROUPED_UNKNOWNS = 1400
+"""Of cameras: up to these the product is one of many dense ones, and a dense matrix."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ class Elimination:
         """Whether no camera sees a point twice."""
         return len(np.unique(self._camera * self.points + self._point[: self._moving])) == self._moving
 
+    @cached_property
+    def _products(self) -> Products | None:
+        if 7 * self.free > _GROUPED_UNKNOWNS or not self._seen_once:
+            return None
+        return Products(self._camera, self._point[: self._moving], self.free, self.points)
+
     def normal(self, rows: Rows) -> Normal:
         """Of the sightings alone; without links."""
         size = rows.camera.shape[1]
@@ -116,12 +125,10 @@ class Elimination:
         whitened = _times(np.take(root, self._point[moving], axis=1)[:, None], J.transpose(1, 0, 2))
         Y = np.einsum("rdo,kro->dko", normal.rows.camera[:, :, moving], whitened)
         cameras_first, points_first = self._both_ways(Y.transpose(2, 0, 1))
-        cameras = block_diagonal(normal.camera + damping * kinds_diagonal(normal.camera))
-        if normal.links is not None:
-            cameras = cameras + normal.links
-        if isinstance(cameras_first, np.ndarray):
-            cameras = to_array(cameras)
-        cameras = cameras - cameras_first @ points_first
+        grouped = None if isinstance(cameras_first, np.ndarray) else self._products
+        taken = cameras_first @ points_first if grouped is None else grouped.of(Y)
+        damped = normal.camera + damping * kinds_diagonal(normal.camera)
+        cameras = _joined(damped, normal.links, sparsely=not isinstance(taken, np.ndarray)) - taken
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
@@ -186,6 +193,17 @@ class Elimination:
     def _summed(self, values: FloatArray) -> FloatArray:
         """Over the sightings of each point."""
         return np.bincount(self._point, values, self.points).astype(np.float64, copy=False)
+
+
+def _joined(blocks: FloatArray, links: Any, *, sparsely: bool) -> Any:
+    """Cameras' own ``blocks`` [C, D, D] and their links: BSR, or else an array."""
+    if sparsely:
+        return block_diagonal(blocks) if links is None else block_diagonal(blocks) + links
+    count, size = blocks.shape[:2]
+    out = np.zeros((count * size, count * size)) if links is None else links.toarray()
+    each = np.arange(count)
+    out.reshape(count, size, count, size)[each, :, each] += blocks
+    return out
 
 
 def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:

@@ -2,50 +2,40 @@
 
 Some keyframes are places, of which features are kept. Each new one is compared with those before it that look alike;
 two places whose matches agree on one motion, by depth and in both directions, are joined by an edge. Edges that say the
-same close a loop, by a graph of similarities over the places. All this happens in a thread of its own; what it finds is
-taken in so many keyframes later, which for a file does not depend on how fast anything was.
+same close a loop, by a graph of similarities over the places. All this happens beside the stream, in `places.py`; what
+is found there is taken in so many keyframes later, which for a file does not depend on how fast anything was.
 """
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
-from stream_recon.app.mapping.features import Features, detect
-from stream_recon.app.mapping.graph import MOST_DRIFT, SLACK, match_edges
+from stream_recon.app.mapping.features import Features
+from stream_recon.app.mapping.graph import MOST_DRIFT, SLACK
 from stream_recon.app.mapping.levenberg import SingularError
-from stream_recon.app.mapping.matching import MIN_UNGUIDED, NONE, Matches, match, verify
-from stream_recon.app.mapping.pairs import ALIKE, MIN_LIKENESS, best_apart
-from stream_recon.app.mapping.pose_graph import Edges, solve_pose_graph
+from stream_recon.app.mapping.matching import NONE, Matches
+from stream_recon.app.mapping.pose_graph import Edges
 from stream_recon.app.mapping.problem import Lens
-from stream_recon.app.mapping.retrieval import cosines, described, learn_words
-from stream_recon.app.mapping.stream.finding import DESCRIBED, Place, Sight
+from stream_recon.app.mapping.stream.aside import Aside, Asked
+from stream_recon.app.mapping.stream.finding import Place, Sight
 from stream_recon.app.mapping.stream.keyframe import Keyframe
+from stream_recon.app.mapping.stream.places import LEAST_GAP, MOST_PLACES, Look, Recognised
 
 logger = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
-_T = TypeVar("_T")
 
 APART = 0.15
 """Displacement of the image from one place to the next, as a share of its longer side."""
-LEAST_GAP = 15
-"""Keyframes between two places that are compared: nearer ones share tracks."""
 LATER = 6
 """Keyframes after which a file's stream takes in what was begun."""
-MOST_PLACES = 150
-"""Whose features are kept; beyond that those nearest to their neighbours are given up, one by one."""
-FIRST_WORDS, MOST_WORDS = 5, 80
-"""Places from which words are learnt first, anew at each doubling, and for the last time."""
-SPACING = 2
-"""Places; candidates nearer to one another say the same."""
 SAME_DEG, SAME_SCALE, SAME_SHARE = 5.0, 1.25, 0.3
 """Two edges say the same if they put the camera there by so much, the last one a share of the depth."""
 WAITING = 8
@@ -139,22 +129,42 @@ class Bend:
         return S
 
 
+@dataclass(frozen=True)
+class _Bending:
+    """A `Bend` to come."""
+
+    begun: int
+    """Number of the map's last keyframe then."""
+    asked: Asked
+    numbers: NDArray[np.intp]
+    loops: Sequence[Loop]
+    off: float
+
+    def bend(self) -> Bend | None:
+        """Waits for it; None where there is none."""
+        S = _result(self.asked)
+        return None if S is None or not np.isfinite(S).all() else Bend(self.numbers, S, self.loops, self.off)
+
+
 class Loops:
     """Finds and closes the loops of one map.
 
     Args:
+        aside: has a `Memory`, which forgets what it knew of another map.
         waits: whether `take_in` waits for what is due: for files.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, *, waits: bool) -> None:
+    def __init__(self, aside: Aside, *, waits: bool) -> None:
         self.closed: list[Loop] = []
         """Those that the map was bent to."""
         self.skipped = 0
-        self._pool, self._waits = pool, waits
-        self._memory = _Memory()
+        self._aside, self._waits = aside, waits
+        aside.ask("forget")
+        self._places: dict[int, Place] = {}
+        """Those that are remembered, by the numbers of their keyframes."""
         self._moved = np.inf
-        self._looking: list[tuple[int, Future[list[Loop]]]] = []
-        self._bending: tuple[int, Future[Bend | None]] | None = None
+        self._looking: list[tuple[Sight, Asked]] = []
+        self._bending: _Bending | None = None
         self._waiting: list[Loop] = []
         self._new: list[Loop] = []
         self._size = 0
@@ -169,7 +179,10 @@ class Loops:
             self.skipped += 1
             return
         self._moved = 0.0
-        self._looking.append((sight.keyframe.number, self._pool.submit(self._memory.recognise, sight, lens)))
+        known = sight.described
+        image, reader = (sight.image, sight.reader) if known is None else (None, None)
+        look = Look(sight.keyframe.number, known, image, reader)
+        self._looking.append((sight, self._aside.ask("recognise", look, lens)))
 
     def take_in(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> Bend | None:
         """What is to become of the map by what is due now.
@@ -179,22 +192,35 @@ class Loops:
             wait: for all that was begun, and close what there is to close: nothing more will come.
         """
         newest = keyframes[-1].number
-        while self._looking and self._due(*self._looking[0], newest, wait):
-            number, future = self._looking.pop(0)
+        while self._looking and self._due(self._looking[0][0].keyframe.number, self._looking[0][1], newest, wait):
+            sight, asked = self._looking.pop(0)
+            number = sight.keyframe.number
             self._nodes = [*(self._nodes if len(self._nodes) < 2 * MOST_PLACES else self._nodes[::2]), number]
-            found = _result(future)
-            self._sort(found or [], keyframes)
+            self._sort(self._recognised(sight, _result(asked)), keyframes)
         bend = None
-        if self._bending is not None and self._due(*self._bending, newest, wait):
-            bend, self._bending = _result(self._bending[1]), None
-        elif self._new and self._bending is None and (wait or self._is_time(newest)):
-            self._begin(keyframes)
-            if wait and self._bending is not None:
-                bend, self._bending = _result(self._bending[1]), None
+        if self._bending is None and self._new and (wait or self._is_time(newest)):
+            self._bending = self._begun(keyframes)
+            if not wait:
+                return None
+        if self._bending is not None and self._due(self._bending.begun, self._bending.asked, newest, wait):
+            bend, self._bending = self._bending.bend(), None
         return bend
 
-    def _due(self, begun: int, future: "Future[list[Loop]] | Future[Bend | None]", newest: int, wait: bool) -> bool:
-        return wait or (newest >= begun + LATER if self._waits else future.done())
+    def _due(self, begun: int, asked: Asked, newest: int, wait: bool) -> bool:
+        return wait or (newest >= begun + LATER if self._waits else asked.future.done())
+
+    def _recognised(self, sight: Sight, found: Recognised | None) -> list[Loop]:
+        """The loops from a keyframe to those that it shows again."""
+        if found is None:
+            return []
+        new = self._places[sight.keyframe.number] = sight.described_by(found.features)
+        if found.given_up is not None:
+            self._places.pop(found.given_up, None)
+        return [
+            Loop(self._places[each.number], new, each.matches, each.S_first_second, each.inliers)
+            for each in found.again
+            if each.number in self._places
+        ]
 
     def _is_time(self, newest: int) -> bool:
         if newest < self._size + REST:
@@ -218,7 +244,7 @@ class Loops:
             recent = [loop for loop in self._waiting if newest - loop.ends[1] <= WAITING * LEAST_GAP]
             self._waiting = recent
 
-    def _begin(self, keyframes: Sequence[Keyframe]) -> None:
+    def _begun(self, keyframes: Sequence[Keyframe]) -> "_Bending":
         new, self._new = self._new, []
         off = max(loop.off() for loop in new)
         self.closed += [loop.remembered() for loop in new]
@@ -231,57 +257,7 @@ class Loops:
         known = np.array(sorted(number for number in numbers if number <= self._size), np.intp)
         nodes = np.array([_node(keyframes[number]) for number in known])
         edges = _edges(known, nodes, keyframes, self.closed)
-        self._bending = self._size, self._pool.submit(_bent, known, nodes, edges, new, off)
-
-
-class _Memory:
-    """The places known so far, and how they look; only the loops' thread knows it."""
-
-    def __init__(self) -> None:
-        self._places: list[Place] = []
-        self._words: NDArray[np.float32] | None = None
-        self._looks: list[NDArray[np.float32]] = []
-        self._learn_at = FIRST_WORDS
-
-    def recognise(self, sight: Sight, lens: Lens) -> list[Loop]:
-        """The places before it that a new one shows again; and remember it."""
-        features = sight.described or detect(sight.image, sight.reader, DESCRIBED)
-        new = sight.described_by(features)
-        self._remember(new)
-        found = []
-        for old in self._alike(new):
-            matches = verify(old.features, features, match(old.features, features), MIN_UNGUIDED)
-            if not len(matches):
-                continue
-            edge = match_edges([old.features, features], lens, {(0, 1): matches}).get((0, 1))
-            if edge is not None:
-                found.append(Loop(old, new, matches, edge.S_first_second, edge.inliers))
-        return found
-
-    def _remember(self, place: Place) -> None:
-        places = [*self._places, place]
-        if len(places) > MOST_PLACES:
-            # The one whose neighbours are nearest: what remains covers the way.
-            at = np.array([each.keyframe.number for each in places])
-            drop = 1 + int(np.argmin((at[2:] - at[:-2])[:-1]))
-            del places[drop], self._looks[drop]
-        self._places = places
-        if len(places) == self._learn_at and len(places) <= MOST_WORDS:
-            self._words = learn_words([each.features for each in places])
-            self._learn_at *= 2
-            if self._words is not None:
-                self._looks = [described(each.features, self._words) for each in places]
-        elif self._words is not None:
-            self._looks.append(described(place.features, self._words))
-
-    def _alike(self, new: Place) -> list[Place]:
-        """Those that look most like the last one, far enough before it and from one another."""
-        if self._words is None:
-            return []
-        like = cosines(np.stack(self._looks))[-1]
-        gap = new.keyframe.number - np.array([place.keyframe.number for place in self._places])
-        before = np.flatnonzero(gap >= LEAST_GAP)
-        return [self._places[at] for at in best_apart(before, like[before], MIN_LIKENESS, ALIKE, SPACING)]
+        return _Bending(self._size, self._aside.ask("bend", nodes, edges), known, new, off)
 
 
 def _node(keyframe: Keyframe) -> FloatArray:
@@ -331,16 +307,10 @@ def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyfr
     )
 
 
-def _bent(known: NDArray[np.intp], nodes: FloatArray, edges: Edges, loops: Sequence[Loop], off: float) -> Bend | None:
-    solved = solve_pose_graph(nodes, edges, loss_scales=(100.0, 10.0, 3.0)).S_world_node
-    if not np.isfinite(solved).all():
-        return None
-    return Bend(known, np.asarray(solved @ np.linalg.inv(nodes)), loops, off)
-
-
-def _result(future: "Future[_T]") -> _T | None:
+def _result(asked: Asked) -> Any:
+    """None where there is none."""
     try:
-        return future.result()
+        return asked.future.result()
     except (SingularError, np.linalg.LinAlgError, cv2.error):
         logger.exception("loops")
         return None

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.choice import Departure
+from stream_recon.app.mapping.stream.aside import Aside, InThread
 from stream_recon.app.mapping.stream.front import Counts, Front
 from stream_recon.app.mapping.stream.loops import URGENT, Loops
-from stream_recon.app.mapping.stream.whole import FIRST, THOROUGH, Background
+from stream_recon.app.mapping.stream.places import Memory
+from stream_recon.app.mapping.stream.whole import FIRST, THOROUGH, Background, Whole
 from stream_recon.app.mapping.views import Scale
 from stream_recon.app.results import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 
@@ -39,6 +40,7 @@ class StreamStage:
             once did, keyframes are not adjusted with those before them; what is left out is counted.
         known_lens: the results' focal length is right.
         departure: the end of the map that this one goes on with.
+        beside: have a `Whole` and a `Memory`; None: threads of this process.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class StreamStage:
         known_lens: bool = False,
         clock: Callable[[], float] = time.monotonic,
         departure: Departure | None = None,
+        beside: tuple[Aside, Aside] | None = None,
     ) -> None:
         self._departure = departure
         self._together = together
@@ -57,9 +60,9 @@ class StreamStage:
         """By their numbers: placed, and not given out yet."""
         self._stretch = 0
         self._waits = not live
-        self._background = Background(waits=not live, known_lens=known_lens)
-        self._pool = ThreadPoolExecutor(1, "loops")
-        self._loops = Loops(self._pool, waits=not live)
+        whole, self._memory = beside or (InThread(Whole(), "mapping"), InThread(Memory(), "loops"))
+        self._background = Background(whole, waits=not live, known_lens=known_lens)
+        self._loops = Loops(self._memory, waits=not live)
         self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
         """As of the last adjustment of all. Replaced, never changed."""
         self._loops_before = self.sparse.loops
@@ -113,7 +116,7 @@ class StreamStage:
             self._background.restart()
             self._counts.skipped += self._loops.skipped
             self._loops_before = self.sparse.loops
-            self._loops = Loops(self._pool, waits=self._waits)
+            self._loops = Loops(self._memory, waits=self._waits)
         front = self._front
         known, left = len(front.keyframes), self._counts.left_to_network
         front.add(result, frame.grey, hurried=self._is_late(frame))
@@ -136,7 +139,7 @@ class StreamStage:
         """What is known when the last frame is in."""
         items = self._ended()
         self._background.close()
-        self._pool.shutdown()
+        self._memory.close()
         return items
 
     def _is_late(self, frame: PreparedFrame) -> bool:
@@ -215,5 +218,10 @@ class StreamStage:
 def _placed(result: FrameResult, T_world_camera: NDArray[np.float64], scale: float, lens: Intrinsics) -> FrameResult:
     """A result as the map has it, with what the network said of it."""
     said = NetworkEstimate(result.T_world_camera, result.intrinsics, 1 / scale)
-    depth = (result.depth * np.float32(scale)).astype(np.float32)
+    depth = given_depth(result, said)
     return replace(result, T_world_camera=T_world_camera, intrinsics=lens, depth=depth, network=said)
+
+
+def given_depth(result: FrameResult, said: NetworkEstimate) -> NDArray[np.float32]:
+    """The depth of a network's result as it is given out."""
+    return np.asarray(result.depth * np.float32(1 / said.depth_scale), np.float32)

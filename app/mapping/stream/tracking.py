@@ -111,7 +111,7 @@ def placed_again(
     sigma = _sigma(keyframe, row[fitted])
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = followed.uv[fitted].astype(np.float64)
-    found = fitted_pose(start, points[fitted], uv, sigma, lens, LOSSES, ITERATIONS, TOLERANCE)
+    found = fitted_pose(start, points[fitted], uv, sigma, lens, LOSSES[-1:], ITERATIONS, TOLERANCE)
     agrees = found.distances < AGREEING_PX * sigma
     if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
         return T_keyframe_frame

@@ -1,10 +1,8 @@
-"""Many keyframes adjusted together, with the focal length: now and then, in a thread of its own."""
+"""Many keyframes adjusted together, with the focal length: now and then, beside the stream."""
 
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from threading import Event
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from stream_recon.app.mapping.fit import Round
 from stream_recon.app.mapping.levenberg import SingularError
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.adjusting import Adjusted, adjusted
+from stream_recon.app.mapping.stream.aside import Aside, Asked, StopTest
 from stream_recon.app.mapping.stream.keyframe import Keyframe
 
 logger = logging.getLogger(__name__)
@@ -24,9 +23,9 @@ GROWTH = 1.3
 """The next one comes when there are so many times as many."""
 ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
 """The map is near: longer ones do not make it better while it grows."""
-THOROUGH = (Round(10, None, 8), Round(3, 12, 8), Round(1, 4, 15, tolerance=1e-4))
+THOROUGH = (Round(10, None, 4, tolerance=1e-2), Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 15, tolerance=1e-4))
 """At its end."""
-WAITED_FOR, LATER = 100, 0.25
+WAITED_FOR, LATER = 60, 0.1
 """An adjustment of at least so many keyframes is not taken in at once but when there are so many times more: they take
 about as long to come as it takes."""
 
@@ -37,7 +36,7 @@ def whole(
     known_lens: bool = False,
     held: int = 0,
     rounds: Sequence[Round] = ROUNDS,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StopTest | None = None,
 ) -> Adjusted | None:
     """Adjust them all, with the focal length unless it is known.
 
@@ -55,12 +54,27 @@ def whole(
     return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
 
 
+class Whole:
+    """What a `Background` has beside it."""
+
+    def adjust(
+        self,
+        should_stop: StopTest,
+        keyframes: Sequence[Keyframe],
+        lens: Lens,
+        known_lens: bool,
+        held: int,
+        rounds: Sequence[Round],
+    ) -> Adjusted | None:
+        """See `whole`."""
+        return whole(keyframes, lens, known_lens, held, rounds, should_stop)
+
+
 @dataclass(frozen=True)
 class _Job:
-    future: Future[Adjusted | None]
+    asked: Asked
     numbers: list[int]
     """Of its keyframes."""
-    stop: Event
     due: int
     """Number of the keyframe at which it is taken in, where that is waited for."""
 
@@ -69,15 +83,16 @@ class Background:
     """One adjustment at a time, of copies of the keyframes.
 
     Args:
+        aside: has a `Whole`.
         waits: whether `collect` waits for it, so that two runs give the same. A live source goes on without it
             meanwhile, and leaves out those that are due before the last one is done.
         known_lens: whether the focal length stays what it is.
     """
 
-    def __init__(self, *, waits: bool, known_lens: bool = False) -> None:
+    def __init__(self, aside: Aside, *, waits: bool, known_lens: bool = False) -> None:
         self.skipped = 0
         self._waits, self._known_lens = waits, known_lens
-        self._pool = ThreadPoolExecutor(1, "mapping")
+        self._aside = aside
         self._due = FIRST
         self._job: _Job | None = None
 
@@ -113,9 +128,8 @@ class Background:
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
-        stop = Event()
-        future = self._pool.submit(whole, copies, lens, self._known_lens, len(held), rounds, stop.is_set)
-        self._job = _Job(future, numbers, stop, due)
+        asked = self._aside.ask("adjust", copies, lens, self._known_lens, len(held), rounds)
+        self._job = _Job(asked, numbers, due)
 
     @property
     def busy(self) -> bool:
@@ -125,7 +139,7 @@ class Background:
     def drop(self) -> None:
         """End what is under way."""
         if self._job is not None:
-            self._job.stop.set()
+            self._job.asked.stop()
             self._job = None
 
     def again(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
@@ -141,16 +155,16 @@ class Background:
             wait: whatever that is.
         """
         job = self._job
-        if job is None or not (wait or (newest >= job.due if self._waits else job.future.done())):
+        if job is None or not (wait or (newest >= job.due if self._waits else job.asked.future.done())):
             return None
         self._job = None
         try:
-            found = job.future.result()
+            found = job.asked.future.result()
         except (SingularError, np.linalg.LinAlgError):
             logger.exception("adjustment of %d keyframes", len(job.numbers))
             return None
         return None if found is None else (found, job.numbers)
 
     def close(self) -> None:
-        """End the thread once it is done."""
-        self._pool.shutdown(wait=True)
+        """End what is beside it once it is done."""
+        self._aside.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_recon.app.mapping.stream.apart import StageApart
+from stream_recon.app.mapping.stream.apart import AHEAD, StageApart
 from stream_recon.app.mapping.stream.stage import Item, StreamStage
 from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.app.video.preprocess import grey_image
@@ -47,28 +47,36 @@ def test_it_says_the_same_in_the_same_order(video: Video) -> None:
     for one, other in zip(heard(video, here), heard(video, apart), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+            np.testing.assert_array_equal(a, b)
     assert apart.told == here.told and apart.figures == here.figures
-    np.testing.assert_allclose(apart.sparse.points, here.sparse.points, rtol=1e-5, atol=1e-6)
-    assert not apart._process.is_alive()
+    np.testing.assert_array_equal(apart.sparse.points, here.sparse.points)
+    assert not any(process.is_alive() for process in apart._processes)
 
 
 def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
     stage = StageApart(together=4)
     items = list(stage.push(*pushed(video, 0)))
-    assert stage._process.pid is not None
-    os.kill(stage._process.pid, signal.SIGINT)
+    for process in stage._processes:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
     items += stage.push(*pushed(video, 1))
     items += stage.finish()
     assert [item.index for item in items if isinstance(item, FrameResult)] == [0, 1]
 
 
-def test_where_it_is_killed_there_is_a_word_to_the_user(video: Video) -> None:
+@pytest.mark.parametrize("which", ["whole", "loops", "mapping"])
+def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: str) -> None:
     stage = StageApart()
+    [process] = [process for process in stage._processes if process.name == which]
     stage.push(*pushed(video, 0))
-    stage._process.kill()
+    process.kill()
     with pytest.raises(ResourceError, match="--resume"):
+        for number in range(1, FRAMES):
+            stage.push(*pushed(video, number))
         stage.finish()
+    for process in stage._processes:
+        process.join(20)
+        assert not process.is_alive(), "nobody stays behind"
 
 
 def test_its_errors_are_raised_in_front(video: Video) -> None:
@@ -76,12 +84,24 @@ def test_its_errors_are_raised_in_front(video: Video) -> None:
     result, frame = pushed(video, 0)
     with pytest.raises(AssertionError, match="grey"):
         stage.push(result, PreparedFrame(0, 0.0, frame.rgb, frame.transform))
+        stage.finish()
 
 
 def test_it_ends_with_whoever_asked() -> None:
     stage = StageApart()
-    process = stage._process
+    processes = stage._processes
     del stage
     gc.collect()
-    process.join(20)
-    assert not process.is_alive()
+    for process in processes:
+        process.join(20)
+        assert not process.is_alive()
+
+
+def test_a_file_is_not_waited_for_and_a_camera_is(video: Video) -> None:
+    for live in (False, True):
+        stage = StageApart(together=1, live=live)
+        given = [list(stage.push(*pushed(video, number))) for number in range(6)]
+        first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
+        late = [first.get(number, 9) - number for number in range(6 - AHEAD)]
+        assert max(late) <= (0 if live else AHEAD)
+        stage.finish()

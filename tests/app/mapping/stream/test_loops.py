@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.stream import front
+from stream_recon.app.mapping.stream.apart import StageApart
 from stream_recon.app.mapping.stream.keyframe import Keyframe
 from stream_recon.app.mapping.stream.loops import Bend, Loop, Loops
 from stream_recon.app.mapping.stream.stage import StreamStage
@@ -66,6 +67,16 @@ def test_results_do_not_depend_on_the_clock(again: tuple[Video, StreamStage, Hea
     other = StreamStage(together=4, known_lens=True)
     assert np.array_equal(Heard(video, other).poses(), heard.poses())
     assert np.array_equal(other.sparse.loops, stage.sparse.loops)
+
+
+def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, StreamStage, Heard]) -> None:
+    video, stage, heard = again
+    apart = StageApart(together=4, known_lens=True)
+    found = Heard(video, apart)
+    for first in (True, False):
+        assert np.array_equal(found.poses(first=first), heard.poses(first=first))
+    assert all(np.array_equal(found.first[k].depth, heard.first[k].depth) for k in heard.first)
+    assert np.array_equal(apart.sparse.loops, stage.sparse.loops) and apart.figures == stage.figures
 
 
 def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.mapping.choice import Departure
 from stream_recon.app.mapping.stream import front
+from stream_recon.app.mapping.stream.apart import StageApart
 from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.results import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.transforms import is_rigid
@@ -21,7 +22,7 @@ FloatArray = NDArray[np.float64]
 class Heard:
     """What a stage gave for a video, checked as it came."""
 
-    def __init__(self, video: Video, stage: StreamStage, stretches: list[int] | None = None) -> None:
+    def __init__(self, video: Video, stage: StreamStage | StageApart, stretches: list[int] | None = None) -> None:
         self.first: dict[int, FrameResult] = {}
         self.last: dict[int, FrameResult | FrameRevision] = {}
         for k, (rgb, result) in enumerate(zip(video.pictures, video.results, strict=True)):
