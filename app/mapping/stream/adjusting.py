@@ -28,7 +28,9 @@ FIRMER = 0.4
 HOPS, UNSURE = (1, 3, 6, 12), 2.0
 """Keyframes from one to another one that the network's motion is held between; more than one only where both see their
 tracks so unsurely. The network's places are hardly further off over long ways than over short ones, as those of a map
-are that is made of such tracks; where tracks are sure the map is nearer to the truth than that."""
+are that is made of such tracks; where tracks are sure the map is nearer to the truth than that. Beyond it the network's
+motions are held more firmly, too, by how much more unsure the tracks are: their errors are alike, so that many of them
+know hardly more than one."""
 SURE = 1.5
 """Up to which unsureness a keyframe's unit is what its tracks say; beyond, what is known otherwise has its share."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
@@ -218,6 +220,7 @@ def network_steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePo
     relative[:, :3, 3] *= np.exp(0.5 * (unit[first] + unit[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
+    share /= np.maximum(np.sqrt(unsure[first] * unsure[second]) / UNSURE, 1.0)
     rotation = fit.ROTATION_SIGMA * share * np.sqrt(second - first)
     return RelativePoses(first, second, relative, rotation, fit.TRANSLATION_SIGMA * share)
 

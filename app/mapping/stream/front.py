@@ -148,19 +148,20 @@ class Front:
             self._T = self._followed(result.index, guess)
         else:
             try:
-                self._T = self._measured(result, image, guess, float(np.linalg.norm(relative[:3, 3])))
+                self._T = self._measured(result, image, guess)
             except FAILURES:
                 # No frame may be lost for want of a better pose.
                 logger.exception("frame %d", result.index)
                 self._T = self._followed(result.index, guess)
         self.joined.add(self.keyframes[-1].number)
 
-    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray, length: float) -> FloatArray:
+    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray) -> FloatArray:
         last = self.keyframes[-1]
-        found = locate(last, self._sights[-1].image, image, self.lens, guess, length)
+        T_network = np.asarray(result.T_world_camera, np.float64)
+        found = locate(last, self._sights[-1].image, image, self.lens, guess, T_network, self._gain())
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
-            followed = Followed(found.row, found.uv, np.asarray(result.T_world_camera, np.float64))
+            followed = Followed(found.row, found.uv, T_network)
             return self._followed(result.index, T, followed if last.trusted else None)
         return self._insert(result, image, T, found)
 

@@ -9,7 +9,7 @@ from stream_recon.app.mapping import so3
 from stream_recon.app.mapping.between import follow, in_view
 from stream_recon.app.mapping.problem import Lens
 from stream_recon.app.mapping.stream.keyframe import Followed, Keyframe
-from stream_recon.app.mapping.stream.pose import fitted_pose
+from stream_recon.app.mapping.stream.pose import FittedPose, fitted_pose
 from stream_recon.app.transforms import invert_pose
 
 FloatArray = NDArray[np.float64]
@@ -26,9 +26,10 @@ LOSSES, ITERATIONS, TOLERANCE = (10.0, 3.0, 1.0), 8, 1e-3
 GUESSED_SIGMA = 4.0
 """Pixels; of points that only the network's depth places."""
 DEPENDENT = 10.0
-"""Errors of points near one another are alike: their information counts so many times less."""
+"""Errors of points near one another are alike: their information counts so many times less; where tracks are unsurely
+seen they are more so, by the square of how unsurely."""
 ROTATION_SIGMA, TRANSLATION_SIGMA = np.radians(1.0), 0.3
-"""Of the network's motion since the last frame; the translation as a share of its length."""
+"""Of the network's motion since the keyframe; the translation as a share of its length."""
 LEAST_MOTION = 0.005
 """Of the depth: shorter motions are no more certain than this one."""
 
@@ -56,13 +57,22 @@ class Located:
         return agreeing >= MIN_POINTS and agreeing >= AGREEING * len(self.row)
 
 
-def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: FloatArray, length: float) -> Located:
+def locate(
+    keyframe: Keyframe,
+    before: Grey,
+    image: Grey,
+    lens: Lens,
+    guess: FloatArray,
+    T_network: FloatArray,
+    gain: float,
+) -> Located:
     """Follow a keyframe's points into a frame and fit its pose to them.
 
     Args:
         before: the keyframe's image.
-        guess: [4, 4], where the network's motion since the last frame puts the camera.
-        length: of that motion, in the map's unit.
+        guess: [4, 4], where the network's motion since the last frame puts the camera: there they are looked for.
+        T_network: [4, 4], of the frame, in the network's world.
+        gain: lengths of the camera's way in the map, for each of the network's.
     """
     points = keyframe.points(lens)
     row = np.flatnonzero(np.isfinite(points[:, 0]))
@@ -85,7 +95,7 @@ def locate(keyframe: Keyframe, before: Grey, image: Grey, lens: Lens, guess: Flo
         return lost
     depth = float(np.median(keyframe.depths[row[fitted[agrees]]]))
     alone = found.T_world_camera
-    T = weighed(alone, found.information / DEPENDENT, guess, max(length, LEAST_MOTION * depth))
+    T = _with_network(keyframe, found, T_network, gain, depth)
     if not np.isfinite(T).all():
         return lost
 
@@ -115,12 +125,23 @@ def placed_again(
     agrees = found.distances < AGREEING_PX * sigma
     if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
         return T_keyframe_frame
-    network = invert_pose(keyframe.T_network) @ followed.T_network
-    network[:3, 3] *= gain
-    length = max(float(np.linalg.norm(network[:3, 3])), LEAST_MOTION * keyframe.usual_depth)
-    guess = np.asarray(keyframe.T_world_camera @ network)
-    T = weighed(found.T_world_camera, found.information / DEPENDENT, guess, length)
+    T = _with_network(keyframe, found, followed.T_network, gain, keyframe.usual_depth)
     return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
+
+
+def _with_network(
+    keyframe: Keyframe, found: FittedPose, T_network: FloatArray, gain: float, depth: float
+) -> FloatArray:
+    """A pose fitted to a keyframe's points, weighed with the network's motion since that keyframe.
+
+    Not since the last frame: what is wrong with the points has moved that one alike, and would count once more with
+    each frame.
+    """
+    network = invert_pose(keyframe.T_network) @ T_network
+    network[:3, 3] *= gain
+    length = max(float(np.linalg.norm(network[:3, 3])), LEAST_MOTION * depth)
+    dependent = DEPENDENT * max(keyframe.unsure, 1.0) ** 2
+    return weighed(found.T_world_camera, found.information / dependent, keyframe.T_world_camera @ network, length)
 
 
 def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
