@@ -10,12 +10,16 @@ ROBUST_FROM = 2
 """Iterations from which on a match far from the motion counts less (Cauchy's weight)."""
 ROBUST_ANGLE = 0.008
 """Radians; a match so far off counts half."""
+DEPTH_SIGMA = 0.2
+"""Of the logarithm of a point's depth, beside ..."""
+MATCH_SIGMA = 0.004
+"""... what a match of weight 1 is taken to be off by, in radians."""
 MIN_DEPTH = 0.01
 """Units of the reconstruction; what comes nearer to the camera before is left out."""
 DAMPING = 1e-3
 """Of the information's diagonal."""
-SHARE = 0.93
-"""Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 14 cached frames."""
+SHARE = 0.97
+"""Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 33 cached frames."""
 LENGTHS_APART = 1.5
 """The camera head's length of a step counts as at most so many times the step's own, or that part of it: one
 frame's slip of the head must not become the trajectory's."""
@@ -27,7 +31,9 @@ TINY = 1e-9
 def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Perspective-n-point by Gauss-Newton, from rest.
 
-    The gradient is that of the last iteration, which is the solution's where it has converged.
+    A point whose depth is wrong is seen elsewhere along a line once the camera has moved. So each match counts less
+    along that line, the more its place depends on the depth: else wrong depths, which look like a turn, would be taken
+    for one. The gradient is that of the last iteration, which is the solution's where it has converged.
 
     Args:
         points: [N, P, 3].
@@ -39,23 +45,30 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
     """
     R = torch.eye(3, device=points.device, dtype=points.dtype).expand(len(points), 3, 3)
     t = torch.zeros_like(points[:, 0])
-    share = weight
+    share, doubt = weight, (DEPTH_SIGMA / MATCH_SIGMA) ** 2
     for iteration in range(ITERATIONS):
         with torch.set_grad_enabled(torch.is_grad_enabled() and iteration == ITERATIONS - 1):
-            x, y, z = (points @ R.transpose(1, 2) + t[:, None]).unbind(-1)
+            turned = points @ R.transpose(1, 2)
+            x, y, z = (turned + t[:, None]).unbind(-1)
             inverse = 1 / z.clamp_min(MIN_DEPTH)
             u, v = x * inverse, y * inverse
             off_u, off_v = u - target[..., 0], v - target[..., 1]
+            # The covariance is I + doubt * g g^T, g being how u and v change with the logarithm of the depth; its
+            # inverse by Sherman and Morrison.
+            g_u, g_v = (turned[..., 0] - u * turned[..., 2]) * inverse, (turned[..., 1] - v * turned[..., 2]) * inverse
+            less = doubt / (1 + doubt * (g_u * g_u + g_v * g_v))
+            uu, uv, vv = 1 - less * g_u * g_u, -less * g_u * g_v, 1 - less * g_v * g_v
             share = weight * (z > MIN_DEPTH)
             if iteration >= ROBUST_FROM:
-                share = share / (1 + (off_u.square() + off_v.square()).detach() / ROBUST_ANGLE**2)
+                distance = uu * off_u * off_u + 2 * uv * off_u * off_v + vv * off_v * off_v
+                share = share / (1 + distance.detach() / ROBUST_ANGLE**2)
             zero = torch.zeros_like(u)
             # How u and v change with a turn (rotation vector, from the left) and a shift.
             of_u = torch.stack([-u * v, 1 + u * u, -v, inverse, zero, -u * inverse], dim=-1)
             of_v = torch.stack([-1 - v * v, u * v, u, zero, inverse, -v * inverse], dim=-1)
-            J = torch.cat([of_u, of_v], dim=1)
-            weighted = (J * torch.cat([share, share], dim=1)[..., None]).transpose(1, 2)
-            information = weighted @ J
+            uu, uv, vv = ((share * each)[..., None] for each in (uu, uv, vv))
+            weighted = torch.cat([uu * of_u + uv * of_v, uv * of_u + vv * of_v], dim=1).transpose(1, 2)
+            information = weighted @ torch.cat([of_u, of_v], dim=1)
             gradient = weighted @ torch.cat([off_u, off_v], dim=1)[..., None]
             diagonal = information.diagonal(dim1=1, dim2=2)
             damping = DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + TINY

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stream_recon.models import rigid
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
 from stream_recon.models.rigid import eliminate, follow, rotation_from_vector, solve, solve_small, vector_from_rotation
 
@@ -44,6 +45,18 @@ def test_places_that_are_wrong_hardly_move_it_and_lower_its_support() -> None:
     torch.testing.assert_close(found, motion, atol=3e-3, rtol=0)
     assert (support < 0.9).all()
     assert (solve(points, torch.randn_like(target), torch.ones(4, 200))[1] < 0.4).all()
+
+
+def test_wrong_depths_move_it_less_than_if_they_were_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, motion, target = scene()
+    # Depths that err to one side alike make a shift look like a turn.
+    points = points * (1 + 0.15 * points[..., :1].sign())
+    off = []
+    for sigma in (0.0, 0.2):
+        monkeypatch.setattr(rigid, "DEPTH_SIGMA", sigma)
+        found, _ = solve(points, target, torch.ones(4, 200))
+        off.append((found - motion)[..., :3].norm(dim=(1, 2)))
+    assert (off[1] < 0.7 * off[0]).all()
 
 
 def test_points_that_count_for_nothing_give_rest_and_finite_gradients() -> None:
@@ -107,11 +120,11 @@ def test_a_heads_error_is_held_off_and_a_steps_forgotten() -> None:
     noisy = true.clone()
     noisy[:, 30, :3] += 0.5
     off = (follow(noisy, steps_of(true), torch.ones(2, 60), None, None) - true)[..., :3].norm(dim=-1)
-    assert float(off[:, 30].max()) < 0.2 * 0.87
+    assert float(off[:, 30].max()) < 0.1 * 0.87
     slipped = steps_of(true)
     slipped[:, 10, :, 3] *= 3
     off = (follow(true, slipped, torch.ones(2, 60), None, None) - true)[..., :3].norm(dim=-1)
-    assert float((off[:, 59] / off[:, 10]).max()) < 0.1
+    assert float((off[:, 59] / off[:, 10]).max()) < 0.3
 
 
 def test_frames_together_are_frames_one_by_one() -> None:
