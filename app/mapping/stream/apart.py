@@ -71,7 +71,13 @@ class StageApart:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=body, args=(theirs, *given), name=name, daemon=True)
-        process.start()
+        # Ctrl-C goes to all processes of a terminal, but the one in front says when to end. A signal that is blocked
+        # here when it begins stays so there, while its modules are read, too.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         # Only theirs is left open for it: when the process ends, so does what is read here.
         theirs.close()
         self._processes.append(process)
@@ -134,8 +140,6 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 def _serve(connection: Connection, options: dict[str, Any], whole: Connection, memory: Connection) -> None:
-    # Ctrl-C goes to all processes of a terminal; the one in front says when to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Read as they come, however long a frame takes: nobody waits in the middle of sending one.
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()

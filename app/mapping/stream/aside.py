@@ -4,7 +4,6 @@ What is asked for and what comes of it are the same either way. A thread takes t
 one of a process's threads at a time; a process does not, but has to be told everything it needs.
 """
 
-import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -103,8 +102,6 @@ class InProcess:
 
 def serve(connection: Connection, make: Callable[[], object]) -> None:
     """Body of a process: do what an `InProcess` asks of the worker that ``make`` gives, until it is closed."""
-    # Ctrl-C goes to all processes of a terminal; the one in front says when to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = make()
     with suppress(EOFError, OSError):
         while True:
