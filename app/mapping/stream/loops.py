@@ -38,7 +38,7 @@ LATER = 6
 """Keyframes after which a file's stream takes in what was begun."""
 SAME_DEG, SAME_SCALE, SAME_SHARE = 5.0, 1.25, 0.3
 """Two edges say the same if they put the camera there by so much, the last one a share of the depth."""
-WAITING = 8
+WAITING = 15
 """Places for which an edge waits for another one that says the same."""
 MOST_EDGES = 200
 URGENT = 0.05

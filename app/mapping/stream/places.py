@@ -19,7 +19,7 @@ from stream_recon.app.mapping.views import DepthReader
 
 FloatArray = NDArray[np.float64]
 
-LEAST_GAP = 15
+LEAST_GAP = 8
 """Keyframes between two places that are compared: nearer ones share tracks."""
 MOST_PLACES = 150
 """Whose features are kept; beyond that those nearest to their neighbours are given up, one by one."""
