@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import cv2
 import numpy as np
@@ -16,6 +15,7 @@ from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.run.listeners import PassedOn
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.process_memory import peak_host_memory_mb
 from stream_recon.app.transforms import rotation_matrix
@@ -81,35 +81,27 @@ class There(StandIn):
         )
 
 
-class Watched:
+class Watched(PassedOn):
     """A stage; notes what each call took of whoever called it."""
 
     def __init__(self, stage: StreamStage | StageApart) -> None:
-        time.sleep(START_S * isinstance(stage, StageApart))
-        self._stage = stage
-        self.wants_grey = stage.wants_grey
+        super().__init__(stage)
+        if isinstance(stage, StageApart):
+            time.sleep(START_S)
         self.wall: list[float] = []
         self.cpu: list[float] = []
         self.finish_s = 0.0
 
-    @property
-    def told(self) -> str:
-        return self._stage.told
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        return self._stage.figures
-
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         wall, cpu = time.perf_counter(), time.thread_time()
-        items = self._stage.push(result, frame)
+        items = super().push(result, frame)
         self.wall.append(1e3 * (time.perf_counter() - wall))
         self.cpu.append(1e3 * (time.thread_time() - cpu))
         return items
 
     def finish(self) -> Sequence[FrameResult | Revision]:
         begun = time.perf_counter()
-        items = self._stage.finish()
+        items = super().finish()
         self.finish_s = time.perf_counter() - begun
         return items
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.progress import Progress, TaskID
 
@@ -24,7 +23,7 @@ from stream_recon.app.output.run_record import RunInfo
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult, PreparedFrame, Revision
 from stream_recon.app.run.interrupts import stop_on_signals
-from stream_recon.app.run.listeners import Stage
+from stream_recon.app.run.listeners import PassedOn, Stage
 from stream_recon.app.run.pipeline import Progress as RunProgress
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.refinement import RefinementCancelledError, refine_result
@@ -161,31 +160,16 @@ def evaluate_scene(
     return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
 
 
-class OverheardStage:
+class OverheardStage(PassedOn):
     """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
 
     def __init__(self, stage: Stage, gatherer: Gatherer) -> None:
+        super().__init__(stage)
         self.gatherer = gatherer
-        self._stage = stage
-
-    @property
-    def wants_grey(self) -> bool:
-        return self._stage.wants_grey
-
-    @property
-    def told(self) -> str:
-        return self._stage.told
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        return self._stage.figures
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
         self.gatherer.add(result)
-        return self._stage.push(result, frame)
-
-    def finish(self) -> Sequence[FrameResult | Revision]:
-        return self._stage.finish()
+        return super().push(result, frame)
 
 
 def _check(source: Source, gatherer: Gatherer) -> None:

@@ -40,3 +40,28 @@ class Stage(Protocol):
 
     def finish(self) -> Sequence[FrameResult | Revision]:
         """What is left to say once the last result is in."""
+
+
+class PassedOn:
+    """A `Stage` that has another one do everything: whoever watches it overrides what is to be watched."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    @property
+    def wants_grey(self) -> bool:
+        return self._stage.wants_grey
+
+    @property
+    def told(self) -> str:
+        return self._stage.told
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return self._stage.figures
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        return self._stage.push(result, frame)
+
+    def finish(self) -> Sequence[FrameResult | Revision]:
+        return self._stage.finish()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_recon.app.mapping.stream.aside import GONE, InProcess, serve
+from stream_recon.app.mapping.stream.aside import GONE, InProcess, received, serve
 from stream_recon.app.mapping.stream.places import Memory
 from stream_recon.app.mapping.stream.stage import Item, Sparse, StreamStage, given_depth
 from stream_recon.app.mapping.stream.whole import Whole
@@ -115,12 +115,7 @@ class StageApart:
         """What came, waiting until at most ``left`` messages are unanswered."""
         items: list[Item] = []
         while self._unanswered > left or (self._unanswered and self._connection.poll()):
-            try:
-                said = self._connection.recv()
-            except (EOFError, OSError) as error:
-                raise ResourceError(GONE) from error
-            if isinstance(said, Exception):
-                raise said
+            said = received(self._connection)
             assert isinstance(said, _Said)
             self._unanswered -= 1
             self.told, self.figures, self.sparse = said.told, said.figures, said.sparse or self.sparse

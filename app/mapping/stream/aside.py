@@ -86,18 +86,23 @@ class InProcess:
 
     def _answer(self, number: int, name: str, given: tuple[Any, ...]) -> Any:
         self._send((number, name, given))
-        try:
-            answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise ResourceError(GONE) from error
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return received(self._connection)
 
     def _send(self, message: object) -> None:
         # Whether it is gone is seen where an answer is waited for.
         with self._sending, suppress(OSError):
             self._connection.send(message)
+
+
+def received(connection: Connection) -> Any:
+    """What a process answers; an exception is raised here instead. Raises ResourceError: the process is gone."""
+    try:
+        answer = connection.recv()
+    except (EOFError, OSError) as error:
+        raise ResourceError(GONE) from error
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def serve(connection: Connection, make: Callable[[], object]) -> None:

@@ -138,7 +138,8 @@ class Front:
         if self._T_network is None:
             self._T_network = T_network
         relative = invert_pose(self._T_network) @ T_network
-        relative[:3, 3] *= self._gain()
+        gain = self._gain()
+        relative[:3, 3] *= gain
         guess = np.asarray(self._T @ relative)
         self._T_network = T_network
         blurred = self._is_blurred(image)
@@ -148,17 +149,17 @@ class Front:
             self._T = self._followed(result.index, guess)
         else:
             try:
-                self._T = self._measured(result, image, guess)
+                self._T = self._measured(result, image, guess, gain)
             except FAILURES:
                 # No frame may be lost for want of a better pose.
                 logger.exception("frame %d", result.index)
                 self._T = self._followed(result.index, guess)
         self.joined.add(self.keyframes[-1].number)
 
-    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray) -> FloatArray:
+    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray, gain: float) -> FloatArray:
         last = self.keyframes[-1]
         T_network = np.asarray(result.T_world_camera, np.float64)
-        found = locate(last, self._sights[-1].image, image, self.lens, guess, T_network, self._gain())
+        found = locate(last, self._sights[-1].image, image, self.lens, guess, T_network, gain)
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
             followed = Followed(found.row, found.uv, T_network)

@@ -244,7 +244,7 @@ class Loops:
             recent = [loop for loop in self._waiting if newest - loop.ends[1] <= WAITING * LEAST_GAP]
             self._waiting = recent
 
-    def _begun(self, keyframes: Sequence[Keyframe]) -> "_Bending":
+    def _begun(self, keyframes: Sequence[Keyframe]) -> _Bending:
         new, self._new = self._new, []
         off = max(loop.off() for loop in new)
         self.closed += [loop.remembered() for loop in new]
