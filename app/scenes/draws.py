@@ -66,6 +66,23 @@ class Draws:
         return self._constants[key]
 
 
+class Share:
+    """A share of all clips: how many of a batch is known to the host, so that the device is not waited for; which ones
+    is drawn. A part of a clip that is left over counts in the next batch."""
+
+    def __init__(self, draws: Draws, share: float) -> None:
+        self._draws = draws
+        self._share = share
+        self.left = 0.0
+
+    def some(self, clips: int) -> Tensor | None:
+        """Those of a batch's clips that it falls on, as int64 indices. None: on none, and nothing is drawn."""
+        self.left += clips * self._share
+        count = min(int(self.left), clips)
+        self.left -= count
+        return self._draws.uniform(0.0, 1.0, clips).argsort()[:count] if count else None
+
+
 def wave(draws: Draws, clips: int, frames: int, low: float, high: float, parts: int = 3) -> Tensor:
     """A smooth random function of time with zero mean and a deviation near 1, float32 [clips, frames].
 

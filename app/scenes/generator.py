@@ -10,7 +10,7 @@ from stream_recon.app.scenes.assembly import Assembly, assemble
 from stream_recon.app.scenes.bedroom import BEDROOM, FRAMES, NOTICES
 from stream_recon.app.scenes.cameras import MOTIONS, NADIR, draw_focal
 from stream_recon.app.scenes.degrade import Degradations
-from stream_recon.app.scenes.draws import Draws
+from stream_recon.app.scenes.draws import Draws, Share
 from stream_recon.app.scenes.fitted import MODULES, ON_TOPS, RUNS
 from stream_recon.app.scenes.furniture import FURNITURE, HANGING, ITEMS
 from stream_recon.app.scenes.layout import Layout
@@ -88,7 +88,7 @@ class SceneGenerator:
         self._degradations = Degradations(self.draws, compile, shares.plain) if degrade else None
         self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
-        self._peopled = 0.0
+        self._peopled = Share(self.draws, shares.people)
         self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
     @torch.no_grad()
@@ -100,8 +100,7 @@ class SceneGenerator:
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
         still = depth  # what bends with the camera's motion
-        if self.shares.people:
-            images, depth = self._with_people(images, depth, poses, intrinsics)
+        images, depth = self._with_people(images, depth, poses, intrinsics)
         if self._degradations is not None:
             images = self._degradations(images, still, poses, intrinsics)
         else:
@@ -111,14 +110,9 @@ class SceneGenerator:
         return ClipBatch(images, depth, poses, intrinsics, kind)
 
     def _with_people(self, images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor) -> tuple[Tensor, Tensor]:
-        """In a fixed number of clips, whichever they are: the device is not waited for."""
-        clips = len(depth)
-        self._peopled += clips * self.shares.people
-        count = min(int(self._peopled), clips)
-        self._peopled -= count
-        if not count:
+        some = self._peopled.some(len(depth))
+        if some is None:
             return images, depth
-        some = self.draws.uniform(0.0, 1.0, clips).argsort()[:count]
         images, depth = images.clone(), depth.clone()
         images[some], depth[some] = add_people(self.draws, images[some], depth[some], poses[some], intrinsics[some])
         return images, depth

@@ -49,7 +49,7 @@ def test_they_are_asked_for_nothing(both: tuple[ClipBatch, ClipBatch]) -> None:
 
 def test_the_share_is_kept_over_batches() -> None:
     generator = SceneGenerator("cpu", 5, degrade=False, shares=SceneShares(people=0.4))
-    seen = [generator._peopled]
+    seen = [generator._peopled.left]
     images = torch.rand(3, 2, 3, 28, 28)
     depth = torch.full((3, 2, 28, 28), 5.0)
     poses = torch.eye(4).repeat(3, 2, 1, 1)
@@ -58,6 +58,6 @@ def test_the_share_is_kept_over_batches() -> None:
     for _ in range(10):
         out, _ = generator._with_people(images, depth, poses, intrinsics)
         counts.append(int((out != images).flatten(1).any(dim=1).sum()))
-        seen.append(generator._peopled)
+        seen.append(generator._peopled.left)
     assert all(0 <= left < 1 for left in seen)
     assert sum(counts) <= 12 and max(counts) <= 2
