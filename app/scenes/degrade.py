@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes.draws import Draws, wave
+from stream_recon.app.scenes.draws import Draws, Share, wave
+from stream_recon.app.scenes.looks import apply_looks, draw_looks
 
 _TAPS = 7  # of a motion blur
 _PART = 8  # pixels along a part of an image whose brightness is evened out
@@ -53,11 +54,13 @@ class Tone:
 
 class Degradations:
     """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all, and borders to
-    some. plain: share of clips whose defects are small, as in most videos."""
+    some. plain: share of clips whose defects are small, as in most videos; odd_looks: of those that get a look which no
+    camera has first."""
 
-    def __init__(self, draws: Draws, compile: bool, plain: float = 0.0) -> None:
+    def __init__(self, draws: Draws, compile: bool, plain: float = 0.0, odd_looks: float = 0.0) -> None:
         self._draws = draws
         self._plain = plain
+        self._odd = Share(draws, odd_looks)
         # JPEG is left as it is: compiling it takes most of a minute for each size of images.
         self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=False) if compile else apply_tone
 
@@ -65,6 +68,9 @@ class Degradations:
         """Degraded images [B, S, 3, H, W] of clean ones."""
         clips, frames, _, height, width = images.shape
         images = images.clone()
+        odd = self._odd.some(clips)
+        if odd is not None:
+            images[odd] = apply_looks(images[odd], draw_looks(self._draws, len(odd)))
         plain = self._draws.chance(self._plain, clips)
         some = slice(0, None, 2)
         lens = draw_lens(self._draws, plain[some])

@@ -46,6 +46,8 @@ class SceneShares:
     """Seen through a lens of 101 to 112 degrees."""
     people: float = 0.0
     """Somebody walks through."""
+    odd_looks: float = 0.0
+    """Seen through a random filter, see `looks`; where clips are degraded only."""
     motion: str | None = None
     """One of `cameras.MOTIONS`: all clips move so. None: in all ways, each with its share."""
 
@@ -85,7 +87,7 @@ class SceneGenerator:
         self.draws = Draws(torch.device(device), seed)
         self.catalogue = Catalogue(_TEMPLATES, self.draws)
         self.renderer = Renderer(self.draws, tiles, compile)
-        self._degradations = Degradations(self.draws, compile, shares.plain) if degrade else None
+        self._degradations = Degradations(self.draws, compile, shares.plain, shares.odd_looks) if degrade else None
         self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
         self._peopled = Share(self.draws, shares.people)
