@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -10,11 +11,12 @@ import cv2
 import numpy as np
 from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 
+from stream_recon.app.engine.engine import Engine
 from stream_recon.app.mapping.stream.apart import StageApart
 from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.run.listeners import PassedOn
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.run.process_memory import peak_host_memory_mb
@@ -26,6 +28,7 @@ SIZE = (640, 360)
 STEP_PX = 6
 FOCAL, DISTANCE = 500.0, 2.0
 EVERY = 500
+WARM_FRAMES = 120
 START_S = 8
 """A program loads the network's weights meanwhile: the stage's processes are up when the first frame comes."""
 
@@ -81,6 +84,32 @@ class There(StandIn):
         )
 
 
+class FullSize(There):
+    """As `There`, but the full-size network, with random weights, makes its steps on a GPU, every frame a keyframe."""
+
+    def __init__(self, engine: Engine, blind: bool) -> None:
+        super().__init__(0.0, blind)
+        self._engine, self.device = engine, engine.device
+        engine.reset()
+
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        return self._engine.prepare(frame)
+
+    def push(self, frame: PreparedFrame) -> list[FrameResult]:
+        return [self._told(result) for result in self._engine.push(frame)]
+
+    def finish(self) -> list[FrameResult]:
+        return [self._told(result) for result in self._engine.finish()]
+
+    def _told(self, result: FrameResult) -> FrameResult:
+        frame = PreparedFrame(result.index, result.timestamp, result.rgb, result.transform)
+        told = self._result(frame)
+        size = result.depth.shape[::-1]
+        if told.depth.shape == result.depth.shape:
+            return told
+        return replace(told, depth=cv2.resize(told.depth, size), confidence=cv2.resize(told.confidence, size))
+
+
 class Watched(PassedOn):
     """A stage; notes what each call took of whoever called it."""
 
@@ -112,27 +141,39 @@ class Watched(PassedOn):
         return f"{parts}, most {wall.max():.0f}), processor of its thread here {np.mean(self.cpu):.1f}"
 
 
-def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
+def bench_beside(video: Path | None, step_ms: float, frames: int, network: bool) -> None:
     """Frames/s of the program around a step that sleeps, full-size images, without and with geometry, in turn.
 
-    With it also without what it does once the last frame is in; and what a frame costs where no step is waited for:
-    below the step's length a stage keeps up.
+    With geometry also without what it does once the last frame is in; and what a frame costs where no step is waited
+    for: below the step's length a stage keeps up.
+
+    Args:
+        network: around the full-size network's own steps, on a GPU.
     """
     with tempfile.TemporaryDirectory() as folder:
         if video is None:
             video = Path(folder) / "made.mp4"
             _write_there_and_back(video, frames)
+        engine = full_size() if network else None
+        step = "the full-size network" if engine else f"a step of {step_ms:g} ms"
+
+        def stepping(blind: bool) -> There:
+            return There(step_ms / 1000, blind) if engine is None else FullSize(engine, blind)
+
         for blind in (False, True):
             results = "random results" if blind else "true results"
-            bare = _run(video, There(step_ms / 1000, blind), None, frames, Path(folder) / f"{blind}")
+            if engine is not None:
+                # What is compiled and captured once is not timed.
+                _run(video, stepping(blind), None, WARM_FRAMES, Path(folder) / "warm")
+            bare = _run(video, stepping(blind), None, frames, Path(folder) / f"{blind}")
             for kind, name in ((StreamStage, "in a thread"), (StageApart, "in processes of its own")):
                 place = Path(folder) / f"{blind}{kind.__name__}"
                 stage = Watched(kind())
-                summary = _run(video, There(step_ms / 1000, blind), stage, frames, place)
+                summary = _run(video, stepping(blind), stage, frames, place)
                 assert summary.stream is not None
                 steady = summary.frames_reconstructed / (summary.seconds - stage.finish_s)
                 print(
-                    f"| {results}, step of {step_ms:g} ms, geometry {name} | {summary.fps:.1f} frames/s, "
+                    f"| {results}, {step}, geometry {name} | {summary.fps:.1f} frames/s, "
                     f"{100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; before its end {steady:.1f}, "
                     f"{100 * steady / bare.fps:.1f} %; its end {stage.finish_s:.2f} s |"
                 )
@@ -140,6 +181,14 @@ def bench_beside(video: Path | None, step_ms: float, frames: int) -> None:
                 stage = Watched(kind())
                 _run(video, There(0.0, blind), stage, frames, place.with_suffix(".fast"))
                 print(f"| likewise, with no step between | {stage.shown}; its end {stage.finish_s:.2f} s |", flush=True)
+
+
+def full_size() -> Engine:
+    """The full-size network with random weights."""
+    from bench_gpu.measure import random_network
+
+    preset = load_preset("lingbot-map", {"stream.keyframes": "every"})
+    return Engine(random_network(preset), preset, "0" * 64)
 
 
 def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> Summary:

@@ -23,9 +23,9 @@ from stream_recon.configs.errors import ResourceError
 
 _Message = tuple[FrameResult, PreparedFrame] | None
 
-AHEAD = 2
-"""Frames of a file that `push` does not wait for: while one is placed the next is sent. A live source's are waited
-for."""
+AHEAD = 12
+"""Frames of a file that `push` does not wait for: a frame takes half a network's step in the mean, but those at which
+an adjustment is waited for take several. A live source's are waited for."""
 NO_IMAGE, NO_MAP = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 

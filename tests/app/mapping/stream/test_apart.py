@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_recon.app.mapping.stream.apart import AHEAD, StageApart
+from stream_recon.app.mapping.stream import apart
+from stream_recon.app.mapping.stream.apart import StageApart
 from stream_recon.app.mapping.stream.stage import Item, StreamStage
 from stream_recon.app.results import FrameResult, PreparedFrame
 from stream_recon.app.video.preprocess import grey_image
@@ -97,11 +98,13 @@ def test_it_ends_with_whoever_asked() -> None:
         assert not process.is_alive()
 
 
-def test_a_file_is_not_waited_for_and_a_camera_is(video: Video) -> None:
+def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = 2
+    monkeypatch.setattr(apart, "AHEAD", ahead)
     for live in (False, True):
         stage = StageApart(together=1, live=live)
         given = [list(stage.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
-        late = [first.get(number, 9) - number for number in range(6 - AHEAD)]
-        assert max(late) <= (0 if live else AHEAD)
+        late = [first.get(number, 9) - number for number in range(6 - ahead)]
+        assert max(late) <= (0 if live else ahead)
         stage.finish()
