@@ -1,5 +1,6 @@
 """What all tests need of the process they run in."""
 
+import importlib
 import os
 import signal
 
@@ -9,3 +10,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Beside other processes of tests each has one core, and so have the programs that it starts.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The program says how many threads numpy's products have, as long as numpy is not there yet: with another number here
+# than in processes of its own they would differ in their last digits.
+importlib.import_module("stream_recon.app")

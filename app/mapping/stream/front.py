@@ -29,7 +29,7 @@ from stream_recon.app.mapping.stream.loops import Bend
 from stream_recon.app.mapping.stream.tracking import AGREEING_PX, LEAST_MOTION, Located, locate, placed_again
 from stream_recon.app.mapping.views import DepthReader, Scale, seen_at
 from stream_recon.app.results import FrameResult, Intrinsics
-from stream_recon.app.transforms import Similarity, invert_pose
+from stream_recon.app.transforms import invert_pose
 
 logger = logging.getLogger(__name__)
 
@@ -291,9 +291,12 @@ class Front:
 
     def close(self, bend: Bend) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
-        after = bend.at(range(len(self.keyframes)))
-        for keyframe, S in zip(self.keyframes, map(Similarity.of_matrix, after), strict=True):
-            keyframe.move(S.move_pose(keyframe.T_world_camera), keyframe.log_scale + float(np.log(S.scale)))
+        S = bend.at(range(len(self.keyframes)))
+        scale = np.cbrt(np.linalg.det(S[:, :3, :3]))
+        T = S @ np.array([keyframe.T_world_camera for keyframe in self.keyframes])
+        T[:, :3, :3] /= scale[:, None, None]
+        for keyframe, pose, grown in zip(self.keyframes, T, np.log(scale), strict=True):
+            keyframe.move(pose, keyframe.log_scale + float(grown))
             # What was given out before is bent: it no longer says anything of the unit.
             keyframe.given = keyframe.T_world_camera.copy()
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale

@@ -9,7 +9,7 @@ is found there is taken in so many keyframes later, which for a file does not de
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import cv2
@@ -41,6 +41,9 @@ SAME_DEG, SAME_SCALE, SAME_SHARE = 5.0, 1.25, 0.3
 WAITING = 15
 """Places for which an edge waits for another one that says the same."""
 MOST_EDGES = 200
+"""That the map is bent by; and loops that wait until it is, whose features are kept meanwhile."""
+MOST_STEPS = 400
+"""That a way is measured by."""
 URGENT = 0.05
 """Of the depth: what is further off is put right at once, else when the map has grown by `GROWTH`."""
 GROWTH = 1.1
@@ -167,6 +170,8 @@ class Loops:
         self._bending: _Bending | None = None
         self._waiting: list[Loop] = []
         self._new: list[Loop] = []
+        self._open = 0.0
+        """How far one of these was open at most, when it came, as a share of the depth."""
         self._size = 0
         self._nodes: list[int] = [0]
 
@@ -225,33 +230,31 @@ class Loops:
     def _is_time(self, newest: int) -> bool:
         if newest < self._size + REST:
             return False
-        return newest > GROWTH * self._size or max(loop.off() for loop in self._new) > URGENT
+        return newest > GROWTH * self._size or self._open > URGENT
 
     def _sort(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
         """Believe what another one confirms."""
         for loop in found:
             if not _plausible(loop, keyframes):
                 continue
-            others = [other for other in (*self._waiting, *self.closed, *self._new) if other.agrees(loop)]
-            if not others:
+            confirmed = [other for other in self._waiting if other.agrees(loop)]
+            # Those that came last most likely say the same.
+            known = chain(reversed(self._new), reversed(self.closed))
+            if not confirmed and not any(other.agrees(loop) for other in known):
                 self._waiting.append(loop)
                 continue
-            confirmed = [other for other in others if other in self._waiting]
             self._waiting = [other for other in self._waiting if other not in confirmed]
-            self._new += [*confirmed, loop]
+            self._new = _thinned([*self._new, *confirmed, loop])
+            self._open = max(self._open, *(each.off() for each in (*confirmed, loop)))
         if found:
             newest = found[-1].second.keyframe.number
             recent = [loop for loop in self._waiting if newest - loop.ends[1] <= WAITING * LEAST_GAP]
             self._waiting = recent
 
     def _begun(self, keyframes: Sequence[Keyframe]) -> _Bending:
-        new, self._new = self._new, []
+        new, self._new, self._open = self._new, [], 0.0
         off = max(loop.off() for loop in new)
-        self.closed += [loop.remembered() for loop in new]
-        if len(self.closed) > MOST_EDGES:
-            # Every other one of the older half.
-            half = len(self.closed) // 2
-            self.closed = self.closed[:half:2] + self.closed[half:]
+        self.closed = _thinned([*self.closed, *(loop.remembered() for loop in new)])
         self._size = keyframes[-1].number
         numbers = {0, self._size, *self._nodes, *(end for loop in self.closed for end in loop.ends)}
         known = np.array(sorted(number for number in numbers if number <= self._size), np.intp)
@@ -267,10 +270,20 @@ def _node(keyframe: Keyframe) -> FloatArray:
     return S
 
 
+def _thinned(loops: list[Loop]) -> list[Loop]:
+    """Without every other one of the older half, as long as they are too many."""
+    while len(loops) > MOST_EDGES:
+        half = len(loops) // 2
+        loops = loops[:half:2] + loops[half:]
+    return loops
+
+
 def _plausible(loop: Loop, keyframes: Sequence[Keyframe]) -> bool:
     """Whether the map may have drifted so far: equal doors of a corridor look like one, metres apart."""
     first, second = loop.ends
-    centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in keyframes[first : second + 1]])
+    step = -(-(second - first) // MOST_STEPS)
+    passed = [*keyframes[first:second:step], keyframes[second]]
+    centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in passed])
     way = float(np.linalg.norm(np.diff(centres, axis=0), axis=1).sum())
     apart = float(np.linalg.norm(centres[-1] - centres[0]))
     off = loop.off() * loop.second.keyframe.usual_depth

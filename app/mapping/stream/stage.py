@@ -123,7 +123,7 @@ class StreamStage:
         self._waiting[result.index] = result
         if len(front.keyframes) > known:
             self._loops.offer(front.newest, front.lens)
-            self._background.offer(front.active, front.lens, front.held)
+            self._background.offer(front.active, front.lens, lambda: front.held)
         if self._counts.left_to_network > left:
             self._background.again(front.active, front.lens, front.held)
         self._take_in(front)

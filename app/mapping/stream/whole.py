@@ -1,7 +1,7 @@
 """Many keyframes adjusted together, with the focal length: now and then, beside the stream."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,8 +100,8 @@ class Background:
         """Keyframes are counted anew."""
         self._due = FIRST
 
-    def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
-        """Begin if it is time to."""
+    def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Callable[[], Sequence[Keyframe]] = tuple) -> None:
+        """Begin if it is time to; ``held``: see `begin`."""
         count = keyframes[-1].number + 1
         if count < self._due or (self.busy and self._waits):
             return
@@ -109,7 +109,7 @@ class Background:
         if self._job is not None:
             self.skipped += 1
             return
-        self.begin(keyframes, lens, held)
+        self.begin(keyframes, lens, held())
 
     def begin(
         self,

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.mapping.matching import NONE
 from stream_recon.app.mapping.stream import front
 from stream_recon.app.mapping.stream.apart import StageApart
-from stream_recon.app.mapping.stream.keyframe import Keyframe
-from stream_recon.app.mapping.stream.loops import Bend, Loop, Loops
+from stream_recon.app.mapping.stream.finding import Place
+from stream_recon.app.mapping.stream.keyframe import NO_TRACKS, Keyframe
+from stream_recon.app.mapping.stream.loops import MOST_EDGES, NOTHING, Bend, Loop, Loops, _thinned
 from stream_recon.app.mapping.stream.stage import StreamStage
 from stream_recon.app.transforms import rotation_angle_deg
 from tests.app.mapping import room
@@ -113,3 +115,20 @@ def test_a_bend_is_blended_between_what_is_known() -> None:
     found = Bend(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
     assert np.allclose(found[:2], np.eye(4)) and np.allclose(found[3], found[4])
     assert np.isclose(found[2, 0, 3], 2) and np.isclose(found[2, 0, 0], np.sqrt(2))
+
+
+def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
+    few, many = loops(MOST_EDGES), loops(5 * MOST_EDGES)
+    assert _thinned(few) == few
+    kept = [loop.inliers for loop in _thinned(many)]
+    assert MOST_EDGES / 2 <= len(kept) <= MOST_EDGES and kept == sorted(set(kept))
+    apart = np.diff(kept)
+    assert kept[0] == 0 and kept[-1] == len(many) - 1
+    assert apart[-1] == 1 and apart[0] > 1 and (np.diff(apart) <= 0).all()
+
+
+def loops(count: int) -> list[Loop]:
+    """Numbered by their inliers."""
+    keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0, NO_TRACKS, NOTHING.uv, NOTHING.z, np.zeros(0), NOTHING.z)
+    place = Place(keyframe, NOTHING, NOTHING.z, {})
+    return [Loop(place, place, NONE, np.eye(4), number) for number in range(count)]
