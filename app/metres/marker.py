@@ -30,6 +30,8 @@ EDGE_PROFILES = 24
 LEAST_CONTRAST = 20.0
 """Levels of 255 between a marker's black and its paper."""
 LEAST_SIGHTINGS = 3
+LEAST_APART = 0.02
+"""Of the distance: cameras that are nearer to one another see a marker of any size alike."""
 SLACK_PX = 1.0
 """Beyond so many pixels an error counts less."""
 WRONG_SHARE = 0.1
@@ -190,6 +192,9 @@ def _scale(seen: Sequence[Sighting], side: float) -> MarkerScale | None:
     def scale_of(rows: NDArray[np.intp]) -> float | None:
         return float(np.exp(_fit([seen[row] for row in rows], fitted)[6]))
 
+    centres = np.array([sighting.T_world_camera[:3, 3] for sighting in seen])
+    if np.linalg.norm(np.ptp(centres, axis=0)) < LEAST_APART * np.median(np.linalg.norm(centres - fitted[3:6], axis=1)):
+        return None
     error = jackknife(len(seen), scale_of)
     if error is None or error > UNSURE:
         return None
