@@ -160,11 +160,11 @@ def bench_beside(video: Path | None, step_ms: float, frames: int, network: bool)
         def stepping(blind: bool) -> There:
             return There(step_ms / 1000, blind) if engine is None else FullSize(engine, blind)
 
+        if engine is not None:
+            # What is compiled and captured once is not timed.
+            _run(video, stepping(False), None, WARM_FRAMES, Path(folder) / "warm")
         for blind in (False, True):
             results = "random results" if blind else "true results"
-            if engine is not None:
-                # What is compiled and captured once is not timed.
-                _run(video, stepping(blind), None, WARM_FRAMES, Path(folder) / "warm")
             bare = _run(video, stepping(blind), None, frames, Path(folder) / f"{blind}")
             for kind, name in ((StreamStage, "in a thread"), (StageApart, "in processes of its own")):
                 place = Path(folder) / f"{blind}{kind.__name__}"
