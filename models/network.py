@@ -10,9 +10,11 @@ from stream_recon.cache.memory import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead
+from stream_recon.models.depth_filter import KeptDepth, carry
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block, in_fp32
+from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import follow
 from stream_recon.models.step_head import StepHead, Steps
 
@@ -30,6 +32,12 @@ class LastFrame:
     """[B, 9], as `Prediction.pose_code`."""
     features: Tensor
     """[B, 16, H/2, W/2]: `StepHead.describe`."""
+    depth: KeptDepth
+
+    def first(self, count: int) -> "LastFrame":
+        """Of the first ``count`` streams; views."""
+        depth = KeptDepth(self.depth.maps[:count], self.depth.unit[:count])
+        return LastFrame(self.said[:count], self.pose_code[:count], self.features[:count], depth)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class Prediction:
     pose_code: Tensor
     """[B, S, 9], as `pose`: those that count. The camera head's last, or with a step head what `follow` makes of them;
     of some frames' dense maps alone it has too little for that."""
+    log_depth: Tensor
+    """[B, S, H, W], that counts: as in ``dense``, or with a step head what `carry` makes of it."""
     steps: Steps | None = None
     """With a step head: of the frames that have dense maps."""
     kept: LastFrame | None = None
@@ -64,14 +74,15 @@ class Prediction:
             self.tokens[:count],
             self.patches[:count],
             self.pose_code[:count],
+            self.log_depth[:count],
             Steps(steps.flows[:, :count], steps.motion[:count], steps.support[:count]) if steps else None,
-            LastFrame(kept.said[:count], kept.pose_code[:count], kept.features[:count]) if kept else None,
+            kept.first(count) if kept else None,
             points[:count] if points is not None else None,
         )
 
     @property
     def depth(self) -> Tensor:
-        return self.dense[:, :, 0].exp()
+        return self.log_depth.exp()
 
     @property
     def confidence(self) -> Tensor:
@@ -207,7 +218,7 @@ class StreamingNetwork(nn.Module):
             points = self.point_head(spatial, grid, detail).float().unflatten(0, (clips, -1))
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)
-        prediction = Prediction(pose, dense, taps[-1], patches, pose[-1], points=points)
+        prediction = Prediction(pose, dense, taps[-1], patches, pose[-1], dense[:, :, 0], points=points)
         if features is None:
             return prediction
         return self._with_steps(prediction, spatial, features, dense_frames, last)
@@ -231,8 +242,18 @@ class StreamingNetwork(nn.Module):
             steps = self.step_head(taps, own, before, prediction.dense[:, :, 0].detach(), codes)
         if dense_frames is not None:
             return replace(prediction, steps=steps)
+        return self._following(replace(prediction, steps=steps), features, last)
+
+    @staticmethod
+    def _following(prediction: Prediction, features: Tensor, last: LastFrame | None) -> Prediction:
+        """Depth and poses drawn from what the steps say, over all frames."""
+        said, steps = prediction.pose[-1], prediction.steps
+        assert steps is not None
         with torch.no_grad(), in_fp32(said):
-            known = (last.pose_code, last.said) if last is not None else (None, None)
-            pose_code = follow(said, steps.motion, steps.support, *known)
-        kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1])
-        return replace(prediction, pose_code=pose_code, steps=steps, kept=kept)
+            lengths = focal_lengths(said, *prediction.dense.shape[-2:])
+            known = last.depth if last is not None else None
+            log_depth, units, kept_depth = carry(prediction.dense, steps.motion, steps.support, lengths, known)
+            codes = (last.pose_code, last.said) if last is not None else (None, None)
+            pose_code = follow(said, steps.motion, steps.support, units, *codes)
+        kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1], kept_depth)
+        return replace(prediction, pose_code=pose_code, log_depth=log_depth, kept=kept)

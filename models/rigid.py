@@ -18,8 +18,13 @@ MIN_DEPTH = 0.01
 """Units of the reconstruction; what comes nearer to the camera before is left out."""
 DAMPING = 1e-3
 """Of the information's diagonal."""
-SHARE = 0.97
-"""Of a step, in a pose: the rest is the camera head's. So a step's error is forgotten within some 33 cached frames."""
+SHARE_OF_TURN = 0.97
+"""Of a step, in a pose: the rest is the camera head's. So an error of a step is forgotten within some 33 cached frames,
+..."""
+SHARE_OF_SHIFT = 0.99
+"""... and within some hundred, where it is one of position: with depths in one unit, lengths err less."""
+LENGTH_OF_HEAD = 0.35
+"""Share, in logarithms, of the camera head's length of a step; the rest is the step's own."""
 LENGTHS_APART = 1.5
 """The camera head's length of a step counts as at most so many times the step's own, or that part of it: one
 frame's slip of the head must not become the trajectory's."""
@@ -120,15 +125,18 @@ def vector_from_rotation(R: Tensor) -> Tensor:
     return vector
 
 
-def follow(said: Tensor, motion: Tensor, support: Tensor, last: Tensor | None, last_said: Tensor | None) -> Tensor:
+def follow(
+    said: Tensor, motion: Tensor, support: Tensor, units: Tensor, last: Tensor | None, last_said: Tensor | None
+) -> Tensor:
     """Poses that go by steps from frame to frame, and are drawn towards those that the camera head says.
 
-    Rotation and direction of a step are the motion's; its length is the mean, of logarithms, of the motion's and of the
-    head's, which err apart from one another.
+    Rotation and direction of a step are the motion's; its length is a mean, of logarithms, of the motion's and of the
+    head's, which err apart from one another, in the unit that the depths are brought to: both follow the depth's drift.
 
     Args:
         said: pose codes [B, S, 9] of the camera head.
         motion, support: [B, S, 3, 4] and [B, S], as `solve` gives them, since the frame before.
+        units: logarithms [B, S] of what frames' depths are multiplied by (`depth_filter.carry`).
         last: the pose code [B, 9] that this gave for the cached frame before the first; None: there is none, and the
             first frame's is as said.
         last_said: the camera head's of that frame.
@@ -147,13 +155,14 @@ def follow(said: Tensor, motion: Tensor, support: Tensor, last: Tensor | None, l
         ratio = (t_own.norm(dim=-1) + TINY) / (t_step.norm(dim=-1) + TINY)
         ratio = ratio.clamp(1 / LENGTHS_APART, LENGTHS_APART)
         trusted = support[:, frame, None] > SUPPORTED
-        t_step = torch.where(trusted, t_step * ratio.sqrt()[:, None], t_own)
+        t_step = torch.where(trusted, t_step * ratio[:, None] ** LENGTH_OF_HEAD, t_own)
+        t_step = t_step * units[:, frame, None].exp()
         R_step = torch.where(trusted[..., None], R_step, R_own)
         R = pose[:, :3, :3] @ R_step
         t = pose[:, :3, 3] + (pose[:, :3, :3] @ t_step[..., None])[..., 0]
         apart = vector_from_rotation(R.transpose(1, 2) @ R_head)
-        R = R @ rotation_from_vector(apart * (1 - SHARE))
-        t = t + (t_head - t) * (1 - SHARE)
+        R = R @ rotation_from_vector(apart * (1 - SHARE_OF_TURN))
+        t = t + (t_head - t) * (1 - SHARE_OF_SHIFT)
         codes.append(torch.cat([t, matrix_to_quaternion(R), said[:, frame, 7:]], dim=-1))
         pose, head = pose_to_matrix(codes[-1]), heads[:, frame]
     return torch.stack(codes, dim=1)

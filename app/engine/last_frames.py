@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.configs.schema import NetworkConfig
+from stream_recon.models.depth_filter import KeptDepth
 from stream_recon.models.network import LastFrame, Prediction
 from stream_recon.models.step_head import FEATURES
 
@@ -21,7 +22,8 @@ class LastFrames:
         if network.step_blocks:
             height, width = (side * network.patch_size // 2 for side in grid)
             features = torch.zeros(seats, FEATURES, height, width, device=device)
-            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features)
+            maps = torch.zeros(seats, 2, 2 * height, 2 * width, device=device)
+            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features, KeptDepth.of(maps))
 
     @property
     def all(self) -> LastFrame | None:
@@ -36,6 +38,10 @@ class LastFrames:
             self.said.index_select(0, seats),
             self._kept.pose_code.index_select(0, seats),
             self._kept.features.index_select(0, seats),
+            KeptDepth(
+                self._kept.depth.maps.index_select(0, seats),
+                self._kept.depth.unit.index_select(0, seats),
+            ),
         )
 
     def keep(self, prediction: Prediction, rows: Sequence[int], seats: Sequence[int]) -> None:
@@ -45,3 +51,5 @@ class LastFrames:
         if self._kept is not None and prediction.kept is not None:
             self._kept.pose_code[to] = prediction.kept.pose_code[taken]
             self._kept.features[to] = prediction.kept.features[taken]
+            self._kept.depth.maps[to] = prediction.kept.depth.maps[taken]
+            self._kept.depth.unit[to] = prediction.kept.depth.unit[taken]

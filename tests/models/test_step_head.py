@@ -8,10 +8,18 @@ import torch
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.errors import ConfigError
+from stream_recon.models import depth_filter
 from stream_recon.models.network import Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 FRAMES = 7
+
+
+@pytest.fixture
+def trusted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of random weights would have no say in depths. With it, rounding decides in a few pixels: the map of
+    the frame before is read at the nearest one."""
+    monkeypatch.setattr(depth_filter, "SUPPORTED", -1.0)
 
 
 def whole(dense_frames: torch.Tensor | None = None, images: torch.Tensor | None = None) -> Prediction:
@@ -41,29 +49,52 @@ def test_a_stream_says_what_the_whole_clip_says() -> None:
     torch.testing.assert_close(streamed, whole().pose_code, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.usefixtures("trusted_steps")
+def test_depths_of_a_stream_are_those_of_the_whole_clip() -> None:
+    preset, images = tiny_preset(), random_images(FRAMES)
+    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    first = preset.stream.scale_frames
+    parts = [images[:first], *images[first:].split(1)]
+    depths = torch.cat([stream.step(part)[0].log_depth for part in parts], dim=1)
+    together = whole()
+    apart = (depths - together.log_depth).abs().mean()
+    assert float(apart) < 0.15 * float((together.dense[:, :, 0] - together.log_depth).abs().mean())
+
+
+@pytest.mark.usefixtures("trusted_steps")
+def test_steps_move_the_depths_away_from_the_depth_heads() -> None:
+    prediction = whole()
+    assert (prediction.log_depth[:, 1:] - prediction.dense[:, 1:, 0]).abs().amax() > 1e-4
+    torch.testing.assert_close(prediction.log_depth[:, 0], prediction.dense[:, 0, 0])
+
+
 def test_steps_move_the_poses_away_from_the_camera_heads() -> None:
     prediction = whole()
     assert (prediction.pose_code[:, 1:, :7] - prediction.pose[-1, :, 1:, :7]).abs().amax() > 1e-4
     torch.testing.assert_close(prediction.pose_code[..., 7:], prediction.pose[-1][..., 7:])
 
 
+@pytest.mark.usefixtures("trusted_steps")
 def test_a_frame_that_is_not_kept_leaves_no_trace() -> None:
     """Each keyframe comes out as in a stream of keyframes alone."""
     interval = tiny_preset(keyframes="interval", keyframe_interval=2)
     images = random_images(FRAMES + 4)
     first = interval.stream.scale_frames
     stream = Stream(tiny_network(interval), interval, GRID, "auto")
-    kept, codes = [], []
+    kept, codes, depths = [], [], []
     stream.step(images[:first])
     for image in images[first:]:
         prediction, decision = stream.step(image[None])
         if decision.is_keyframe:
             kept.append(image)
             codes.append(prediction.pose_code.clone())
+            depths.append(prediction.log_depth.clone())
     every = Stream(tiny_network(interval), tiny_preset(), GRID, "auto")
     every.step(images[:first])
-    for image, code in zip(kept, codes, strict=True):
-        torch.testing.assert_close(every.step(image[None])[0].pose_code, code)
+    for image, code, depth in zip(kept, codes, depths, strict=True):
+        prediction, _ = every.step(image[None])
+        torch.testing.assert_close(prediction.pose_code, code)
+        torch.testing.assert_close(prediction.log_depth, depth)
 
 
 def test_steps_of_chosen_frames_are_those_of_all() -> None:
@@ -74,10 +105,13 @@ def test_steps_of_chosen_frames_are_those_of_all() -> None:
     torch.testing.assert_close(some.flows, all_steps.flows[:, :, chosen])
 
 
+@pytest.mark.usefixtures("trusted_steps")
 def test_later_frames_do_not_change_earlier_ones() -> None:
     images = random_images(FRAMES)
     images[5:] = 0.5
-    torch.testing.assert_close(whole(images=images).pose_code[:, :5], whole().pose_code[:, :5])
+    changed, before = whole(images=images), whole()
+    torch.testing.assert_close(changed.pose_code[:, :5], before.pose_code[:, :5])
+    torch.testing.assert_close(changed.log_depth[:, :5], before.log_depth[:, :5])
 
 
 def test_it_needs_the_encoders_detail() -> None:

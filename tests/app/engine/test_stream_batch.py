@@ -9,11 +9,12 @@ from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.engine.stream_batch import StreamBatch, step_sizes
 from stream_recon.configs.schema import Preset
+from stream_recon.models import depth_filter
 from stream_recon.models.network import Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 Outputs = tuple[torch.Tensor, torch.Tensor, list[bool]]
-"""Poses [N, 9], dense maps [N, 2, h, w], which frames became keyframes."""
+"""Poses [N, 9], log depth and confidence [N, 2, h, w], which frames became keyframes."""
 LENGTHS = (14, 3, 9, 23, 5, 2)
 """Of the streams; the last one ends before its scale frames are complete."""
 
@@ -33,7 +34,8 @@ def joined(steps: list[tuple[torch.Tensor, torch.Tensor, bool]]) -> Outputs:
 
 
 def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    return prediction.pose_code[row].clone(), prediction.dense[row].clone(), decision.is_keyframe
+    maps = torch.stack([prediction.log_depth[row], prediction.dense[row, :, 1]], dim=1)
+    return prediction.pose_code[row].clone(), maps, decision.is_keyframe
 
 
 def alone(preset: Preset, images: torch.Tensor) -> Outputs:
@@ -85,6 +87,18 @@ def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> No
         torch.testing.assert_close(got[0], poses, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got[1], maps, rtol=1e-5, atol=1e-4)
     assert batch.taken == 0
+
+
+def test_depths_are_drawn_towards_those_of_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of random weights are trusted here, for them to have a say. The map of the frame before is read at the
+    nearest pixel, so what rounding moves across the middle between two is another surface."""
+    monkeypatch.setattr(depth_filter, "SUPPORTED", -1.0)
+    preset = tiny_preset(keyframes="interval", keyframe_interval=2)
+    streams = clips(preset)
+    batch = StreamBatch(tiny_network(preset), preset, GRID, 3)
+    for got, images in zip(together(batch, preset, streams), streams, strict=True):
+        _, maps, _ = alone(preset, images)
+        assert float((got[1] - maps).abs().mean()) < 0.02
 
 
 def test_there_are_as_many_seats_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

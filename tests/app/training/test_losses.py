@@ -27,7 +27,8 @@ def perfect(batch: ClipBatch, targets: Targets, iterations: int = 2) -> tuple[Pr
     first = torch.zeros_like(targets.flow[:, :1])
     auxiliary = torch.cat([torch.cat([first, targets.flow], dim=1), targets.points], dim=-1)
     nothing = torch.empty(0)
-    return Prediction(pose, dense, tokens=nothing, patches=nothing, pose_code=pose[-1]), auxiliary
+    prediction = Prediction(pose, dense, tokens=nothing, patches=nothing, pose_code=pose[-1], log_depth=log_depth)
+    return prediction, auxiliary
 
 
 def evaluate(
