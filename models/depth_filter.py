@@ -6,6 +6,7 @@ can be laid over the next one's: by how much the two differ on the whole is a ch
 apart from that are errors of either.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -113,7 +114,7 @@ def _difference(depth: Tensor, motion: Tensor, focal: tuple[Tensor, Tensor], bef
 def _middle(apart: Tensor, log_confidence: Tensor, before: Tensor) -> Tensor:
     """The median [B] over what both frames are sure of; 0 where that is too little."""
     apart, own, before = (x[:, ::SPACING, ::SPACING].flatten(1) for x in (apart, log_confidence, before))
-    floor = own.median(dim=1, keepdim=True).values + torch.tensor(SURE).log().item()
+    floor = own.median(dim=1, keepdim=True).values + math.log(SURE)
     asked = torch.where(torch.minimum(own, before) > floor, apart, torch.nan)
     enough = asked.isfinite().float().mean(1) > SEEN
     return torch.where(enough, asked.nanmedian(dim=1).values.nan_to_num(), 0)
