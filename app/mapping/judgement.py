@@ -28,10 +28,11 @@ CARRIED_PX = 8.0
 MIN_CELLS = 20
 FEWEST = 5
 """Matches of a pair; of blurred keyframes there are one or two by chance."""
-CLOSE = (4, 8)
+CLOSE = (5.5, 11)
 """Depths agree if they differ by at most so many times what half of them differ by under the network; the mean over
-these. Closer, the network is good at agreeing with itself, since its poses and depth come from one guess; what follows
-something that moves by itself is off by more."""
+these. Closer, the network is good at agreeing with itself, since its poses and depth come from one guess, and depth is
+drawn towards that of the frame before by the network's own motion; what follows something that moves by itself is off
+by more."""
 COST, REST_COST = 0.1, 0.05
 """Depth may agree less than under the network: for each percent by which held-out matches contradict less, by so many
 percent. The second one: beside stretches that are left to the network."""
