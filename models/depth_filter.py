@@ -8,6 +8,7 @@ apart from that are errors of either.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,10 @@ class KeptDepth:
     def of(maps: Tensor) -> "KeptDepth":
         return KeptDepth(maps, maps.new_zeros(len(maps)))
 
+    def at(self, rows: slice | Tensor) -> "KeptDepth":
+        """Of these streams: a slice gives views, an index on the device copies."""
+        return KeptDepth(self.maps[rows], self.unit[rows])
+
 
 def carry(
     maps: Tensor, motion: Tensor, support: Tensor, lengths: tuple[Tensor, Tensor], last: KeptDepth | None
@@ -77,7 +82,7 @@ def carry(
 
 def _next(own: Tensor, motion: Tensor, support: Tensor, focal: tuple[Tensor, Tensor], last: KeptDepth) -> KeptDepth:
     log_depth, log_confidence = own.unbind(1)
-    apart, before = _difference(log_depth.exp(), motion, focal, last.maps)
+    apart, before = _difference(log_depth, motion, focal, last.maps)
     trusted = (support > SUPPORTED)[:, None, None]
     change = torch.where(trusted[:, 0, 0], _damped(_middle(apart, log_confidence, before)), 0)
     rest = apart - change[:, None, None]
@@ -87,19 +92,17 @@ def _next(own: Tensor, motion: Tensor, support: Tensor, focal: tuple[Tensor, Ten
     return KeptDepth(torch.stack([log_depth + drawn, log_confidence], dim=1), KEPT * last.unit + change)
 
 
-def _difference(depth: Tensor, motion: Tensor, focal: tuple[Tensor, Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+def _difference(
+    log_depth: Tensor, motion: Tensor, focal: tuple[Tensor, Tensor], before: Tensor
+) -> tuple[Tensor, Tensor]:
     """By how much [B, H, W] the log depth would have to grow to be that of the frame before, NaN where that does not
     see it; and how sure that one is there, a log confidence."""
-    height, width = depth.shape[-2:]
+    height, width = log_depth.shape[-2:]
     fx, fy = (x[:, None, None] for x in focal)
-    v, u = torch.meshgrid(
-        torch.arange(height, device=depth.device) + 0.5 - height / 2,
-        torch.arange(width, device=depth.device) + 0.5 - width / 2,
-        indexing="ij",
-    )
+    u, v = _pixels(height, width, log_depth.device)
     R, t = motion[..., :3, None, None], motion[..., 3, None, None]
     rays = R[:, :, 0] * (u / fx)[:, None] + R[:, :, 1] * (v / fy)[:, None] + R[:, :, 2]
-    x, y, z = (rays * depth[:, None] + t).unbind(1)
+    x, y, z = (rays * log_depth.exp()[:, None] + t).unbind(1)
     inverse = 1 / z.clamp_min(MIN_DEPTH)
     places = torch.stack([x * inverse * fx * (2 / width), y * inverse * fy * (2 / height)], dim=-1)
     # Nearest, not between: across an edge what lies between is neither surface.
@@ -107,8 +110,19 @@ def _difference(depth: Tensor, motion: Tensor, focal: tuple[Tensor, Tensor], bef
     seen = (places.abs() < 1).all(-1) & (z > MIN_DEPTH)
     as_seen_here = (there[:, 0].exp() - t[:, 2]) / rays[:, 2]
     seen = seen & (as_seen_here > MIN_DEPTH)
-    apart = as_seen_here.clamp_min(MIN_DEPTH).log() - depth.log()
+    apart = as_seen_here.clamp_min(MIN_DEPTH).log() - log_depth
     return torch.where(seen, apart, torch.nan), there[:, 1]
+
+
+@lru_cache(maxsize=32)
+def _pixels(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Centres (x, y) of all pixels, [H, W] each, from the middle of the image."""
+    v, u = torch.meshgrid(
+        torch.arange(height, device=device) + 0.5 - height / 2,
+        torch.arange(width, device=device) + 0.5 - width / 2,
+        indexing="ij",
+    )
+    return u, v
 
 
 def _middle(apart: Tensor, log_confidence: Tensor, before: Tensor) -> Tensor:

@@ -34,10 +34,9 @@ class LastFrame:
     """[B, 16, H/2, W/2]: `StepHead.describe`."""
     depth: KeptDepth
 
-    def first(self, count: int) -> "LastFrame":
-        """Of the first ``count`` streams; views."""
-        depth = KeptDepth(self.depth.maps[:count], self.depth.unit[:count])
-        return LastFrame(self.said[:count], self.pose_code[:count], self.features[:count], depth)
+    def at(self, rows: slice | Tensor) -> "LastFrame":
+        """Of these streams: a slice gives views, an index on the device copies."""
+        return LastFrame(self.said[rows], self.pose_code[rows], self.features[rows], self.depth.at(rows))
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,18 @@ class Prediction:
             self.pose_code[:count],
             self.log_depth[:count],
             Steps(steps.flows[:, :count], steps.motion[:count], steps.support[:count]) if steps else None,
-            kept.first(count) if kept else None,
+            kept.at(slice(count)) if kept else None,
             points[:count] if points is not None else None,
         )
 
     @property
     def depth(self) -> Tensor:
         return self.log_depth.exp()
+
+    @property
+    def said_depth(self) -> Tensor:
+        """[B, S, H, W]: the depth head's own. Keyframes are chosen by it: what becomes of it changes no choice."""
+        return self.dense[:, :, 0].exp()
 
     @property
     def confidence(self) -> Tensor:

@@ -32,17 +32,7 @@ class LastFrames:
 
     def of(self, seats: Tensor) -> LastFrame | None:
         """Of these seats, an index on the device."""
-        if self._kept is None:
-            return None
-        return LastFrame(
-            self.said.index_select(0, seats),
-            self._kept.pose_code.index_select(0, seats),
-            self._kept.features.index_select(0, seats),
-            KeptDepth(
-                self._kept.depth.maps.index_select(0, seats),
-                self._kept.depth.unit.index_select(0, seats),
-            ),
-        )
+        return self._kept.at(seats) if self._kept is not None else None
 
     def keep(self, prediction: Prediction, rows: Sequence[int], seats: Sequence[int]) -> None:
         """Take over what each of these clips of a prediction ends with, for its seat."""

@@ -134,7 +134,7 @@ class Stream:
             prediction = self._network(images[None], self.memory, last=last)
         if not self._policy.needs_flow:
             return StepOutput(prediction, torch.zeros((), device=self._device))
-        said, depth = prediction.pose[-1, 0, -1], prediction.dense[0, -1, 0].exp()
+        said, depth = prediction.pose[-1, 0, -1], prediction.said_depth[0, -1]
         return StepOutput(prediction, mean_flow(said, depth, self._last.said[0]))
 
 

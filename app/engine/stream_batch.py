@@ -180,7 +180,7 @@ class StreamBatch:
         if not self._state[0].policy.needs_flow:
             return StepOutput(prediction, torch.zeros(len(images), device=self._device))
         references = self._last.said.index_select(0, seats)
-        flow = mean_flow(prediction.pose[-1, :, -1], prediction.dense[:, -1, 0].exp(), references)
+        flow = mean_flow(prediction.pose[-1, :, -1], prediction.said_depth[:, -1], references)
         return StepOutput(prediction, flow)
 
     def _autocast(self) -> torch.autocast:

@@ -40,23 +40,22 @@ def whole(dense_frames: torch.Tensor | None = None, images: torch.Tensor | None 
     return prediction
 
 
-def test_a_stream_says_what_the_whole_clip_says() -> None:
+def streamed() -> list[Prediction]:
+    """The same frames as of `whole`, the scale frames together and each later one alone."""
     preset, images = tiny_preset(), random_images(FRAMES)
     stream = Stream(tiny_network(preset), preset, GRID, "auto")
     first = preset.stream.scale_frames
-    parts = [images[:first], *images[first:].split(1)]
-    streamed = torch.cat([stream.step(part)[0].pose_code for part in parts], dim=1)
-    torch.testing.assert_close(streamed, whole().pose_code, atol=1e-4, rtol=1e-3)
+    return [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
+
+
+def test_a_stream_says_what_the_whole_clip_says() -> None:
+    codes = torch.cat([prediction.pose_code for prediction in streamed()], dim=1)
+    torch.testing.assert_close(codes, whole().pose_code, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.usefixtures("trusted_steps")
 def test_depths_of_a_stream_are_those_of_the_whole_clip() -> None:
-    preset, images = tiny_preset(), random_images(FRAMES)
-    stream = Stream(tiny_network(preset), preset, GRID, "auto")
-    first = preset.stream.scale_frames
-    parts = [images[:first], *images[first:].split(1)]
-    depths = torch.cat([stream.step(part)[0].log_depth for part in parts], dim=1)
-    together = whole()
+    depths, together = torch.cat([prediction.log_depth for prediction in streamed()], dim=1), whole()
     apart = (depths - together.log_depth).abs().mean()
     assert float(apart) < 0.15 * float((together.dense[:, :, 0] - together.log_depth).abs().mean())
 
