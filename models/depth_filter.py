@@ -3,10 +3,12 @@
 A network says each frame's depth nearly for itself. Its unit drifts, outdoors by a third within fifty frames, and its
 shape is off by something else each time. The step head knows how the camera moved, so the map of the last cached frame
 can be laid over the next one's: by how much the two differ on the whole is a change of unit, by how much they differ
-apart from that are errors of either.
+apart from that are errors of either. Its matches say more: where the camera moved, how far a point did in the image
+tells how far it is (`parallax`). What they have told is kept as a coarse correction of the map, and carried along.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.models.rigid import MIN_DEPTH, SUPPORTED
+from stream_recon.models.rigid import MIN_DEPTH, SUPPORTED, TINY
 
 KEPT = 0.95
 """Of a correction of the unit, from one cached frame to the next: the rest is the network's. Units that are compared
@@ -30,6 +32,12 @@ SPACING = 4
 """One pixel in so many along each axis is asked for the unit."""
 SEEN = 0.05
 """Share of these that has to be in view of the frame before."""
+DOUBT = 0.12
+"""In logarithms: what a map is taken to be off by where no parallax was seen."""
+REMEMBERED = 0.8
+"""Of what parallax told before, from one cached frame to the next: errors of matches are not independent."""
+LARGEST = 0.4
+"""In logarithms: a correction by parallax is at most so large."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +47,32 @@ class KeptDepth:
     maps: Tensor
     """[B, 2, H, W]: log depth, in the unit that the network gave it in, and log confidence."""
     unit: Tensor
-    """[B]: what is to be added to that log depth."""
+    """[B]: what is to be added to that log depth, ..."""
+    correction: Tensor
+    """[B, 2, Y, X]: ... and, evenly over the image, what parallax adds; and the information (1 / variance) in it."""
 
     @staticmethod
-    def of(maps: Tensor) -> "KeptDepth":
-        return KeptDepth(maps, maps.new_zeros(len(maps)))
+    def of(maps: Tensor, grid: Sequence[int]) -> "KeptDepth":
+        """``grid``: rows and columns of the correction."""
+        return KeptDepth(maps, maps.new_zeros(len(maps)), maps.new_zeros(len(maps), 2, *grid))
 
     def at(self, rows: slice | Tensor) -> "KeptDepth":
         """Of these streams: a slice gives views, an index on the device copies."""
-        return KeptDepth(self.maps[rows], self.unit[rows])
+        return KeptDepth(self.maps[rows], self.unit[rows], self.correction[rows])
+
+    @property
+    def log_depth(self) -> Tensor:
+        """[B, H, W], with all that is known."""
+        return self.maps[:, 0] + self.unit[:, None, None] + _enlarged(self.correction[:, :1], self.maps)[:, 0]
 
 
 def carry(
-    maps: Tensor, motion: Tensor, support: Tensor, lengths: tuple[Tensor, Tensor], last: KeptDepth | None
+    maps: Tensor,
+    motion: Tensor,
+    support: Tensor,
+    parallax: Tensor,
+    lengths: tuple[Tensor, Tensor],
+    last: KeptDepth | None,
 ) -> tuple[Tensor, Tensor, KeptDepth]:
     """Draw each frame's depth towards that of the frame before.
 
@@ -59,6 +80,7 @@ def carry(
         maps: [B, S, 2, H, W]: log depth and log confidence, as the network says them.
         motion, support: [B, S, 3, 4] and [B, S], as `solve` gives them, since the frame before, in the unit of a
             frame's own depth.
+        parallax: [B, S, 2, Y, X], as `parallax` gives it, of points in the middles of Y x X equal cells.
         lengths: focal lengths (x, y) in pixels [B, S] each.
         last: of the cached frame before the first; None: there is none, and the first frame's is as said.
 
@@ -70,17 +92,19 @@ def carry(
     for frame in range(maps.shape[1]):
         own = maps[:, frame]
         if last is None:
-            last = KeptDepth.of(own)
+            last = KeptDepth.of(own, parallax.shape[-2:])
         else:
             focal = lengths[0][:, frame], lengths[1][:, frame]
-            last = _next(own, motion[:, frame], support[:, frame], focal, last)
+            last = _next(own, motion[:, frame], support[:, frame], parallax[:, frame], focal, last)
         units.append(last.unit)
-        depths.append(last.maps[:, 0] + last.unit[:, None, None])
+        depths.append(last.log_depth)
     assert last is not None
     return torch.stack(depths, dim=1), torch.stack(units, dim=1), last
 
 
-def _next(own: Tensor, motion: Tensor, support: Tensor, focal: tuple[Tensor, Tensor], last: KeptDepth) -> KeptDepth:
+def _next(
+    own: Tensor, motion: Tensor, support: Tensor, parallax: Tensor, focal: tuple[Tensor, Tensor], last: KeptDepth
+) -> KeptDepth:
     log_depth, log_confidence = own.unbind(1)
     apart, before = _difference(log_depth, motion, focal, last.maps)
     trusted = (support > SUPPORTED)[:, None, None]
@@ -89,17 +113,39 @@ def _next(own: Tensor, motion: Tensor, support: Tensor, focal: tuple[Tensor, Ten
     # Confidence weighs as precision does; what is out of view, NaN, has no say.
     share = torch.sigmoid(before - log_confidence) * torch.exp(-0.5 * (rest / APART).square())
     drawn = torch.where(trusted & rest.isfinite(), share * rest, 0)
-    return KeptDepth(torch.stack([log_depth + drawn, log_confidence], dim=1), KEPT * last.unit + change)
+    grid = parallax.shape[-2:]
+    known = last.maps[:, :1] + _enlarged(last.correction[:, :1], own)
+    known = torch.cat([known, _enlarged(last.correction[:, 1:], own)], dim=1)
+    apart, information = _difference(_sampled(log_depth, grid), motion, focal, known)
+    rest = apart - change[:, None, None] - _sampled(drawn, grid)
+    correction = _corrected(rest, information, _sampled(drawn, grid), parallax * trusted[:, None])
+    maps = torch.stack([log_depth + drawn, log_confidence], dim=1)
+    return KeptDepth(maps, KEPT * last.unit + change, torch.where(trusted[:, None], correction, 0))
+
+
+def _corrected(rest: Tensor, information: Tensor, drawn: Tensor, parallax: Tensor) -> Tensor:
+    """A correction [B, 2, Y, X] from the one before, which says ``rest`` (NaN where it was out of view) with
+    ``information``, and from what parallax says of the depth as it was before it was ``drawn``."""
+    agreeing = torch.exp(-0.5 * (rest / APART).square())
+    information = torch.where(rest.isfinite(), REMEMBERED * information * agreeing, 0)
+    pull, seen = parallax.unbind(1)
+    total = information + seen + DOUBT**-2
+    correction = (information * rest.nan_to_num() + pull - seen * drawn) / total
+    # On the whole it is none: the unit is not told by parallax, which only knows depth beside the step's length.
+    share = (information + seen) / total
+    middle = (correction * share).sum((1, 2)) / share.sum((1, 2)).clamp_min(TINY)
+    correction = (correction - middle[:, None, None]).clamp(-LARGEST, LARGEST)
+    return torch.stack([correction, information + seen], dim=1)
 
 
 def _difference(
     log_depth: Tensor, motion: Tensor, focal: tuple[Tensor, Tensor], before: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """By how much [B, H, W] the log depth would have to grow to be that of the frame before, NaN where that does not
-    see it; and how sure that one is there, a log confidence."""
-    height, width = log_depth.shape[-2:]
+    """By how much [B, Y, X] the log depth, in the middles of Y x X equal cells, would have to grow to be that of the
+    frame before, NaN where that does not see it; and the other channel of the map before, [B, 2, H, W], there."""
+    height, width = before.shape[-2:]
     fx, fy = (x[:, None, None] for x in focal)
-    u, v = _pixels(height, width, log_depth.device)
+    u, v = _places(height, width, tuple(log_depth.shape[-2:]), log_depth.device)
     R, t = motion[..., :3, None, None], motion[..., 3, None, None]
     rays = R[:, :, 0] * (u / fx)[:, None] + R[:, :, 1] * (v / fy)[:, None] + R[:, :, 2]
     x, y, z = (rays * log_depth.exp()[:, None] + t).unbind(1)
@@ -114,12 +160,23 @@ def _difference(
     return torch.where(seen, apart, torch.nan), there[:, 1]
 
 
-@lru_cache(maxsize=32)
-def _pixels(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Centres (x, y) of all pixels, [H, W] each, from the middle of the image."""
+def _sampled(x: Tensor, grid: Sequence[int]) -> Tensor:
+    """Pixels [B, *grid] of [B, H, W] in the middles of equal cells, whole pixels large."""
+    cell = x.shape[-1] // grid[1]
+    return x[:, cell // 2 :: cell, cell // 2 :: cell]
+
+
+def _enlarged(x: Tensor, like: Tensor) -> Tensor:
+    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
+
+
+@lru_cache(maxsize=64)
+def _places(height: int, width: int, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Centres (x, y) of the pixels that `_sampled` takes, [*grid] each, from the middle of the image."""
+    cell = width // grid[1]
     v, u = torch.meshgrid(
-        torch.arange(height, device=device) + 0.5 - height / 2,
-        torch.arange(width, device=device) + 0.5 - width / 2,
+        torch.arange(cell // 2, height, cell, device=device) + 0.5 - height / 2,
+        torch.arange(cell // 2, width, cell, device=device) + 0.5 - width / 2,
         indexing="ij",
     )
     return u, v

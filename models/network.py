@@ -74,7 +74,7 @@ class Prediction:
             self.patches[:count],
             self.pose_code[:count],
             self.log_depth[:count],
-            Steps(steps.flows[:, :count], steps.motion[:count], steps.support[:count]) if steps else None,
+            steps.first_clips(count) if steps else None,
             kept.at(slice(count)) if kept else None,
             points[:count] if points is not None else None,
         )
@@ -256,7 +256,9 @@ class StreamingNetwork(nn.Module):
         with torch.no_grad(), in_fp32(said):
             lengths = focal_lengths(said, *prediction.dense.shape[-2:])
             known = last.depth if last is not None else None
-            log_depth, units, kept_depth = carry(prediction.dense, steps.motion, steps.support, lengths, known)
+            log_depth, units, kept_depth = carry(
+                prediction.dense, steps.motion, steps.support, steps.parallax, lengths, known
+            )
             codes = (last.pose_code, last.said) if last is not None else (None, None)
             pose_code = follow(said, steps.motion, steps.support, units, *codes)
         kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1], kept_depth)

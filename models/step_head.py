@@ -18,6 +18,7 @@ from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
+from stream_recon.models.parallax import parallax
 from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import solve
 from stream_recon.models.rope import frame_rotation, rotate_frame
@@ -52,6 +53,12 @@ class Steps:
     """[B, D, 3, 4]: rotation and translation from this camera's frame to the one before."""
     support: Tensor
     """[B, D], in [0, 1]: the share of the matches, as they are weighted, that agrees with the motion."""
+    parallax: Tensor
+    """[B, D, 2, 2*gh, 2*gw]: what the matches say of the depth (`parallax`)."""
+
+    def first_clips(self, count: int) -> "Steps":
+        """Of the first ``count`` clips; views."""
+        return Steps(self.flows[:, :count], self.motion[:count], self.support[:count], self.parallax[:count])
 
 
 class StepHead(nn.Module):
@@ -107,11 +114,12 @@ class StepHead(nn.Module):
             depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)
             target = rays[..., :2] + flow * (self.patch_size / lengths[:, None, None])
             points = rays * depth[..., None]
-            motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), log_weight.flatten(1).exp())
+            weight = log_weight.exp()
+            motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), weight.flatten(1))
+            evidence = parallax(points, target, weight, motion)
         by_clip = (clips, -1)
-        return Steps(
-            torch.stack(flows).unflatten(1, by_clip), motion.unflatten(0, by_clip), support.unflatten(0, by_clip)
-        )
+        each = (x.unflatten(0, by_clip) for x in (motion, support, evidence))
+        return Steps(torch.stack(flows).unflatten(1, by_clip), *each)
 
     def _read(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """What tokens say of their points: flow [N, 2*gh, 2*gw, 2] in patches, and what else may help [.., 16]."""

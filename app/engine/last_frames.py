@@ -8,7 +8,7 @@ from torch import Tensor
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.depth_filter import KeptDepth
 from stream_recon.models.network import LastFrame, Prediction
-from stream_recon.models.step_head import FEATURES
+from stream_recon.models.step_head import FEATURES, SAMPLES
 
 
 class LastFrames:
@@ -23,7 +23,9 @@ class LastFrames:
             height, width = (side * network.patch_size // 2 for side in grid)
             features = torch.zeros(seats, FEATURES, height, width, device=device)
             maps = torch.zeros(seats, 2, 2 * height, 2 * width, device=device)
-            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features, KeptDepth.of(maps))
+            self._kept = LastFrame(
+                self.said, torch.zeros_like(self.said), features, KeptDepth.of(maps, [SAMPLES * side for side in grid])
+            )
 
     @property
     def all(self) -> LastFrame | None:
@@ -43,3 +45,4 @@ class LastFrames:
             self._kept.features[to] = prediction.kept.features[taken]
             self._kept.depth.maps[to] = prediction.kept.depth.maps[taken]
             self._kept.depth.unit[to] = prediction.kept.depth.unit[taken]
+            self._kept.depth.correction[to] = prediction.kept.depth.correction[taken]

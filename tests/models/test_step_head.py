@@ -17,8 +17,8 @@ FRAMES = 7
 
 @pytest.fixture
 def trusted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps of random weights would have no say in depths. With it, rounding decides in a few pixels: the map of
-    the frame before is read at the nearest one."""
+    """The steps of random weights would have no say in depths. With it, rounding decides in some pixels: the map of
+    the frame before is read at the nearest one, and random matches determine a motion, and so parallax, badly."""
     monkeypatch.setattr(depth_filter, "SUPPORTED", -1.0)
 
 
@@ -56,8 +56,8 @@ def test_a_stream_says_what_the_whole_clip_says() -> None:
 @pytest.mark.usefixtures("trusted_steps")
 def test_depths_of_a_stream_are_those_of_the_whole_clip() -> None:
     depths, together = torch.cat([prediction.log_depth for prediction in streamed()], dim=1), whole()
-    apart = (depths - together.log_depth).abs().mean()
-    assert float(apart) < 0.15 * float((together.dense[:, :, 0] - together.log_depth).abs().mean())
+    apart = (depths - together.log_depth).abs().median()
+    assert float(apart) < 0.1 * float((together.dense[:, :, 0] - together.log_depth).abs().median())
 
 
 @pytest.mark.usefixtures("trusted_steps")
