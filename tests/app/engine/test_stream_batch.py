@@ -91,14 +91,15 @@ def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> No
 
 def test_depths_are_drawn_towards_those_of_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of random weights are trusted here, for them to have a say. The map of the frame before is read at the
-    nearest pixel, so what rounding moves across the middle between two is another surface."""
+    nearest pixel, so what rounding moves across the middle between two is another surface; and random matches determine
+    a motion, and so parallax, badly. Where neither happens, the median, it is the same."""
     monkeypatch.setattr(depth_filter, "SUPPORTED", -1.0)
     preset = tiny_preset(keyframes="interval", keyframe_interval=2)
     streams = clips(preset)
     batch = StreamBatch(tiny_network(preset), preset, GRID, 3)
     for got, images in zip(together(batch, preset, streams), streams, strict=True):
         _, maps, _ = alone(preset, images)
-        assert float((got[1] - maps).abs().mean()) < 0.02
+        assert float((got[1] - maps).abs().median()) < 0.01
 
 
 def test_there_are_as_many_seats_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
