@@ -114,11 +114,12 @@ def _next(
     share = torch.sigmoid(before - log_confidence) * torch.exp(-0.5 * (rest / APART).square())
     drawn = torch.where(trusted & rest.isfinite(), share * rest, 0)
     grid = parallax.shape[-2:]
-    known = last.maps[:, :1] + _enlarged(last.correction[:, :1], own)
-    known = torch.cat([known, _enlarged(last.correction[:, 1:], own)], dim=1)
+    added, information = _enlarged(last.correction, own).unbind(1)
+    known = torch.stack([last.maps[:, 0] + added, information], dim=1)
     apart, information = _difference(_sampled(log_depth, grid), motion, focal, known)
-    rest = apart - change[:, None, None] - _sampled(drawn, grid)
-    correction = _corrected(rest, information, _sampled(drawn, grid), parallax * trusted[:, None])
+    drawn_there = _sampled(drawn, grid)
+    rest = apart - change[:, None, None] - drawn_there
+    correction = _corrected(rest, information, drawn_there, parallax * trusted[:, None])
     maps = torch.stack([log_depth + drawn, log_confidence], dim=1)
     return KeptDepth(maps, KEPT * last.unit + change, torch.where(trusted[:, None], correction, 0))
 

@@ -54,10 +54,14 @@ def test_a_stream_says_what_the_whole_clip_says() -> None:
 
 
 @pytest.mark.usefixtures("trusted_steps")
-def test_depths_of_a_stream_are_those_of_the_whole_clip() -> None:
+def test_depths_of_a_stream_are_those_of_the_whole_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     depths, together = torch.cat([prediction.log_depth for prediction in streamed()], dim=1), whole()
     apart = (depths - together.log_depth).abs().median()
     assert float(apart) < 0.1 * float((together.dense[:, :, 0] - together.log_depth).abs().median())
+    monkeypatch.setattr(depth_filter, "DOUBT", 1e-9)  # maps are beyond correction: parallax has no say
+    depths, together = torch.cat([prediction.log_depth for prediction in streamed()], dim=1), whole()
+    apart = (depths - together.log_depth).abs().mean()
+    assert float(apart) < 0.15 * float((together.dense[:, :, 0] - together.log_depth).abs().mean())
 
 
 @pytest.mark.usefixtures("trusted_steps")
