@@ -68,6 +68,8 @@ class NetworkConfig:
     """Channels of a head that turn with time in global attention; the rest is halved over rows and columns."""
     step_blocks: int = 0
     """Blocks of the head that solves for each frame's motion since the cached frame before it; 0: no such head."""
+    look_back: bool = False
+    """With a step head: matches with keyframes further back."""
     dpt_upsampling: Literal["bilinear", "convex"] = "bilinear"
     """``bilinear``: the last layers at full resolution, as published. ``convex``: at half of it, then learned
     mixtures of neighbours."""
@@ -86,6 +88,8 @@ class NetworkConfig:
             raise ConfigError(f"output_layers {self.output_layers} must ascend below depth {self.depth}")
         if self.step_blocks and self.encoder_stem != "conv":
             raise ConfigError("step_blocks needs encoder_stem conv: it compares that stem's features")
+        if self.look_back and not self.step_blocks:
+            raise ConfigError("look_back needs step_blocks: it begins with what the steps say")
 
     @property
     def head_dim(self) -> int:

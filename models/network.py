@@ -14,6 +14,7 @@ from stream_recon.models.depth_filter import KeptDepth, carry
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block, in_fp32
+from stream_recon.models.look_back import LookBack, Sight
 from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import follow
 from stream_recon.models.step_head import StepHead, Steps
@@ -61,12 +62,14 @@ class Prediction:
     """With a step head: of the frames that have dense maps."""
     kept: LastFrame | None = None
     """With a step head: what the step of the next frame asks for, if the last frame of this one is cached."""
+    sight: Sight | None = None
+    """With a look back: of all frames, and of those that have dense maps."""
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates and log confidence."""
 
     def first_clips(self, count: int) -> "Prediction":
         """Of the first ``count`` clips; views."""
-        steps, kept, points = self.steps, self.kept, self.points
+        steps, kept, sight, points = self.steps, self.kept, self.sight, self.points
         return Prediction(
             self.pose[:, :count],
             self.dense[:count],
@@ -76,6 +79,7 @@ class Prediction:
             self.log_depth[:count],
             steps.first_clips(count) if steps else None,
             kept.at(slice(count)) if kept else None,
+            sight.first_clips(count) if sight else None,
             points[:count] if points is not None else None,
         )
 
@@ -131,6 +135,7 @@ class StreamingNetwork(nn.Module):
         self.depth_head = DPTHead(config, outputs=2)
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
         self.step_head = StepHead(config) if config.step_blocks else None
+        self.look_back = LookBack(config) if config.look_back else None
         self.make_constants()
 
     def make_constants(self) -> None:
@@ -205,12 +210,14 @@ class StreamingNetwork(nn.Module):
         with torch.autocast("cpu", enabled=False), torch.cuda.stream(beside):
             pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
-        features = None
+        features, marks = None, None
         if self.step_head is not None and detail is not None:
             # As exact as the camera head, for the same reason.
             with torch.autocast("cpu", enabled=False):
-                features = self.step_head.describe(detail.float() if not detail.is_cuda else detail)
-            features = features.unflatten(0, (clips, frames))
+                exact = detail.float() if not detail.is_cuda else detail
+                features = self.step_head.describe(exact).unflatten(0, (clips, frames))
+                if self.look_back is not None:
+                    marks = self.look_back.describe(exact).unflatten(0, (clips, frames))
         if dense_frames is not None:
             spatial = [tap[:, dense_frames] for tap in spatial]
             if detail is not None:
@@ -225,6 +232,10 @@ class StreamingNetwork(nn.Module):
         prediction = Prediction(pose, dense, taps[-1], patches, pose[-1], dense[:, :, 0], points=points)
         if features is None:
             return prediction
+        if self.look_back is not None and marks is not None:
+            with torch.autocast("cpu", enabled=False):
+                context = self.look_back.read(spatial, grid).unflatten(0, (clips, -1))
+            prediction = replace(prediction, sight=Sight(marks, context))
         return self._with_steps(prediction, spatial, features, dense_frames, last)
 
     def _with_steps(

@@ -8,7 +8,6 @@ put into space by the frame's depth, along it (`solve`). The camera head's poses
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -19,15 +18,13 @@ from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
 from stream_recon.models.parallax import parallax
-from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import solve
 from stream_recon.models.rope import frame_rotation, rotate_frame
+from stream_recon.models.sampling import SAMPLES, look_up, per_point, points_of, sample_places, window
 
 WIDTH, HEADS = 128, 4
 TAPS = (1, 3)
 """Of the aggregator's outputs."""
-SAMPLES = 2
-"""Points along each side of a patch."""
 CONTEXT = 16
 FEATURES = 16
 REACH = 2
@@ -36,8 +33,6 @@ SPACINGS = (4, 2)
 """Pixels from one place to the next, in each round; features have one for every two."""
 SHARPNESS = 5.0
 """Factor on cosines of features."""
-FARTHEST = 100.0
-"""Units of the reconstruction; farther points say nothing more of translation."""
 HEAVIEST = 8.0
 """Logarithm of the largest weight of a match; the smallest is as far below 1."""
 
@@ -74,7 +69,7 @@ class StepHead(nn.Module):
         self.out = nn.Linear(WIDTH, SAMPLES * SAMPLES * (2 + CONTEXT))
         self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
         self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
-        self.rounds = nn.ModuleList(Mlp(len(_window(1)) + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
+        self.rounds = nn.ModuleList(Mlp(len(window(REACH, 1)) + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
         self.weigh = Mlp(CONTEXT, 32, 1)
 
     def describe(self, detail: Tensor) -> Tensor:
@@ -92,16 +87,16 @@ class StepHead(nn.Module):
         size = (log_depth.shape[1], log_depth.shape[2])
         grid = (size[0] // self.patch_size, size[1] // self.patch_size)
         flow, context = self._read(taps, grid)
-        places = sample_places(grid, self.patch_size, features.device)
+        places = sample_places(size, (SAMPLES * grid[0], SAMPLES * grid[1]), features.device)
         flows = [flow]
-        own = _sampled(features, places.flatten(0, 1)[None, :, None].expand(len(features), -1, -1, -1), size)
+        own = look_up(features, places.flatten(0, 1)[None, :, None].expand(len(features), -1, -1, -1), 2)
         coarse = F.avg_pool2d(before, 2)
         for spacing, update in zip(SPACINGS, self.rounds, strict=True):
             # As in RAFT: each round learns its own correction, so no gradient through where it looks.
             flow = flow.detach()
             around = (places + flow * self.patch_size).flatten(1, 2)
-            looked = around[:, :, None] + _window(spacing, features.device)
-            seen = _sampled(coarse if spacing == SPACINGS[0] else before, looked, size)
+            looked = around[:, :, None] + window(REACH, spacing, features.device)
+            seen = look_up(coarse, looked, 4) if spacing == SPACINGS[0] else look_up(before, looked, 2)
             alike = (own * seen).sum(1).unflatten(1, flow.shape[1:3]) * SHARPNESS
             change = update(torch.cat([alike, context], dim=-1)).float()
             flow = flow + change[..., :2] * (spacing / self.patch_size)
@@ -109,11 +104,8 @@ class StepHead(nn.Module):
             flows.append(flow)
         log_weight = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
         with in_fp32(pose):
-            rays, lengths = _rays(places, pose, size)
-            cell = self.patch_size // SAMPLES
-            depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)
+            points, rays, lengths = points_of(log_depth, pose, self.patch_size // SAMPLES)
             target = rays[..., :2] + flow * (self.patch_size / lengths[:, None, None])
-            points = rays * depth[..., None]
             weight = log_weight.exp()
             motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), weight.flatten(1))
             evidence = parallax(points, target, weight, motion)
@@ -127,41 +119,5 @@ class StepHead(nn.Module):
         rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)
         for block in self.blocks:
             x = block(x, attend_within, rotate_frame, rotation)
-        said = self.out(self.out_norm(x)).float().unflatten(1, grid).unflatten(-1, (SAMPLES, SAMPLES, -1))
-        said = said.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        said = per_point(self.out(self.out_norm(x)).float(), grid)
         return said[..., :2], said[..., 2:]
-
-
-@lru_cache(maxsize=32)
-def sample_places(grid: tuple[int, int], patch: int, device: torch.device) -> Tensor:
-    """Pixels (x, y) of the points, [2*gh, 2*gw, 2]; a pixel's centre is at .5."""
-    cell = patch // SAMPLES
-    ys = torch.arange(cell // 2, grid[0] * patch, cell, device=device) + 0.5
-    xs = torch.arange(cell // 2, grid[1] * patch, cell, device=device) + 0.5
-    y, x = torch.meshgrid(ys, xs, indexing="ij")
-    return torch.stack([x, y], dim=-1)
-
-
-@lru_cache(maxsize=16)
-def _window(spacing: int, device: torch.device | None = None) -> Tensor:
-    """Offsets (x, y) in pixels, [places, 2]."""
-    steps = torch.arange(-REACH, REACH + 1, device=device, dtype=torch.float32) * spacing
-    y, x = torch.meshgrid(steps, steps, indexing="ij")
-    return torch.stack([x, y], dim=-1).flatten(0, 1)
-
-
-def _sampled(features: Tensor, places: Tensor, size: tuple[int, int]) -> Tensor:
-    """features [N, C, h, w] of an image of ``size`` (height, width) at ``places`` [N, P, K, 2], (x, y) in its pixels ->
-    [N, C, P, K]; beyond the border what is on it."""
-    x, y = places.unbind(-1)
-    inside = torch.stack([x * (2 / size[1]) - 1, y * (2 / size[0]) - 1], dim=-1)
-    return F.grid_sample(features, inside, mode="bilinear", padding_mode="border", align_corners=False)
-
-
-def _rays(places: Tensor, pose: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Rays through ``places`` [Y, X, 2] at depth 1, [N, Y, X, 3], and focal lengths (x, y) [N, 2], from pose codes."""
-    fx, fy = focal_lengths(pose.float(), *size)
-    lengths = torch.stack([fx, fy], dim=-1)
-    x, y = places.unbind(-1)
-    flat = torch.stack([x - size[1] / 2, y - size[0] / 2], dim=-1) / lengths[:, None, None]
-    return torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1), lengths

@@ -8,7 +8,8 @@ from torch import Tensor
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.depth_filter import KeptDepth
 from stream_recon.models.network import LastFrame, Prediction
-from stream_recon.models.step_head import FEATURES, SAMPLES
+from stream_recon.models.sampling import SAMPLES
+from stream_recon.models.step_head import FEATURES
 
 
 class LastFrames:

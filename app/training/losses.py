@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
-from stream_recon.app.training.targets import Targets, neighbours
+from stream_recon.app.training.targets import LookTargets, Targets, neighbours
+from stream_recon.models.look_back import Matches
 from stream_recon.models.pose import quaternion_to_matrix
 from stream_recon.models.step_head import Steps
 
@@ -45,6 +47,10 @@ class LossWeights:
     step_direction: float = 0.3
     step_flow: float = 0.3
     """For each patch."""
+    look_places: float = 0.1
+    """Of matches with frames further back, for each pixel."""
+    look_precision: float = 0.1
+    """For each nat of Student's distribution."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,13 @@ MAX_LOG_CONFIDENCE = 3.0
 GRADIENT_STRIDES = (1, 2, 4, 8)
 SKY_LOG_DEPTH = 4.0
 """Where there is no surface, depth is to be at least this: some 50 times the scene's scale."""
+
+STUDENT = 4.0
+"""Degrees of freedom of matches' errors: most are small, some are of another thing."""
+LOOK_REACH = 24.0
+"""Pixels: matches are not looked for further from where they are expected."""
+UNSEEN_LOG_PRECISION = 4.0
+"""A match that cannot be is off by pixels, whatever it says: its precision is to be below this one's inverse."""
 
 DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor, Tensor]]
 
@@ -97,6 +110,7 @@ class Criterion:
         targets: Targets,
         pairs: Tensor,
         dense_frames: Tensor | None = None,
+        looks: LookTargets | None = None,
     ) -> Losses:
         """``output`` in fp32; ``pairs`` [2, N] from `draw_pairs`, those that the targets were built for."""
         weights, prediction = self.weights, output.prediction
@@ -114,6 +128,8 @@ class Criterion:
         terms |= auxiliary_terms(output.auxiliary, targets, weights)
         if prediction.steps is not None:
             terms |= step_terms(prediction.steps, targets, dense_frames, weights)
+        if output.matches is not None and looks is not None:
+            terms |= look_terms(output.matches, looks, weights)
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
@@ -226,6 +242,27 @@ def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: L
         "step_translation": weights.step_translation * (off * moves).sum() / count,
         "step_direction": weights.step_direction * (chord * moves).sum() / count,
         "step_flow": weights.step_flow * flow_off.sum(),
+    }
+
+
+def look_terms(matches: Matches, looks: LookTargets, weights: LossWeights) -> dict[str, Tensor]:
+    """How far matches are from the truth after each round, and how well their precision says so; what the other frame
+    does not show is to have none."""
+    truth, shown, known = (x.flatten(0, 1) for x in (looks.places, looks.shown, looks.known))
+    off = matches.places - truth
+    asked = shown & matches.in_view & (off[0].detach().abs().amax(-1) < LOOK_REACH)
+    valid = asked.float()
+    count = valid.sum().clamp_min(1)
+    apart = (off[1:].abs().sum(-1).clamp_max(LOOK_REACH) * valid).sum((1, 2, 3)) / count
+    # The density of Student's distribution in two dimensions, whose centre is another term's.
+    log_precision = matches.log_precision
+    squared = log_precision.exp() * off[-1].detach().square().sum(-1)
+    nats = (1 + STUDENT / 2) * torch.log1p(squared / STUDENT) - log_precision
+    hidden = (known & matches.in_view & ~shown).float()
+    doubted = F.softplus(log_precision + UNSEEN_LOG_PRECISION) * hidden
+    return {
+        "look_places": weights.look_places * apart.sum(),
+        "look_precision": weights.look_precision * (nats * valid + doubted).sum() / count,
     }
 
 

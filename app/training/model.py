@@ -13,14 +13,16 @@ from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import NEIGHBOURS
-from stream_recon.models.layers import LayerScale
+from stream_recon.models.layers import LayerScale, in_fp32
+from stream_recon.models.look_back import Matches
 from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.models.sampling import SAMPLES, points_of
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
 NEAREST_FIRST = 3.0
 """Logit that a pixel's own place has over its neighbours when convex upsampling begins."""
-FRESH = ("step_head.", "depth_head.sharpen.", "depth_head.upsample.")
+FRESH = ("step_head.", "look_back.", "depth_head.sharpen.", "depth_head.upsample.")
 """What weights from before it was there may lack: it begins afresh."""
 INITIAL_LAYER_SCALE = 0.1
 """Larger than the published networks', which start from a trained encoder: here every layer has to learn at once."""
@@ -31,6 +33,16 @@ class TrainingOutput:
     prediction: Prediction
     auxiliary: Tensor  # [B, S, 2*gh, 2*gw, 5]
     descriptors: Tensor  # [B, S, gh*gw, 64]
+    matches: Matches | None = None
+    """Of B * D frames, with a look back."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Which frame each frame with a dense map looks back at, and the motion to there as far as it is known."""
+
+    others: Tensor  # int64 [D]
+    motion: Tensor  # [B, D, 3, 4]
 
 
 class TrainingModel(nn.Module):
@@ -48,8 +60,10 @@ class TrainingModel(nn.Module):
         *,
         flex: bool,
         dense_frames: Tensor | None = None,
+        looks: Looks | None = None,
     ) -> TrainingOutput:
-        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]; ``dense_frames`` as the network has it."""
+        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]; ``dense_frames`` as the network has it; ``looks`` of
+        these."""
         frames = images.shape[1]
         patch, special = self.config.patch_size, self.config.special_tokens
         grid = (images.shape[3] // patch, images.shape[4] // patch)
@@ -66,7 +80,23 @@ class TrainingModel(nn.Module):
         )
         prediction = self.network(images, memory, dense_frames)
         auxiliary = self.auxiliary(prediction.tokens, grid)
-        return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches))
+        matches = self._look_back(prediction, looks, dense_frames) if looks is not None else None
+        return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches), matches)
+
+    def _look_back(self, prediction: Prediction, looks: Looks, frames: Tensor | None) -> Matches | None:
+        sight, look_back = prediction.sight, self.network.look_back
+        if sight is None or look_back is None:
+            return None
+        own, codes = sight.features, prediction.pose[-1].detach()
+        if frames is not None:
+            own, codes = own[:, frames], codes[:, frames]
+        other = sight.features[:, looks.others]
+        with torch.no_grad(), in_fp32(codes):
+            cell = self.config.patch_size // SAMPLES
+            points, _, lengths = points_of(prediction.dense[:, :, 0].flatten(0, 1), codes.flatten(0, 1), cell)
+        own, other, context, motion = (x.flatten(0, 1) for x in (own, other, sight.context, looks.motion))
+        matches: Matches = look_back(own, other, context, points, motion, lengths)
+        return matches
 
 
 def build_model(

@@ -11,6 +11,8 @@ from stream_recon.configs.schema import StreamConfig
 
 MAX_TIME = 2000
 """Furthest that streamed frames are set away from the scale frames, in cached frames."""
+FARTHEST_LOOK = 8
+"""Frames back."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,15 @@ def draw_dense_frames(rng: np.random.Generator, frames: int) -> Tensor:
     count = (frames + 1) // 2
     chosen = 2 * np.arange(count) + rng.integers(0, 2, count)
     return torch.from_numpy(np.minimum(chosen, frames - 1))
+
+
+def draw_others(rng: np.random.Generator, frames: Tensor, count: int) -> Tensor:
+    """For each of the ``frames`` int64 [D] of ``count`` another one to look back at, up to `FARTHEST_LOOK` before it,
+    or where there is none, after it; int64 [D]."""
+    gap = rng.integers(1, max(2, min(FARTHEST_LOOK, count - 1) + 1), len(frames))
+    frame = frames.numpy()
+    others = np.where(frame >= gap, frame - gap, np.minimum(frame + gap, count - 1))
+    return torch.from_numpy(others)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What the network should have said: poses, scale and auxiliary maps from a clip's exact geometry."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.models.pose import matrix_to_quaternion
+from stream_recon.models.rigid import rotation_from_vector
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
 MAX_FLOW = 10.0
@@ -18,6 +20,12 @@ FRAME_MARGIN = 1.15
 """A point may leave the previous image by this factor of its half size and still have a flow target."""
 OCCLUSION_RATIO = 0.06
 """A point is hidden in the previous frame if the depth seen there differs by more than this share."""
+
+
+MISJUDGED_TURN = (0.03, 3.0)
+"""Degrees, the range of deviations about each axis by which motions are misjudged ..."""
+MISJUDGED_SHIFT, SMALL_SHIFT = 0.08, 0.003
+"""... and shares of a shift, and of the scene's scale."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,43 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: T
         flow_valid=flow_valid & (flow.abs().amax(dim=-1) < MAX_FLOW),
         matches=matches,
     )
+
+
+@dataclass(frozen=True)
+class LookTargets:
+    """Of D frames, each with one other frame."""
+
+    motion: Tensor  # [B, D, 3, 4] from a frame to the other, lengths divided by the clip's scale
+    places: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
+    shown: Tensor  # bool [B, D, gh2, gw2]: the other frame shows the point, in its image or just beside it
+    known: Tensor  # bool [B, D, gh2, gw2]: there is a point
+
+
+@torch.no_grad()
+def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> LookTargets:
+    """``scale`` [B] as of `Targets`; ``frames``, ``others`` int64 [D]."""
+    cell = patch_size // 2
+    in_camera, valid = _sampled_points(batch, cell)
+    motion, shown = _flow_between(batch, in_camera, valid, torch.stack([others, frames]), cell)
+    height, width = batch.depth.shape[-2:]
+    x, y = sample_centres(height, width, cell, batch.depth.device)
+    T = inverse_pose(batch.T_world_camera[:, others]) @ batch.T_world_camera[:, frames]
+    shift = T[..., :3, 3:] / scale[:, None, None, None]
+    places = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
+    return LookTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
+
+
+def misjudge(motion: Tensor) -> Tensor:
+    """Motions [B, D, 3, 4] as a stream would know them: turned by some hundredths of a degree to some degrees, and
+    shifted by some per cent."""
+    some = torch.randn(*motion.shape[:2], 7, device=motion.device)
+    low, high = MISJUDGED_TURN
+    turn = some[..., :3] * (low * (high / low) ** torch.rand_like(some[..., :1])) * (math.pi / 180)
+    R = rotation_from_vector(turn.flatten(0, 1)).unflatten(0, motion.shape[:2])
+    shift = motion[..., 3]
+    length = shift.norm(dim=-1, keepdim=True)
+    shift = shift * (MISJUDGED_SHIFT * some[..., 6:]).exp() + some[..., 3:6] * (MISJUDGED_SHIFT * length + SMALL_SHIFT)
+    return torch.cat([R @ motion[..., :3], shift[..., None]], dim=-1)
 
 
 def _transform(T: Tensor, points: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
 from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
 from stream_recon.app.training.metrics_file import MetricsFile
-from stream_recon.app.training.model import TrainingModel
+from stream_recon.app.training.model import Looks, TrainingModel
 from stream_recon.app.training.optimizer import Optimizer, OptimizerConfig, group_parameters
 from stream_recon.app.training.report import StepReport, readable
 from stream_recon.app.training.schedule import (
@@ -35,10 +35,11 @@ from stream_recon.app.training.schedule import (
     ScheduleConfig,
     StepPlan,
     draw_dense_frames,
+    draw_others,
     draw_times,
     learning_rate,
 )
-from stream_recon.app.training.targets import build_targets
+from stream_recon.app.training.targets import build_targets, look_targets, misjudge
 from stream_recon.app.training.validator import Validator
 from stream_recon.configs.schema import Preset
 
@@ -188,11 +189,18 @@ class Trainer:
         pairs = to_device(draw_pairs(self._rng, frames), device)
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
-        dense_frames = to_device(draw_dense_frames(self._rng, frames), device)
+        dense = draw_dense_frames(self._rng, frames)
+        dense_frames, looks, look_truth = to_device(dense, device), None, None
+        if self.model.config.look_back:
+            others = to_device(draw_others(self._rng, dense, frames), device)
+            look_truth = look_targets(batch, targets.scale, dense_frames, others, self._patch)
+            looks = Looks(others, misjudge(look_truth.motion))
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            output = self.model(batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames)
-        losses = self._criterion(output, batch, targets, pairs, dense_frames)
+            output = self.model(
+                batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames, looks=looks
+            )
+        losses = self._criterion(output, batch, targets, pairs, dense_frames, look_truth)
         timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")

@@ -1,0 +1,65 @@
+"""Places in an image, four to a patch, and features looked up around them."""
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stream_recon.models.pose import focal_lengths
+
+SAMPLES = 2
+"""Points along each side of a patch."""
+FARTHEST = 100.0
+"""Units of the reconstruction; farther points say nothing more of translation."""
+
+
+@lru_cache(maxsize=32)
+def sample_places(size: tuple[int, int], points: tuple[int, int], device: torch.device) -> Tensor:
+    """Pixels (x, y) in the middles of equal cells of an image of ``size`` (height, width), [*points, 2]; a pixel's
+    centre is at .5."""
+    cell = size[1] // points[1]
+    ys = torch.arange(cell // 2, size[0], cell, device=device) + 0.5
+    xs = torch.arange(cell // 2, size[1], cell, device=device) + 0.5
+    y, x = torch.meshgrid(ys, xs, indexing="ij")
+    return torch.stack([x, y], dim=-1)
+
+
+@lru_cache(maxsize=16)
+def window(reach: int, spacing: int, device: torch.device | None = None) -> Tensor:
+    """Offsets (x, y) in pixels of ``reach`` places to each side, [places, 2]."""
+    steps = torch.arange(-reach, reach + 1, device=device, dtype=torch.float32) * spacing
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    return torch.stack([x, y], dim=-1).flatten(0, 1)
+
+
+def look_up(features: Tensor, places: Tensor, cell: int) -> Tensor:
+    """features [N, C, h, w], one for every ``cell`` pixels, at ``places`` [N, P, K, 2], (x, y) in pixels ->
+    [N, C, P, K]; beyond the border what is on it."""
+    height, width = features.shape[-2:]
+    x, y = places.unbind(-1)
+    inside = torch.stack([x * (2 / (width * cell)) - 1, y * (2 / (height * cell)) - 1], dim=-1)
+    return F.grid_sample(features, inside, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def per_point(said: Tensor, grid: tuple[int, int]) -> Tensor:
+    """What tokens say of the points of their patches, [N, gh*gw, SAMPLES^2 * C] -> [N, 2*gh, 2*gw, C]."""
+    said = said.unflatten(1, grid).unflatten(-1, (SAMPLES, SAMPLES, -1))
+    return said.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def points_of(log_depth: Tensor, pose: Tensor, cell: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Points in the middles of cells of ``cell`` pixels, from log depth [N, H, W] and the field of view of pose codes
+    [N, 9].
+
+    Returns:
+        the points [N, Y, X, 3] in the camera's space, the rays through them at depth 1, and focal lengths (x, y) in
+        pixels [N, 2].
+    """
+    size = (log_depth.shape[1], log_depth.shape[2])
+    depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)
+    lengths = torch.stack(focal_lengths(pose.float(), *size), dim=-1)
+    x, y = sample_places(size, (depth.shape[1], depth.shape[2]), depth.device).unbind(-1)
+    flat = torch.stack([x - size[1] / 2, y - size[0] / 2], dim=-1) / lengths[:, None, None]
+    rays = torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1)
+    return rays * depth[..., None], rays, lengths
