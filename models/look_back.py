@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.layers import in_fp32
 from stream_recon.models.rigid import MIN_DEPTH
 from stream_recon.models.sampling import SAMPLES, look_up, per_point, sample_places, window
 
@@ -89,7 +90,8 @@ class LookBack(nn.Module):
         [N, 2*gh, 2*gw, 16]; points [N, 2*gh, 2*gw, 3] in a frame's space; motion [N, 3, 4] from there to the other
         frame's, as far as it is known; focal lengths (x, y) in pixels [N, 2]."""
         size = (2 * own.shape[-2], 2 * own.shape[-1])
-        expected, along, in_view = expect(points, motion, lengths, size)
+        with in_fp32(points):
+            expected, along, in_view = expect(points, motion, lengths, size)
         levels = {spacing: _coarser(spacing, own, other) for spacing in set(SPACINGS)}
         at = sample_places(size, (points.shape[1], points.shape[2]), own.device).flatten(0, 1)
         at = at[None, :, None].expand(len(own), -1, -1, -1)
