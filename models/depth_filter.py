@@ -10,13 +10,13 @@ tells how far it is (`parallax`). What they have told is kept as a coarse correc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.models.rigid import MIN_DEPTH, SUPPORTED, TINY
+from stream_recon.models.sampling import at_places, sample_places
 
 KEPT = 0.95
 """Of a correction of the unit, from one cached frame to the next: the rest is the network's. Units that are compared
@@ -59,6 +59,11 @@ class KeptDepth:
     def at(self, rows: slice | Tensor) -> "KeptDepth":
         """Of these streams: a slice gives views, an index on the device copies."""
         return KeptDepth(self.maps[rows], self.unit[rows], self.correction[rows])
+
+    @property
+    def log_depth_at_places(self) -> Tensor:
+        """[B, Y, X]: log depth in the middles of the correction's cells, with all that is known."""
+        return at_places(self.maps[:, 0], self.correction.shape[-2:]) + self.unit[:, None, None] + self.correction[:, 0]
 
     @property
     def log_depth(self) -> Tensor:
@@ -116,8 +121,8 @@ def _next(
     grid = parallax.shape[-2:]
     added, information = _enlarged(last.correction, own).unbind(1)
     known = torch.stack([last.maps[:, 0] + added, information], dim=1)
-    apart, information = _difference(_sampled(log_depth, grid), motion, focal, known)
-    drawn_there = _sampled(drawn, grid)
+    apart, information = _difference(at_places(log_depth, grid), motion, focal, known)
+    drawn_there = at_places(drawn, grid)
     rest = apart - change[:, None, None] - drawn_there
     correction = _corrected(rest, information, drawn_there, parallax * trusted[:, None])
     maps = torch.stack([log_depth + drawn, log_confidence], dim=1)
@@ -130,13 +135,27 @@ def _corrected(rest: Tensor, information: Tensor, drawn: Tensor, parallax: Tenso
     agreeing = torch.exp(-0.5 * (rest / APART).square())
     information = torch.where(rest.isfinite(), REMEMBERED * information * agreeing, 0)
     pull, seen = parallax.unbind(1)
-    total = information + seen + DOUBT**-2
-    correction = (information * rest.nan_to_num() + pull - seen * drawn) / total
-    # On the whole it is none: the unit is not told by parallax, which only knows depth beside the step's length.
-    share = (information + seen) / total
+    correction = (information * rest.nan_to_num() + pull - seen * drawn) / (information + seen + DOUBT**-2)
+    return _balanced(correction, information + seen)
+
+
+def amend(kept: KeptDepth, evidence: Tensor) -> KeptDepth:
+    """What is known of a frame's depth, after more evidence [B, 2, Y, X], as `parallax` gives it, of points as they lie
+    by what was known."""
+    correction, information = kept.correction.unbind(1)
+    pull, seen = evidence.unbind(1)
+    information = information + seen
+    correction = _balanced(correction + pull / (information + DOUBT**-2), information)
+    return KeptDepth(kept.maps, kept.unit, correction)
+
+
+def _balanced(correction: Tensor, information: Tensor) -> Tensor:
+    """A correction [B, Y, X] that is none on the whole, and the information in it: [B, 2, Y, X]. The unit is not told
+    by parallax, which only knows depth beside the step's length."""
+    share = information / (information + DOUBT**-2)
     middle = (correction * share).sum((1, 2)) / share.sum((1, 2)).clamp_min(TINY)
     correction = (correction - middle[:, None, None]).clamp(-LARGEST, LARGEST)
-    return torch.stack([correction, information + seen], dim=1)
+    return torch.stack([correction, information], dim=1)
 
 
 def _difference(
@@ -146,7 +165,8 @@ def _difference(
     frame before, NaN where that does not see it; and the other channel of the map before, [B, 2, H, W], there."""
     height, width = before.shape[-2:]
     fx, fy = (x[:, None, None] for x in focal)
-    u, v = _places(height, width, tuple(log_depth.shape[-2:]), log_depth.device)
+    places = sample_places((height, width), (log_depth.shape[-2], log_depth.shape[-1]), log_depth.device)
+    u, v = places[..., 0] - width / 2, places[..., 1] - height / 2
     R, t = motion[..., :3, None, None], motion[..., 3, None, None]
     rays = R[:, :, 0] * (u / fx)[:, None] + R[:, :, 1] * (v / fy)[:, None] + R[:, :, 2]
     x, y, z = (rays * log_depth.exp()[:, None] + t).unbind(1)
@@ -161,26 +181,8 @@ def _difference(
     return torch.where(seen, apart, torch.nan), there[:, 1]
 
 
-def _sampled(x: Tensor, grid: Sequence[int]) -> Tensor:
-    """Pixels [B, *grid] of [B, H, W] in the middles of equal cells, whole pixels large."""
-    cell = x.shape[-1] // grid[1]
-    return x[:, cell // 2 :: cell, cell // 2 :: cell]
-
-
 def _enlarged(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
-
-
-@lru_cache(maxsize=64)
-def _places(height: int, width: int, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Centres (x, y) of the pixels that `_sampled` takes, [*grid] each, from the middle of the image."""
-    cell = width // grid[1]
-    v, u = torch.meshgrid(
-        torch.arange(cell // 2, height, cell, device=device) + 0.5 - height / 2,
-        torch.arange(cell // 2, width, cell, device=device) + 0.5 - width / 2,
-        indexing="ij",
-    )
-    return u, v
 
 
 def _middle(apart: Tensor, log_confidence: Tensor, before: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from stream_recon.models.layers import in_fp32
 from stream_recon.models.rigid import MIN_DEPTH
 from stream_recon.models.sampling import SAMPLES, look_up, per_point, sample_places, window
 
+KEPT = 4
+"""Cached frames that may be looked back at."""
 TAPS = (1, 3)
 """Of the aggregator's outputs."""
 CONTEXT = 16
@@ -51,16 +53,46 @@ class Sight:
 
 
 @dataclass(frozen=True)
+class Past:
+    """The last K cached frames of each of B streams, the latest one first."""
+
+    features: Tensor
+    """[B, K, 24, H/2, W/2]: `LookBack.describe`."""
+    poses: Tensor
+    """[B, K, 9]: pose codes."""
+    count: Tensor
+    """[B]: so many there are, at most K."""
+
+    @staticmethod
+    def none(clips: int, size: tuple[int, int], device: torch.device) -> "Past":
+        """``size``: of images (height, width)."""
+        features = torch.zeros(clips, KEPT, FEATURES, size[0] // 2, size[1] // 2, device=device)
+        return Past(features, torch.zeros(clips, KEPT, 9, device=device), torch.zeros(clips, device=device))
+
+    def at(self, rows: slice | Tensor) -> "Past":
+        """Of these streams: a slice gives views, an index on the device copies."""
+        return Past(self.features[rows], self.poses[rows], self.count[rows])
+
+    def followed_by(self, features: Tensor, pose: Tensor) -> "Past":
+        """With one more frame: features [B, 24, H/2, W/2] and pose code [B, 9]."""
+        return Past(
+            torch.cat([features[:, None], self.features[:, :-1]], dim=1),
+            torch.cat([pose[:, None], self.poses[:, :-1]], dim=1),
+            (self.count + 1).clamp_max(KEPT),
+        )
+
+
+@dataclass(frozen=True)
 class Matches:
-    """Of N frames with one other frame each."""
+    """Of B frames with L other frames each."""
 
     places: Tensor
-    """[R+1, N, 2*gh, 2*gw, 2]: pixels (x, y) of the other image: where geometry expects a point, and after each
+    """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image: where geometry expects a point, and after each
     round."""
     log_precision: Tensor
-    """[N, 2*gh, 2*gw]: of the last of these, along either axis, in 1 / pixels^2."""
+    """[B, L, 2*gh, 2*gw]: of the last of these, along either axis, in 1 / pixels^2."""
     in_view: Tensor
-    """bool [N, 2*gh, 2*gw]: whether geometry expects a point in the other image at all."""
+    """bool [B, L, 2*gh, 2*gw]: whether geometry expects a point in the other image at all."""
 
 
 class LookBack(nn.Module):
@@ -84,30 +116,34 @@ class LookBack(nn.Module):
         return per_point(said, grid)
 
     def forward(
-        self, own: Tensor, other: Tensor, context: Tensor, points: Tensor, motion: Tensor, lengths: Tensor
+        self, own: Tensor, others: Tensor, context: Tensor, points: Tensor, motion: Tensor, lengths: Tensor
     ) -> Matches:
-        """own, other [N, 24, H/2, W/2] of frames and of those that each is matched with, from `describe`; context
-        [N, 2*gh, 2*gw, 16]; points [N, 2*gh, 2*gw, 3] in a frame's space; motion [N, 3, 4] from there to the other
-        frame's, as far as it is known; focal lengths (x, y) in pixels [N, 2]."""
+        """own [B, 24, H/2, W/2] of frames and others [B, L, 24, H/2, W/2] of those that each is matched with, from
+        `describe`; context [B, 2*gh, 2*gw, 16]; points [B, 2*gh, 2*gw, 3] in a frame's space; motion [B, L, 3, 4] from
+        there to the other frame's, as far as it is known; focal lengths (x, y) in pixels [B, 2]."""
+        clips, looks = motion.shape[:2]
         size = (2 * own.shape[-2], 2 * own.shape[-1])
         with in_fp32(points):
-            expected, along, in_view = expect(points, motion, lengths, size)
-        levels = {spacing: _coarser(spacing, own, other) for spacing in set(SPACINGS)}
+            expected, along, in_view = (x.flatten(0, 1) for x in expect(points, motion, lengths, size))
         at = sample_places(size, (points.shape[1], points.shape[2]), own.device).flatten(0, 1)
-        at = at[None, :, None].expand(len(own), -1, -1, -1)
-        described = {spacing: look_up(mine, at, spacing) for spacing, (mine, _) in levels.items()}
-        places = [expected]
+        at = at[None, :, None].expand(clips, -1, -1, -1)
+        levels, described = {}, {}
+        for spacing in set(SPACINGS):
+            levels[spacing] = _coarser(others.flatten(0, 1), spacing)
+            described[spacing] = _for_each(look_up(_coarser(own, spacing), at, spacing), looks)
+        context, places = _for_each(context, looks), [expected]
         for spacing, update in zip(SPACINGS, self.rounds, strict=True):
             # As in RAFT: each round learns its own correction, so no gradient through where it looks.
             place = places[-1].detach()
             looked = place.flatten(1, 2)[:, :, None] + window(REACH, spacing, own.device)
-            seen = look_up(levels[spacing][1], looked, spacing)
+            seen = look_up(levels[spacing], looked, spacing)
             alike = (described[spacing] * seen).sum(1).unflatten(1, place.shape[1:3]) * SHARPNESS
             change = update(torch.cat([alike, context, (place - expected) / SPACINGS[0], along], dim=-1)).float()
             places.append(place + change[..., :2] * spacing)
             context = context + change[..., 2:]
         log_precision = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
-        return Matches(torch.stack(places), log_precision, in_view)
+        found = torch.stack(places).unflatten(1, (clips, looks))
+        return Matches(found, *(x.unflatten(0, (clips, looks)) for x in (log_precision, in_view)))
 
 
 class Round(nn.Module):
@@ -127,29 +163,32 @@ class Round(nn.Module):
 
 
 def expect(points: Tensor, motion: Tensor, lengths: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Where points [N, Y, X, 3] are seen after a motion [N, 3, 4], in an image of ``size`` (height, width).
+    """Where points [B, Y, X, 3] are seen after motions [B, L, 3, 4], in images of ``size`` (height, width).
 
     Returns:
-        places [N, Y, X, 2], pixels (x, y), of points that are out of view at the border or where they were; which way
-        they go as their depth grows, [N, Y, X, 2], of a length from 0 to 1 that saturates where they go far; and
-        whether they are in view, bool [N, Y, X].
+        places [B, L, Y, X, 2], pixels (x, y), of points out of view on the border; which way they go as their depth
+        grows, [B, L, Y, X, 2], of a length from 0 to 1 that tells how far; and whether they are in view,
+        bool [B, L, Y, X].
     """
-    turned = torch.einsum("nij,nyxj->nyxi", motion[:, :, :3], points)
-    x, y, z = (turned + motion[:, None, None, :, 3]).unbind(-1)
+    turned = torch.einsum("nlij,nyxj->nlyxi", motion[..., :3], points)
+    x, y, z = (turned + motion[:, :, None, None, :, 3]).unbind(-1)
     inverse = 1 / z.clamp_min(MIN_DEPTH)
     u, v = x * inverse, y * inverse
-    fx, fy = (each[:, None, None] for each in lengths.unbind(-1))
-    places = torch.stack([u * fx + size[1] / 2, v * fy + size[0] / 2], dim=-1)
+    focal = lengths[:, None, None, None]
+    limits = lengths.new_tensor([size[1], size[0]])
+    places = torch.stack([u, v], dim=-1) * focal + limits / 2
     # How the place changes with the logarithm of the depth, in pixels.
-    going = torch.stack(
-        [(turned[..., 0] - u * turned[..., 2]) * inverse * fx, (turned[..., 1] - v * turned[..., 2]) * inverse * fy],
-        dim=-1,
-    )
+    going = torch.stack([turned[..., 0] - u * turned[..., 2], turned[..., 1] - v * turned[..., 2]], dim=-1)
+    going = going * inverse[..., None] * focal
     along = going / (going.norm(dim=-1, keepdim=True) + SPACINGS[0])
-    limits = places.new_tensor([size[1], size[0]])
     in_view = ((places > 0) & (places < limits)).all(-1) & (z > MIN_DEPTH)
     return torch.minimum(places.clamp_min(0), limits), torch.where(in_view[..., None], along, 0), in_view
 
 
-def _coarser(spacing: int, *features: Tensor) -> tuple[Tensor, ...]:
-    return features if spacing <= 2 else tuple(F.avg_pool2d(x, spacing // 2, ceil_mode=True) for x in features)
+def _coarser(features: Tensor, spacing: int) -> Tensor:
+    return features if spacing <= 2 else F.avg_pool2d(features, spacing // 2, ceil_mode=True)
+
+
+def _for_each(x: Tensor, looks: int) -> Tensor:
+    """[B, ...] -> [B * looks, ...]"""
+    return x[:, None].expand(-1, looks, *x.shape[1:]).flatten(0, 1)

@@ -13,8 +13,9 @@ from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.depth_filter import KeptDepth, carry
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
+from stream_recon.models.hindsight import hindsight
 from stream_recon.models.layers import Block, in_fp32
-from stream_recon.models.look_back import LookBack, Sight
+from stream_recon.models.look_back import LookBack, Past, Sight
 from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import follow
 from stream_recon.models.step_head import StepHead, Steps
@@ -34,10 +35,13 @@ class LastFrame:
     features: Tensor
     """[B, 16, H/2, W/2]: `StepHead.describe`."""
     depth: KeptDepth
+    past: Past | None = None
+    """With a look back."""
 
     def at(self, rows: slice | Tensor) -> "LastFrame":
         """Of these streams: a slice gives views, an index on the device copies."""
-        return LastFrame(self.said[rows], self.pose_code[rows], self.features[rows], self.depth.at(rows))
+        past = self.past.at(rows) if self.past is not None else None
+        return LastFrame(self.said[rows], self.pose_code[rows], self.features[rows], self.depth.at(rows), past)
 
 
 @dataclass(frozen=True)
@@ -259,18 +263,36 @@ class StreamingNetwork(nn.Module):
             return replace(prediction, steps=steps)
         return self._following(replace(prediction, steps=steps), features, last)
 
-    @staticmethod
-    def _following(prediction: Prediction, features: Tensor, last: LastFrame | None) -> Prediction:
-        """Depth and poses drawn from what the steps say, over all frames."""
-        said, steps = prediction.pose[-1], prediction.steps
+    def _following(self, prediction: Prediction, features: Tensor, last: LastFrame | None) -> Prediction:
+        """Depth and poses drawn from what the steps say, and from what is seen again, frame by frame."""
+        said, steps, sight = prediction.pose[-1], prediction.steps, prediction.sight
         assert steps is not None
+        poses, depths = [], []
         with torch.no_grad(), in_fp32(said):
             lengths = focal_lengths(said, *prediction.dense.shape[-2:])
-            known = last.depth if last is not None else None
-            log_depth, units, kept_depth = carry(
-                prediction.dense, steps.motion, steps.support, steps.parallax, lengths, known
-            )
-            codes = (last.pose_code, last.said) if last is not None else (None, None)
-            pose_code = follow(said, steps.motion, steps.support, units, *codes)
-        kept = LastFrame(said[:, -1], pose_code[:, -1], features[:, -1], kept_depth)
-        return replace(prediction, pose_code=pose_code, log_depth=log_depth, kept=kept)
+            for frame in range(said.shape[1]):
+                here = slice(frame, frame + 1)
+                known = last.depth if last is not None else None
+                _, units, depth = carry(
+                    prediction.dense[:, here],
+                    steps.motion[:, here],
+                    steps.support[:, here],
+                    steps.parallax[:, here],
+                    (lengths[0][:, here], lengths[1][:, here]),
+                    known,
+                )
+                codes = (last.pose_code, last.said) if last is not None else (None, None)
+                pose = follow(said[:, here], steps.motion[:, here], steps.support[:, here], units, *codes)[:, 0]
+                past = last.past if last is not None else None
+                if sight is not None and self.look_back is not None:
+                    marks, context = sight.features[:, frame], sight.context[:, frame]
+                    if past is not None:
+                        pose, depth = hindsight(self.look_back, marks, context, said[:, frame], pose, depth, past)
+                    else:
+                        past = Past.none(len(pose), (depth.maps.shape[-2], depth.maps.shape[-1]), pose.device)
+                    past = past.followed_by(marks, pose)
+                last = LastFrame(said[:, frame], pose, features[:, frame], depth, past)
+                poses.append(pose)
+                depths.append(depth.log_depth)
+        log_depth = torch.stack(depths, dim=1)
+        return replace(prediction, pose_code=torch.stack(poses, dim=1), log_depth=log_depth, kept=last)

@@ -1,5 +1,6 @@
 """Places in an image, four to a patch, and features looked up around them."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -48,18 +49,21 @@ def per_point(said: Tensor, grid: tuple[int, int]) -> Tensor:
     return said.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-def points_of(log_depth: Tensor, pose: Tensor, cell: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Points in the middles of cells of ``cell`` pixels, from log depth [N, H, W] and the field of view of pose codes
-    [N, 9].
-
-    Returns:
-        the points [N, Y, X, 3] in the camera's space, the rays through them at depth 1, and focal lengths (x, y) in
-        pixels [N, 2].
-    """
-    size = (log_depth.shape[1], log_depth.shape[2])
-    depth = log_depth[:, cell // 2 :: cell, cell // 2 :: cell].float().exp().clamp_max(FARTHEST)
+def rays_of(size: tuple[int, int], points: tuple[int, int], pose: Tensor) -> tuple[Tensor, Tensor]:
+    """Rays at depth 1 through the places of `sample_places`, [N, *points, 3], and focal lengths (x, y) in pixels
+    [N, 2], from pose codes [N, 9], of which the field of view counts."""
     lengths = torch.stack(focal_lengths(pose.float(), *size), dim=-1)
-    x, y = sample_places(size, (depth.shape[1], depth.shape[2]), depth.device).unbind(-1)
+    x, y = sample_places(size, points, pose.device).unbind(-1)
     flat = torch.stack([x - size[1] / 2, y - size[0] / 2], dim=-1) / lengths[:, None, None]
-    rays = torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1)
-    return rays * depth[..., None], rays, lengths
+    return torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1), lengths
+
+
+def at_places(x: Tensor, points: Sequence[int]) -> Tensor:
+    """The pixels [..., *points] of [..., H, W] that `sample_places` names."""
+    cell = x.shape[-1] // points[1]
+    return x[..., cell // 2 :: cell, cell // 2 :: cell]
+
+
+def in_space(rays: Tensor, log_depth: Tensor) -> Tensor:
+    """Points [N, Y, X, 3] along rays, from log depth [N, Y, X]."""
+    return rays * log_depth.float().exp().clamp_max(FARTHEST)[..., None]

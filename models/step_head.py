@@ -20,7 +20,16 @@ from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
 from stream_recon.models.parallax import parallax
 from stream_recon.models.rigid import solve
 from stream_recon.models.rope import frame_rotation, rotate_frame
-from stream_recon.models.sampling import SAMPLES, look_up, per_point, points_of, sample_places, window
+from stream_recon.models.sampling import (
+    SAMPLES,
+    at_places,
+    in_space,
+    look_up,
+    per_point,
+    rays_of,
+    sample_places,
+    window,
+)
 
 WIDTH, HEADS = 128, 4
 TAPS = (1, 3)
@@ -104,7 +113,8 @@ class StepHead(nn.Module):
             flows.append(flow)
         log_weight = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
         with in_fp32(pose):
-            points, rays, lengths = points_of(log_depth, pose, self.patch_size // SAMPLES)
+            rays, lengths = rays_of(size, (places.shape[0], places.shape[1]), pose)
+            points = in_space(rays, at_places(log_depth, places.shape))
             target = rays[..., :2] + flow * (self.patch_size / lengths[:, None, None])
             weight = log_weight.exp()
             motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), weight.flatten(1))

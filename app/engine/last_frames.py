@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.depth_filter import KeptDepth
+from stream_recon.models.look_back import Past
 from stream_recon.models.network import LastFrame, Prediction
 from stream_recon.models.sampling import SAMPLES
 from stream_recon.models.step_head import FEATURES
@@ -24,9 +25,9 @@ class LastFrames:
             height, width = (side * network.patch_size // 2 for side in grid)
             features = torch.zeros(seats, FEATURES, height, width, device=device)
             maps = torch.zeros(seats, 2, 2 * height, 2 * width, device=device)
-            self._kept = LastFrame(
-                self.said, torch.zeros_like(self.said), features, KeptDepth.of(maps, [SAMPLES * side for side in grid])
-            )
+            depth = KeptDepth.of(maps, [SAMPLES * side for side in grid])
+            past = Past.none(seats, (2 * height, 2 * width), device) if network.look_back else None
+            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features, depth, past)
 
     @property
     def all(self) -> LastFrame | None:
@@ -47,3 +48,8 @@ class LastFrames:
             self._kept.depth.maps[to] = prediction.kept.depth.maps[taken]
             self._kept.depth.unit[to] = prediction.kept.depth.unit[taken]
             self._kept.depth.correction[to] = prediction.kept.depth.correction[taken]
+            past, ended = self._kept.past, prediction.kept.past
+            if past is not None and ended is not None:
+                past.features[to] = ended.features[taken]
+                past.poses[to] = ended.poses[taken]
+                past.count[to] = ended.count[taken]

@@ -249,16 +249,16 @@ def look_terms(matches: Matches, looks: LookTargets, weights: LossWeights) -> di
     """How far matches are from the truth after each round, and how well their precision says so; what the other frame
     does not show is to have none."""
     truth, shown, known = (x.flatten(0, 1) for x in (looks.places, looks.shown, looks.known))
-    off = matches.places - truth
-    asked = shown & matches.in_view & (off[0].detach().abs().amax(-1) < LOOK_REACH)
+    in_view, log_precision = matches.in_view[:, 0], matches.log_precision[:, 0]
+    off = matches.places[:, :, 0] - truth
+    asked = shown & in_view & (off[0].detach().abs().amax(-1) < LOOK_REACH)
     valid = asked.float()
     count = valid.sum().clamp_min(1)
     apart = (off[1:].abs().sum(-1).clamp_max(LOOK_REACH) * valid).sum((1, 2, 3)) / count
     # The density of Student's distribution in two dimensions, whose centre is another term's.
-    log_precision = matches.log_precision
     squared = log_precision.exp() * off[-1].detach().square().sum(-1)
     nats = (1 + STUDENT / 2) * torch.log1p(squared / STUDENT) - log_precision
-    hidden = (known & matches.in_view & ~shown).float()
+    hidden = (known & in_view & ~shown).float()
     doubted = F.softplus(log_precision + UNSEEN_LOG_PRECISION) * hidden
     return {
         "look_places": weights.look_places * apart.sum(),

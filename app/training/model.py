@@ -16,7 +16,7 @@ from stream_recon.models.dpt_head import NEIGHBOURS
 from stream_recon.models.layers import LayerScale, in_fp32
 from stream_recon.models.look_back import Matches
 from stream_recon.models.network import Prediction, StreamingNetwork
-from stream_recon.models.sampling import SAMPLES, points_of
+from stream_recon.models.sampling import at_places, in_space, rays_of
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
@@ -34,7 +34,7 @@ class TrainingOutput:
     auxiliary: Tensor  # [B, S, 2*gh, 2*gw, 5]
     descriptors: Tensor  # [B, S, gh*gw, 64]
     matches: Matches | None = None
-    """Of B * D frames, with a look back."""
+    """Of B * D frames, each with one other, with a look back."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ class TrainingModel(nn.Module):
         own, codes = sight.features, prediction.pose[-1].detach()
         if frames is not None:
             own, codes = own[:, frames], codes[:, frames]
-        other = sight.features[:, looks.others]
+        others = sight.features[:, looks.others].flatten(0, 1)[:, None]
         with torch.no_grad(), in_fp32(codes):
-            cell = self.config.patch_size // SAMPLES
-            points, _, lengths = points_of(prediction.dense[:, :, 0].flatten(0, 1), codes.flatten(0, 1), cell)
-        own, other, context, motion = (x.flatten(0, 1) for x in (own, other, sight.context, looks.motion))
-        matches: Matches = look_back(own, other, context, points, motion, lengths)
+            log_depth, grid = prediction.dense[:, :, 0].flatten(0, 1), sight.context.shape[2:4]
+            size = (log_depth.shape[1], log_depth.shape[2])
+            rays, lengths = rays_of(size, (grid[0], grid[1]), codes.flatten(0, 1))
+            points = in_space(rays, at_places(log_depth, grid))
+        own, context, motion = (x.flatten(0, 1) for x in (own, sight.context, looks.motion))
+        matches: Matches = look_back(own, others, context, points, motion[:, None], lengths)
         return matches
 
 
