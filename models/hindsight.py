@@ -39,7 +39,7 @@ def hindsight(
     """Mend what is known of B frames, one of each stream.
 
     Args:
-        features, context: [B, 24, H/2, W/2] and [B, 2*gh, 2*gw, 16], as `Sight` has them.
+        features, context: [B, M, 24] and [B, 2*gh, 2*gw, 16], as `Sight` has them.
         said: pose codes [B, 9] of the camera head, of which the field of view counts.
         pose_code: [B, 9], in the world of ``past``.
 
@@ -53,7 +53,7 @@ def hindsight(
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
     points = in_space(rays, kept.log_depth_at_places)
     motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
-    matches = look_back(features, past.features[:, back], context, points, motion, lengths)
+    matches = look_back(features, past.features[:, back], context, points, motion, lengths, size)
     there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
     there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
     precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])

@@ -19,7 +19,7 @@ from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import in_fp32
 from stream_recon.models.rigid import MIN_DEPTH
-from stream_recon.models.sampling import SAMPLES, look_up, per_point, sample_places, window
+from stream_recon.models.sampling import SAMPLES, per_point, sample_places
 
 KEPT = 4
 """Cached frames that may be looked back at."""
@@ -30,8 +30,10 @@ FEATURES = 24
 HIDDEN = 64
 REACH = 2
 """Features are compared so many places to each side of where a match is looked for."""
-SPACINGS = (8, 4, 2, 2)
-"""Pixels from one place to the next, in each round. Features have one for every two, and are averaged for more."""
+LEVELS = (2, 4, 8)
+"""Pixels from one place of features to the next, in each of their levels."""
+ROUNDS = (8, 4, 2, 2)
+"""The level that each round compares."""
 SHARPNESS = 5.0
 """Factor on products of features."""
 HEAVIEST = 8.0
@@ -43,7 +45,7 @@ class Sight:
     """What is compared of B clips: of all S frames, and of the D frames that look back."""
 
     features: Tensor
-    """[B, S, 24, H/2, W/2]: `LookBack.describe`."""
+    """[B, S, M, 24]: `LookBack.describe`."""
     context: Tensor
     """[B, D, 2*gh, 2*gw, 16]: `LookBack.read`."""
 
@@ -57,7 +59,7 @@ class Past:
     """The last K cached frames of each of B streams, the latest one first."""
 
     features: Tensor
-    """[B, K, 24, H/2, W/2]: `LookBack.describe`."""
+    """[B, K, M, 24]: `LookBack.describe`."""
     poses: Tensor
     """[B, K, 9]: pose codes."""
     count: Tensor
@@ -66,7 +68,8 @@ class Past:
     @staticmethod
     def none(clips: int, size: tuple[int, int], device: torch.device) -> "Past":
         """``size``: of images (height, width)."""
-        features = torch.zeros(clips, KEPT, FEATURES, size[0] // 2, size[1] // 2, device=device)
+        rows = sum(height * width for height, width in _levels(size))
+        features = torch.zeros(clips, KEPT, rows, FEATURES, device=device)
         return Past(features, torch.zeros(clips, KEPT, 9, device=device), torch.zeros(clips, device=device))
 
     def at(self, rows: slice | Tensor) -> "Past":
@@ -74,7 +77,7 @@ class Past:
         return Past(self.features[rows], self.poses[rows], self.count[rows])
 
     def followed_by(self, features: Tensor, pose: Tensor) -> "Past":
-        """With one more frame: features [B, 24, H/2, W/2] and pose code [B, 9]."""
+        """With one more frame: features [B, M, 24] and pose code [B, 9]."""
         return Past(
             torch.cat([features[:, None], self.features[:, :-1]], dim=1),
             torch.cat([pose[:, None], self.poses[:, :-1]], dim=1),
@@ -102,13 +105,16 @@ class LookBack(nn.Module):
         self.project = nn.Linear(len(TAPS) * 2 * config.dim, SAMPLES * SAMPLES * CONTEXT)
         self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
         self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
-        self.rounds = nn.ModuleList(Round() for _ in SPACINGS)
+        self.rounds = nn.ModuleList(Round() for _ in ROUNDS)
         self.weigh = nn.Linear(CONTEXT, 1)
 
     def describe(self, detail: Tensor) -> Tensor:
-        """The stem's detail [N, 32, H/2, W/2] -> what is compared, [N, 24, H/2, W/2], of length 1 at each place."""
+        """The stem's detail [N, 32, H/2, W/2] -> what is compared, [N, M, 24]: places of each of `LEVELS`, row by row,
+        one level after the other; of length 1 at those of the first, means of these at others."""
         x = project_channels(F.gelu(self.features1(detail)), self.features2)
-        return F.normalize(x.float(), dim=1)
+        x = F.normalize(x.float(), dim=1)
+        levels = [x if cell == LEVELS[0] else F.avg_pool2d(x, cell // LEVELS[0], ceil_mode=True) for cell in LEVELS]
+        return torch.cat([level.permute(0, 2, 3, 1).flatten(1, 2) for level in levels], dim=1)
 
     def read(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
         """What tokens, [N, gh*gw, 2*dim] each, say of their points: [N, 2*gh, 2*gw, 16]."""
@@ -116,30 +122,33 @@ class LookBack(nn.Module):
         return per_point(said, grid)
 
     def forward(
-        self, own: Tensor, others: Tensor, context: Tensor, points: Tensor, motion: Tensor, lengths: Tensor
+        self,
+        own: Tensor,
+        others: Tensor,
+        context: Tensor,
+        points: Tensor,
+        motion: Tensor,
+        lengths: Tensor,
+        size: tuple[int, int],
     ) -> Matches:
-        """own [B, 24, H/2, W/2] of frames and others [B, L, 24, H/2, W/2] of those that each is matched with, from
-        `describe`; context [B, 2*gh, 2*gw, 16]; points [B, 2*gh, 2*gw, 3] in a frame's space; motion [B, L, 3, 4] from
-        there to the other frame's, as far as it is known; focal lengths (x, y) in pixels [B, 2]."""
+        """own [B, M, 24] of frames and others [B, L, M, 24] of those that each is matched with, from `describe`;
+        context [B, 2*gh, 2*gw, 16]; points [B, 2*gh, 2*gw, 3] in a frame's space; motion [B, L, 3, 4] from there to the
+        other frame's, as far as it is known; focal lengths (x, y) in pixels [B, 2]; ``size`` of images
+        (height, width)."""
         clips, looks = motion.shape[:2]
-        size = (2 * own.shape[-2], 2 * own.shape[-1])
         with in_fp32(points):
             expected, along, in_view = (x.flatten(0, 1) for x in expect(points, motion, lengths, size))
-        at = sample_places(size, (points.shape[1], points.shape[2]), own.device).flatten(0, 1)
-        at = at[None, :, None].expand(clips, -1, -1, -1)
-        levels, described = {}, {}
-        for spacing in set(SPACINGS):
-            levels[spacing] = _coarser(others.flatten(0, 1), spacing)
-            described[spacing] = _for_each(look_up(_coarser(own, spacing), at, spacing), looks)
-        context, places = _for_each(context, looks), [expected]
-        for spacing, update in zip(SPACINGS, self.rounds, strict=True):
+        at = sample_places(size, (points.shape[1], points.shape[2]), own.device).flatten(0, 1).expand(clips, -1, -1)
+        described = {cell: _for_each(between(own, at, cell, size), looks) for cell in LEVELS}
+        others, context, places = others.flatten(0, 1), _for_each(context, looks), [expected]
+        for cell, update in zip(ROUNDS, self.rounds, strict=True):
             # As in RAFT: each round learns its own correction, so no gradient through where it looks.
             place = places[-1].detach()
-            looked = place.flatten(1, 2)[:, :, None] + window(REACH, spacing, own.device)
-            seen = look_up(levels[spacing], looked, spacing)
-            alike = (described[spacing] * seen).sum(1).unflatten(1, place.shape[1:3]) * SHARPNESS
-            change = update(torch.cat([alike, context, (place - expected) / SPACINGS[0], along], dim=-1)).float()
-            places.append(place + change[..., :2] * spacing)
+            with in_fp32(points):
+                alike = compare(described[cell], others, place.flatten(1, 2), cell, size) * SHARPNESS
+            alike = alike.unflatten(1, place.shape[1:3])
+            change = update(torch.cat([alike, context, (place - expected) / ROUNDS[0], along], dim=-1)).float()
+            places.append(place + change[..., :2] * cell)
             context = context + change[..., 2:]
         log_precision = self.weigh(context).float()[..., 0].clamp(-HEAVIEST, HEAVIEST)
         found = torch.stack(places).unflatten(1, (clips, looks))
@@ -151,7 +160,7 @@ class Round(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(len(window(REACH, 1)) + CONTEXT + 4, HIDDEN)
+        self.fc1 = nn.Linear((2 * REACH + 1) ** 2 + CONTEXT + 4, HIDDEN)
         self.mix = nn.Conv2d(HIDDEN, HIDDEN, 3, padding=1, groups=HIDDEN)
         self.fc2 = nn.Linear(HIDDEN, 2 + CONTEXT)
 
@@ -180,13 +189,58 @@ def expect(points: Tensor, motion: Tensor, lengths: Tensor, size: tuple[int, int
     # How the place changes with the logarithm of the depth, in pixels.
     going = torch.stack([turned[..., 0] - u * turned[..., 2], turned[..., 1] - v * turned[..., 2]], dim=-1)
     going = going * inverse[..., None] * focal
-    along = going / (going.norm(dim=-1, keepdim=True) + SPACINGS[0])
+    along = going / (going.norm(dim=-1, keepdim=True) + ROUNDS[0])
     in_view = ((places > 0) & (places < limits)).all(-1) & (z > MIN_DEPTH)
     return torch.minimum(places.clamp_min(0), limits), torch.where(in_view[..., None], along, 0), in_view
 
 
-def _coarser(features: Tensor, spacing: int) -> Tensor:
-    return features if spacing <= 2 else F.avg_pool2d(features, spacing // 2, ceil_mode=True)
+def compare(described: Tensor, features: Tensor, places: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
+    """Products of ``described`` [N, P, 24] with features [N, M, 24] of another image at and around ``places``
+    [N, P, 2], pixels (x, y), ``REACH`` cells to each side: [N, P, places around], row by row.
+
+    A product with what lies between four places is what lies between four products. So these are taken at places, one
+    more along each axis, and features are read in whole rows.
+    """
+    rows, (x, y) = _around(places, cell, size, range(-REACH, REACH + 2))
+    read = _read_rows(features, rows.flatten(1)).unflatten(1, (places.shape[1], -1))
+    products = (read @ described[..., None]).unflatten(2, rows.shape[2:])[..., 0]
+    across = torch.lerp(products[..., :-1], products[..., 1:], x[..., None, None])
+    return torch.lerp(across[..., :-1, :], across[..., 1:, :], y[..., None, None]).flatten(2)
+
+
+def between(features: Tensor, places: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
+    """Features [N, M, 24] between the four places around each of ``places`` [N, P, 2], pixels (x, y): [N, P, 24]."""
+    rows, (x, y) = _around(places, cell, size, range(2))
+    read = _read_rows(features, rows.flatten(1)).unflatten(1, rows.shape[1:])
+    across = torch.lerp(read[..., 0, :], read[..., 1, :], x[..., None, None])
+    return torch.lerp(across[..., 0, :], across[..., 1, :], y[..., None])
+
+
+def _levels(size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Rows and columns of each level."""
+    fine = (size[0] // LEVELS[0], size[1] // LEVELS[0])
+    return [(-(-fine[0] * LEVELS[0] // cell), -(-fine[1] * LEVELS[0] // cell)) for cell in LEVELS]
+
+
+def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Which of the M features lie around places [N, P, 2], int64 [N, P, down, across], beyond the border what is on it;
+    and how far the place is past the one at step 0, in [0, 1), along x and y [N, P]."""
+    sizes, level = _levels(size), LEVELS.index(cell)
+    height, width = sizes[level]
+    at = places / cell - 0.5
+    corner = at.floor()
+    step = torch.arange(steps.start, steps.stop, device=places.device)
+    column = (corner[..., 0, None].long() + step).clamp(0, width - 1)
+    row = (corner[..., 1, None].long() + step).clamp(0, height - 1)
+    before = sum(rows * columns for rows, columns in sizes[:level])
+    x, y = (at - corner).unbind(-1)
+    return before + row[..., :, None] * width + column[..., None, :], (x, y)
+
+
+def _read_rows(features: Tensor, rows: Tensor) -> Tensor:
+    """features [N, M, C], rows int64 [N, K] -> [N, K, C]"""
+    first = torch.arange(len(features), device=rows.device)[:, None] * features.shape[1]
+    return features.flatten(0, 1).index_select(0, (rows + first).flatten()).view(*rows.shape, -1)
 
 
 def _for_each(x: Tensor, looks: int) -> Tensor:

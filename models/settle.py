@@ -7,7 +7,7 @@ from torch import Tensor
 
 from stream_recon.models.rigid import MIN_DEPTH, TINY, rotation_from_vector, solve_small
 
-ITERATIONS = 4
+ITERATIONS = 2
 STUDENT = 4.0
 """Degrees of freedom of matches' errors, as their precision was learned."""
 INDEPENDENT = 0.1

@@ -97,7 +97,7 @@ class TrainingModel(nn.Module):
             rays, lengths = rays_of(size, (grid[0], grid[1]), codes.flatten(0, 1))
             points = in_space(rays, at_places(log_depth, grid))
         own, context, motion = (x.flatten(0, 1) for x in (own, sight.context, looks.motion))
-        matches: Matches = look_back(own, others, context, points, motion[:, None], lengths)
+        matches: Matches = look_back(own, others, context, points, motion[:, None], lengths, size)
         return matches
 
 
