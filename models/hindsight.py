@@ -8,7 +8,7 @@ from stream_recon.models.look_back import LookBack, Past
 from stream_recon.models.parallax import spread
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
 from stream_recon.models.rigid import rotation_from_vector, vector_from_rotation
-from stream_recon.models.sampling import in_space, rays_of
+from stream_recon.models.sampling import far_corner, in_space, rays_of
 from stream_recon.models.settle import settle
 
 LAGS = (1, 2, 4)
@@ -47,19 +47,17 @@ def hindsight(
         pose codes and depth.
     """
     size = (kept.maps.shape[-2], kept.maps.shape[-1])
-    back = [lag - 1 for lag in LAGS]
-    T_world_camera, T_world_other = pose_to_matrix(pose_code), pose_to_matrix(past.poses[:, back])
-    T_other_world = _inverse(T_world_other)
+    others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
+    T_world_camera, T_other_world = pose_to_matrix(pose_code), _inverse(pose_to_matrix(poses))
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
     points = in_space(rays, kept.log_depth_at_places)
     motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
-    matches = look_back(features, past.features[:, back], context, points, motion, lengths, size)
+    matches = look_back(features, others, context, points, motion, lengths, size)
     there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
     there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
     precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
     precision = precision * lengths.prod(-1)[:, None, None, None]
-    middle = lengths.new_tensor([size[1] / 2, size[0] / 2])
-    target = (matches.places[-1] - middle) / lengths[:, None, None, None]
+    target = (matches.places[-1] - far_corner(size, lengths.device) / 2) / lengths[:, None, None, None]
     settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
     trusted = (settled.support > SUPPORTED) & settled.T_world_camera.isfinite().all(-1).all(-1)
     code = _between(T_world_camera, settled.T_world_camera, pose_code)

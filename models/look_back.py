@@ -19,7 +19,7 @@ from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import in_fp32
 from stream_recon.models.rigid import MIN_DEPTH
-from stream_recon.models.sampling import SAMPLES, per_point, sample_places
+from stream_recon.models.sampling import SAMPLES, far_corner, per_point, sample_places
 
 KEPT = 4
 """Cached frames that may be looked back at."""
@@ -184,7 +184,7 @@ def expect(points: Tensor, motion: Tensor, lengths: Tensor, size: tuple[int, int
     inverse = 1 / z.clamp_min(MIN_DEPTH)
     u, v = x * inverse, y * inverse
     focal = lengths[:, None, None, None]
-    limits = lengths.new_tensor([size[1], size[0]])
+    limits = far_corner(size, lengths.device)
     places = torch.stack([u, v], dim=-1) * focal + limits / 2
     # How the place changes with the logarithm of the depth, in pixels.
     going = torch.stack([turned[..., 0] - u * turned[..., 2], turned[..., 1] - v * turned[..., 2]], dim=-1)

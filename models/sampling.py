@@ -26,6 +26,13 @@ def sample_places(size: tuple[int, int], points: tuple[int, int], device: torch.
     return torch.stack([x, y], dim=-1)
 
 
+@lru_cache(maxsize=32)
+def far_corner(size: tuple[int, int], device: torch.device) -> Tensor:
+    """Pixels (x, y) of the corner of an image of ``size`` (height, width) that is not at 0, [2]. Made once: a captured
+    graph may copy nothing from the host."""
+    return torch.tensor([float(size[1]), float(size[0])], device=device)
+
+
 @lru_cache(maxsize=16)
 def window(reach: int, spacing: int, device: torch.device | None = None) -> Tensor:
     """Offsets (x, y) in pixels of ``reach`` places to each side, [places, 2]."""
@@ -53,8 +60,7 @@ def rays_of(size: tuple[int, int], points: tuple[int, int], pose: Tensor) -> tup
     """Rays at depth 1 through the places of `sample_places`, [N, *points, 3], and focal lengths (x, y) in pixels
     [N, 2], from pose codes [N, 9], of which the field of view counts."""
     lengths = torch.stack(focal_lengths(pose.float(), *size), dim=-1)
-    x, y = sample_places(size, points, pose.device).unbind(-1)
-    flat = torch.stack([x - size[1] / 2, y - size[0] / 2], dim=-1) / lengths[:, None, None]
+    flat = (sample_places(size, points, pose.device) - far_corner(size, pose.device) / 2) / lengths[:, None, None]
     return torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1), lengths
 
 

@@ -46,7 +46,7 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
         T_world_camera: [N, 4, 4], to begin with.
     """
     for _ in range(ITERATIONS):
-        places = _Places.of(points, T_other_world @ T_world_camera)
+        places = _Places.of(points, T_other_world @ T_world_camera[:, None])
         off = places.uv - target
         by_depth = (places.by_shift @ points[:, None, :, :, None])[..., 0]
         weight = _weights(off, by_depth, precision * places.in_front) * INDEPENDENT
@@ -63,7 +63,7 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
         diagonal = information.diagonal(dim1=1, dim2=2)
         damping = DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + TINY
         T_world_camera = T_world_camera @ _moved(-solve_small(information + torch.diag_embed(damping), gradient))
-    places = _Places.of(points, T_other_world @ T_world_camera)
+    places = _Places.of(points, T_other_world @ T_world_camera[:, None])
     off = places.uv - target
     by_depth = (places.by_shift @ points[:, None, :, :, None])[..., 0]
     precision = precision * places.in_front

@@ -8,7 +8,7 @@ from stream_recon.models.network import StreamingNetwork
 GRID = (2, 3)
 
 
-def tiny_preset(**stream: object) -> Preset:
+def tiny_preset(*, look_back: bool = False, **stream: object) -> Preset:
     network = NetworkConfig(
         dim=64,
         heads=2,
@@ -26,6 +26,7 @@ def tiny_preset(**stream: object) -> Preset:
         image_size=56,
         rope_time_dims=8,
         step_blocks=1,
+        look_back=look_back,
         dpt_upsampling="convex",
     )
     values = {"scale_frames": 3, "window": 4, "special_budget": 64, "camera_window": 8, "keyframes": "every"}
@@ -55,6 +56,13 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
         network.step_head.out.weight.mul_(0.02)
         for update in network.step_head.rounds:
             update.fc2.weight.mul_(0.02)
+    if network.look_back is not None:
+        # A camera that moves little, and matches near where they are looked for: scattered ones determine no pose, and
+        # rounding would decide.
+        network.camera_head.pose_branch.fc2.weight[:7].mul_(0.02)
+        for update in network.look_back.rounds:
+            update.fc2.weight.mul_(0.02)
+            update.fc2.bias.mul_(0.02)
     # A plausible camera: looking ahead, about 60 degrees wide.
     network.camera_head.pose_branch.fc2.bias.copy_(torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1.2]) / 2)
     return network

@@ -117,6 +117,8 @@ def test_later_frames_do_not_change_earlier_ones() -> None:
     torch.testing.assert_close(changed.log_depth[:, :5], before.log_depth[:, :5])
 
 
-def test_it_needs_the_encoders_detail() -> None:
+def test_it_needs_the_encoders_detail_and_a_look_back_needs_it() -> None:
     with pytest.raises(ConfigError, match="step_blocks"):
         dataclasses.replace(tiny_preset().network, encoder_stem="linear")
+    with pytest.raises(ConfigError, match="look_back"):
+        dataclasses.replace(tiny_preset(look_back=True).network, step_blocks=0)

@@ -89,6 +89,17 @@ def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> No
     assert batch.taken == 0
 
 
+@pytest.mark.parametrize("seats", [1, 3])
+def test_each_stream_looks_back_at_its_own_frames(seats: int) -> None:
+    preset = tiny_preset(look_back=True, keyframes="interval", keyframe_interval=2)
+    streams = clips(preset)
+    batch = StreamBatch(tiny_network(preset), preset, GRID, seats)
+    for got, images in zip(together(batch, preset, streams), streams, strict=True):
+        poses, maps, _ = alone(preset, images)
+        torch.testing.assert_close(got[0], poses, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got[1], maps, rtol=1e-4, atol=1e-3)
+
+
 def test_depths_are_drawn_towards_those_of_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of random weights are trusted here, for them to have a say. The map of the frame before is read at the
     nearest pixel, so what rounding moves across the middle between two is another surface; and random matches determine

@@ -21,6 +21,7 @@ TINY_NETWORK = NetworkConfig(
     image_size=56,
     rope_time_dims=12,
     step_blocks=1,
+    look_back=True,
     dpt_upsampling="convex",
 )
 

@@ -6,9 +6,10 @@ import torch
 
 from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.scenes.people import MOVING
-from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs, matching_term
+from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs, look_terms, matching_term
 from stream_recon.app.training.model import TrainingOutput
-from stream_recon.app.training.targets import Targets, build_targets, neighbours
+from stream_recon.app.training.targets import LookTargets, Targets, build_targets, neighbours
+from stream_recon.models.look_back import Matches
 from stream_recon.models.network import Prediction
 from tests.app.training.planes import plane_clips
 from tests.app.training.test_targets import scaled
@@ -201,7 +202,41 @@ def test_weights_scale_their_terms(batch: ClipBatch) -> None:
     off = dataclasses.replace(prediction, pose=prediction.pose + 0.1, dense=prediction.dense + 0.1)
     base = evaluate(batch, off, auxiliary + 0.1)
     for field in dataclasses.fields(LossWeights):
-        if field.name not in ("confidence", "matching") and not field.name.startswith("step_"):
+        if field.name not in ("confidence", "matching") and not field.name.startswith(("step_", "look_")):
             doubled = dataclasses.replace(CONFIDENCE_FREE, **{field.name: 2 * getattr(CONFIDENCE_FREE, field.name)})
             parts = evaluate(batch, off, auxiliary + 0.1, doubled)
             assert parts[field.name] == pytest.approx(2 * base[field.name], rel=1e-4), field.name
+
+
+def looked(off: float, log_precision: float, *, shown: bool = True, factor: float = 1.0) -> dict[str, float]:
+    """Terms of matches that scatter by so many pixels (none in the first round), all shown or all hidden."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.rand(4, 1, 24, 32, 2, generator=generator) * 100
+    places = truth[None, :, 0, None] + off * torch.randn(3, 4, 1, 24, 32, 2, generator=generator)
+    seen = torch.ones(4, 1, 24, 32, dtype=torch.bool)
+    matches = Matches(places, torch.full((4, 1, 24, 32), log_precision), seen)
+    targets = LookTargets(torch.eye(3, 4).repeat(4, 1, 1, 1), truth, seen & shown, seen)
+    usual = LossWeights()
+    weights = LossWeights(look_places=factor * usual.look_places, look_precision=factor * usual.look_precision)
+    return {name: float(value) for name, value in look_terms(matches, targets, weights).items()}
+
+
+def test_matches_cost_how_far_they_are_off() -> None:
+    assert looked(0.0, 0.0)["look_places"] == 0
+    assert looked(1.0, 0.0)["look_places"] == pytest.approx(2 * looked(0.5, 0.0)["look_places"], rel=0.05)
+
+
+def test_a_precision_that_says_how_far_matches_are_off_costs_least() -> None:
+    nats = {value: looked(0.5, value)["look_precision"] for value in (-1.0, 0.0, 1.0, 1.6, 3.0, 5.0)}
+    # Of a normal distribution with a deviation of a half, as Student's: a bit above the logarithm of 4.
+    assert min(nats, key=lambda value: nats[value]) == 1.6
+
+
+@pytest.mark.parametrize("name", ["look_places", "look_precision"])
+def test_weights_scale_the_terms_of_matches(name: str) -> None:
+    assert looked(1.0, 0.0, factor=2.0)[name] == pytest.approx(2 * looked(1.0, 0.0)[name])
+
+
+def test_matches_of_what_is_hidden_are_to_be_doubted() -> None:
+    assert looked(0.5, -8.0, shown=False)["look_precision"] < looked(0.5, 0.0, shown=False)["look_precision"]
+    assert looked(5.0, 0.0, shown=False)["look_places"] == 0

@@ -1,0 +1,97 @@
+"""What is seen again of frames further back, inside the network: whole clips and a stream say the same."""
+
+import pytest
+import torch
+
+from stream_recon.app.engine.last_frames import LastFrames
+from stream_recon.app.engine.stream import Stream
+from stream_recon.cache.clip import ClipVisibility
+from stream_recon.models import hindsight
+from stream_recon.models.look_back import KEPT
+from stream_recon.models.network import Prediction
+from tests.networks import GRID, random_images, tiny_network, tiny_preset
+
+FRAMES = 7
+
+
+def whole(images: torch.Tensor | None = None) -> Prediction:
+    preset = tiny_preset(look_back=True)
+    stream, special = preset.stream, preset.network.special_tokens
+    memory = ClipVisibility(
+        frames=FRAMES,
+        tokens=special + GRID[0] * GRID[1],
+        special=special,
+        scale_frames=stream.scale_frames,
+        window=stream.window,
+        camera_window=stream.camera_window,
+        device=torch.device("cpu"),
+    )
+    images = random_images(FRAMES) if images is None else images
+    with torch.no_grad():
+        prediction: Prediction = tiny_network(preset)(images[None], memory)
+    return prediction
+
+
+def test_a_stream_says_what_the_whole_clip_says() -> None:
+    preset, images = tiny_preset(look_back=True), random_images(FRAMES)
+    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    first = preset.stream.scale_frames
+    parts = [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
+    together = whole()
+    codes = torch.cat([prediction.pose_code for prediction in parts], dim=1)
+    torch.testing.assert_close(codes, together.pose_code, atol=1e-3, rtol=1e-3)
+    depths = torch.cat([prediction.log_depth for prediction in parts], dim=1)
+    torch.testing.assert_close(depths, together.log_depth, atol=1e-3, rtol=1e-3)
+
+
+def test_it_moves_poses_and_depths_of_all_but_the_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    mended = whole()
+    monkeypatch.setattr(hindsight, "SUPPORTED", 2.0)  # nothing is trusted
+    plain = whole()
+    moved = (mended.pose_code - plain.pose_code)[0, :, :7].abs().amax(-1)
+    assert float(moved[0]) == 0 and (moved[1:] > 1e-4).all()
+    changed = (mended.log_depth - plain.log_depth)[0].flatten(1).abs().amax(-1)
+    assert float(changed[0]) == 0 and (changed[1:] > 1e-5).any()
+    torch.testing.assert_close(mended.pose_code[..., 7:], plain.pose_code[..., 7:])
+
+
+def test_later_frames_do_not_change_earlier_ones() -> None:
+    images = random_images(FRAMES)
+    images[6:] = 0.5
+    changed, before = whole(images), whole()
+    torch.testing.assert_close(changed.pose_code[:, :6], before.pose_code[:, :6])
+    torch.testing.assert_close(changed.log_depth[:, :6], before.log_depth[:, :6])
+
+
+def test_a_frame_that_is_not_kept_leaves_no_trace() -> None:
+    """Each keyframe comes out as in a stream of keyframes alone."""
+    interval = tiny_preset(look_back=True, keyframes="interval", keyframe_interval=2)
+    images = random_images(FRAMES + 4)
+    first = interval.stream.scale_frames
+    stream = Stream(tiny_network(interval), interval, GRID, "auto")
+    kept, codes, depths = [], [], []
+    stream.step(images[:first])
+    for image in images[first:]:
+        prediction, decision = stream.step(image[None])
+        if decision.is_keyframe:
+            kept.append(image)
+            codes.append(prediction.pose_code.clone())
+            depths.append(prediction.log_depth.clone())
+    every = Stream(tiny_network(interval), tiny_preset(look_back=True), GRID, "auto")
+    every.step(images[:first])
+    for image, code, depth in zip(kept, codes, depths, strict=True):
+        prediction, _ = every.step(image[None])
+        torch.testing.assert_close(prediction.pose_code, code)
+        torch.testing.assert_close(prediction.log_depth, depth)
+
+
+def test_each_seat_remembers_its_own_frames() -> None:
+    prediction = whole()
+    seats = LastFrames(tiny_preset(look_back=True).network, GRID, 3, torch.device("cpu"))
+    seats.keep(prediction, [0], [1])
+    past, ended = seats.of(torch.tensor([0, 1, 2])), prediction.kept
+    assert past is not None and past.past is not None and ended is not None and ended.past is not None
+    assert past.past.count.tolist() == [0, KEPT, 0]
+    torch.testing.assert_close(past.past.features[1:2], ended.past.features)
+    torch.testing.assert_close(past.past.poses[1], prediction.pose_code[0, -KEPT:].flip(0))
+    assert not past.past.features[[0, 2]].any()
