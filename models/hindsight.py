@@ -17,8 +17,9 @@ SHARE_OF_TURN = 0.7
 """Of what matches with frames back change in a pose; their own poses are not free of errors, and ..."""
 SHARE_OF_SHIFT = 0.4
 """... lengths depend on the field of view as well."""
-SHARE_OF_DEPTH = 0.15
-"""Of their evidence for depth: it is as wrong as these poses are, and in neighbours alike."""
+SHARE_OF_DEPTH = 0.05
+"""Of their evidence for depth: it is as wrong as these poses are, and in neighbours alike. More of it mends an unknown
+walk further, and spoils what is nearly right."""
 PRECISE = 3.0
 """Logarithm of the largest precision that is believed, in 1 / pixels^2."""
 SEEN = 0.2

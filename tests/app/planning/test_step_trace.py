@@ -13,6 +13,8 @@ from stream_recon.configs.schema import NetworkConfig, load_preset
 from stream_recon.models.network import StreamingNetwork
 
 SMALL = load_preset("small").network
+ALONE = dataclasses.replace(SMALL, look_back=False)
+"""Frames have nothing to do with one another but attention: looking back is for all but the first, and in fp32."""
 MIDDLE = dataclasses.replace(
     load_preset("lingbot-map").network,
     dim=256,
@@ -68,16 +70,20 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
 
 
 def test_half_precision_and_fewer_frames_hold_less() -> None:
-    full, half = (trace_step(SMALL, (6, 8), 4, half=half).peak_bytes for half in (False, True))
+    full, half = (trace_step(ALONE, (6, 8), 4, half=half).peak_bytes for half in (False, True))
     assert 0.45 < half / full < 0.8
-    assert trace_step(SMALL, (6, 8), 1).peak_bytes < half
+    assert trace_step(ALONE, (6, 8), 1).peak_bytes < half
+    assert trace_step(SMALL, (6, 8), 1).peak_bytes < trace_step(SMALL, (6, 8), 4).peak_bytes
 
 
 def test_convolutions_are_counted_for_each_frame_and_pixel() -> None:
-    one, four = (trace_step(SMALL, (6, 8), frames).convolution_flops for frames in (1, 4))
+    one, four = (trace_step(ALONE, (6, 8), frames).convolution_flops for frames in (1, 4))
     assert four == 4 * one
     # The level of a half and of an eighth of the image has 14 rows for each two patches, rounded up.
-    assert trace_step(SMALL, (12, 16), 1).convolution_flops == pytest.approx(4 * one, rel=0.02)
+    assert trace_step(ALONE, (12, 16), 1).convolution_flops == pytest.approx(4 * one, rel=0.02)
+    # Features that are compared for each frame, and the rounds' mixing for all but the first.
+    first, all_four = (trace_step(SMALL, (6, 8), frames).convolution_flops for frames in (1, 4))
+    assert first > one and 4 * first < all_four < 4.1 * first
 
 
 def test_sizes_are_those_of_a_network_laid_out_for_a_gpu() -> None:
