@@ -214,14 +214,7 @@ class StreamingNetwork(nn.Module):
         with torch.autocast("cpu", enabled=False), torch.cuda.stream(beside):
             pose = self.camera_head(taps[-1][:, :, 0], memory)
         spatial = [tap[:, :, self.config.special_tokens :] for tap in taps]
-        features, marks = None, None
-        if self.step_head is not None and detail is not None:
-            # As exact as the camera head, for the same reason.
-            with torch.autocast("cpu", enabled=False):
-                exact = detail.float() if not detail.is_cuda else detail
-                features = self.step_head.describe(exact).unflatten(0, (clips, frames))
-                if self.look_back is not None:
-                    marks = self.look_back.describe(exact).unflatten(0, (clips, frames))
+        features, marks = self._described(detail, clips)
         if dense_frames is not None:
             spatial = [tap[:, dense_frames] for tap in spatial]
             if detail is not None:
@@ -241,6 +234,17 @@ class StreamingNetwork(nn.Module):
                 context = self.look_back.read(spatial, grid).unflatten(0, (clips, -1))
             prediction = replace(prediction, sight=Sight(marks, context))
         return self._with_steps(prediction, spatial, features, dense_frames, last)
+
+    def _described(self, detail: Tensor | None, clips: int) -> tuple[Tensor | None, Tensor | None]:
+        """What the step head and the look back compare, of the stem's detail; None without them."""
+        if self.step_head is None or detail is None:
+            return None, None
+        # As exact as the camera head, for the same reason.
+        with torch.autocast("cpu", enabled=False):
+            exact = detail.float() if not detail.is_cuda else detail
+            features = self.step_head.describe(exact).unflatten(0, (clips, -1))
+            marks = self.look_back.describe(exact).unflatten(0, (clips, -1)) if self.look_back is not None else None
+        return features, marks
 
     def _with_steps(
         self,
@@ -273,7 +277,7 @@ class StreamingNetwork(nn.Module):
             for frame in range(said.shape[1]):
                 here = slice(frame, frame + 1)
                 known = last.depth if last is not None else None
-                _, units, depth = carry(
+                log_depth, units, depth = carry(
                     prediction.dense[:, here],
                     steps.motion[:, here],
                     steps.support[:, here],
@@ -288,11 +292,11 @@ class StreamingNetwork(nn.Module):
                     marks, context = sight.features[:, frame], sight.context[:, frame]
                     if past is not None:
                         pose, depth = hindsight(self.look_back, marks, context, said[:, frame], pose, depth, past)
+                        log_depth = depth.log_depth[:, None]
                     else:
                         past = Past.none(len(pose), (depth.maps.shape[-2], depth.maps.shape[-1]), pose.device)
                     past = past.followed_by(marks, pose)
                 last = LastFrame(said[:, frame], pose, features[:, frame], depth, past)
                 poses.append(pose)
-                depths.append(depth.log_depth)
-        log_depth = torch.stack(depths, dim=1)
-        return replace(prediction, pose_code=torch.stack(poses, dim=1), log_depth=log_depth, kept=last)
+                depths.append(log_depth)
+        return replace(prediction, pose_code=torch.stack(poses, dim=1), log_depth=torch.cat(depths, dim=1), kept=last)
