@@ -2,8 +2,9 @@
 
 import torch
 
+from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
-from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.network import Prediction, StreamingNetwork
 
 GRID = (2, 3)
 
@@ -71,3 +72,20 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
 def random_images(count: int, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
+
+
+def whole_clip(preset: Preset, images: torch.Tensor, dense_frames: torch.Tensor | None = None) -> Prediction:
+    """What the tiny network says of images [S, 3, H, W] as one clip."""
+    stream, special = preset.stream, preset.network.special_tokens
+    memory = ClipVisibility(
+        frames=len(images),
+        tokens=special + GRID[0] * GRID[1],
+        special=special,
+        scale_frames=stream.scale_frames,
+        window=stream.window,
+        camera_window=stream.camera_window,
+        device=torch.device("cpu"),
+    )
+    with torch.no_grad():
+        prediction: Prediction = tiny_network(preset)(images[None], memory, dense_frames)
+    return prediction

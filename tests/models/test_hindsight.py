@@ -5,31 +5,16 @@ import torch
 
 from stream_recon.app.engine.last_frames import LastFrames
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.clip import ClipVisibility
 from stream_recon.models import hindsight
 from stream_recon.models.look_back import KEPT
 from stream_recon.models.network import Prediction
-from tests.networks import GRID, random_images, tiny_network, tiny_preset
+from tests.networks import GRID, random_images, tiny_network, tiny_preset, whole_clip
 
 FRAMES = 7
 
 
 def whole(images: torch.Tensor | None = None) -> Prediction:
-    preset = tiny_preset(look_back=True)
-    stream, special = preset.stream, preset.network.special_tokens
-    memory = ClipVisibility(
-        frames=FRAMES,
-        tokens=special + GRID[0] * GRID[1],
-        special=special,
-        scale_frames=stream.scale_frames,
-        window=stream.window,
-        camera_window=stream.camera_window,
-        device=torch.device("cpu"),
-    )
-    images = random_images(FRAMES) if images is None else images
-    with torch.no_grad():
-        prediction: Prediction = tiny_network(preset)(images[None], memory)
-    return prediction
+    return whole_clip(tiny_preset(look_back=True), random_images(FRAMES) if images is None else images)
 
 
 def test_a_stream_says_what_the_whole_clip_says() -> None:

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.errors import ConfigError
 from stream_recon.models import depth_filter
 from stream_recon.models.network import Prediction
-from tests.networks import GRID, random_images, tiny_network, tiny_preset
+from tests.networks import GRID, random_images, tiny_network, tiny_preset, whole_clip
 
 FRAMES = 7
 
@@ -23,21 +22,7 @@ def trusted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole(dense_frames: torch.Tensor | None = None, images: torch.Tensor | None = None) -> Prediction:
-    preset = tiny_preset()
-    stream, special = preset.stream, preset.network.special_tokens
-    memory = ClipVisibility(
-        frames=FRAMES,
-        tokens=special + GRID[0] * GRID[1],
-        special=special,
-        scale_frames=stream.scale_frames,
-        window=stream.window,
-        camera_window=stream.camera_window,
-        device=torch.device("cpu"),
-    )
-    images = random_images(FRAMES) if images is None else images
-    with torch.no_grad():
-        prediction: Prediction = tiny_network(preset)(images[None], memory, dense_frames)
-    return prediction
+    return whole_clip(tiny_preset(), random_images(FRAMES) if images is None else images, dense_frames)
 
 
 def streamed() -> list[Prediction]:
