@@ -8,8 +8,9 @@ from stream_recon.models.look_back import LookBack, Past
 from stream_recon.models.parallax import spread
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
 from stream_recon.models.rigid import rotation_from_vector, vector_from_rotation
-from stream_recon.models.sampling import far_corner, in_space, rays_of
+from stream_recon.models.sampling import far_corner, in_space, rays_of, sample_places
 from stream_recon.models.settle import settle
+from stream_recon.models.turn_search import search_turn
 
 LAGS = (1, 2, 4)
 """Cached frames back."""
@@ -49,9 +50,11 @@ def hindsight(
     """
     size = (kept.maps.shape[-2], kept.maps.shape[-1])
     others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
-    T_world_camera, T_other_world = pose_to_matrix(pose_code), _inverse(pose_to_matrix(poses))
+    T_other_world = _inverse(pose_to_matrix(poses))
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
     points = in_space(rays, kept.log_depth_at_places)
+    pose_code = _searched(features, past, points, T_other_world[:, 0], pose_code, lengths, size)
+    T_world_camera = pose_to_matrix(pose_code)
     motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
     matches = look_back(features, others, context, points, motion, lengths, size)
     there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
@@ -65,6 +68,27 @@ def hindsight(
     evidence = spread(settled.evidence.unflatten(2, points.shape[1:3])) * SHARE_OF_DEPTH
     depth = amend(kept, torch.where(trusted[:, None, None, None], evidence, 0))
     return torch.where(trusted[:, None], code, pose_code), depth
+
+
+def _searched(
+    features: Tensor,
+    past: Past,
+    points: Tensor,
+    T_last_world: Tensor,
+    pose_code: Tensor,
+    lengths: Tensor,
+    size: tuple[int, int],
+) -> Tensor:
+    """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that."""
+    places = sample_places(size, (points.shape[1], points.shape[2]), points.device)
+    # Half of the points along each axis say it as well.
+    places, points = places[::2, ::2].flatten(0, 1), points[:, ::2, ::2].flatten(1, 2)
+    T_last_camera = T_last_world @ pose_to_matrix(pose_code)
+    motion = T_last_camera[:, :3]
+    turn, better = search_turn(features, past.features[:, 0], places, points, motion, lengths, size)
+    R = T_last_world[:, :3, :3].transpose(1, 2) @ turn @ motion[..., :3]
+    code = torch.cat([pose_code[:, :3], matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
+    return torch.where((better & (past.count > 0))[:, None], code, pose_code)
 
 
 def _between(before: Tensor, after: Tensor, pose_code: Tensor) -> Tensor:

@@ -216,6 +216,14 @@ def between(features: Tensor, places: Tensor, cell: int, size: tuple[int, int]) 
     return torch.lerp(across[..., 0, :], across[..., 1, :], y[..., None])
 
 
+def level_of(features: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
+    """Of features [N, M, 24] those of one level, [N, rows, columns, 24]; a view."""
+    sizes, level = _levels(size), LEVELS.index(cell)
+    before = sum(rows * columns for rows, columns in sizes[:level])
+    rows, columns = sizes[level]
+    return features.narrow(1, before, rows * columns).view(len(features), rows, columns, -1)
+
+
 def _levels(size: tuple[int, int]) -> list[tuple[int, int]]:
     """Rows and columns of each level."""
     fine = (size[0] // LEVELS[0], size[1] // LEVELS[0])

@@ -1,0 +1,83 @@
+"""A turn that was misjudged is found by how alike images are, and nothing is where the known one is right."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stream_recon.models.look_back import FEATURES, LEVELS
+from stream_recon.models.rigid import rotation_from_vector, vector_from_rotation
+from stream_recon.models.sampling import far_corner, sample_places
+from stream_recon.models.turn_search import CELL, search_turn
+
+SIZE = (168, 224)
+FOCAL = 190.0
+FAR = 50.0
+COARSEST_DEGREES = math.degrees(CELL / FOCAL)
+"""From one turn that is tried to the next."""
+
+
+def described(R_world_camera: Tensor) -> Tensor:
+    """Features [1, M, 24] of what a camera sees of a sky that looks different everywhere."""
+    generator = torch.Generator().manual_seed(3)
+    waves = torch.randn(3, FEATURES, generator=generator) * 9
+    levels = []
+    for cell in LEVELS:
+        y, x = torch.meshgrid(*(torch.arange(-(-side // cell)) * cell + cell / 2 for side in SIZE), indexing="ij")
+        flat = (torch.stack([x, y], dim=-1) - far_corner(SIZE, torch.device("cpu")) / 2) / FOCAL
+        directions = F.normalize(torch.cat([flat, torch.ones_like(x)[..., None]], dim=-1), dim=-1)
+        levels.append(F.normalize(torch.sin(directions @ R_world_camera.T @ waves), dim=-1).flatten(0, 1))
+    return torch.cat(levels)[None]
+
+
+def searched(true: Tensor, known: Tensor) -> tuple[Tensor, bool]:
+    """What is found where a camera turned by ``true`` [3], rotation vectors in degrees, and ``known`` is known."""
+    R_true, R_known = (rotation_from_vector(torch.deg2rad(x)[None])[0] for x in (true, known))
+    places = sample_places(SIZE, (24, 32), torch.device("cpu"))[::2, ::2].flatten(0, 1)
+    flat = (places - far_corner(SIZE, torch.device("cpu")) / 2) / FOCAL
+    points = torch.cat([flat, torch.ones_like(flat[:, :1])], dim=-1)[None] * FAR
+    motion = torch.cat([R_known, torch.tensor([[0.1], [0.0], [0.2]])], dim=-1)[None]
+    lengths = torch.full((1, 2), FOCAL)
+    turn, better = search_turn(described(R_true), described(torch.eye(3)), places, points, motion, lengths, SIZE)
+    return turn[0] @ R_known, bool(better)
+
+
+@pytest.mark.parametrize("axes", [(0.0, 11.0, 0.0), (-6.0, 0.0, 0.0), (5.0, -13.0, 1.0)])
+def test_a_turn_that_was_missed_is_found(axes: tuple[float, float, float]) -> None:
+    true = torch.tensor(axes)
+    R, better = searched(true, torch.zeros(3))
+    assert better
+    left = R.T @ rotation_from_vector(torch.deg2rad(true)[None])[0]
+    assert math.degrees(float(vector_from_rotation(left[None]).norm())) < COARSEST_DEGREES
+
+
+@pytest.mark.parametrize("axes", [(0.0, 0.0, 0.0), (5.0, -13.0, 1.0)])
+def test_a_turn_that_is_known_stays(axes: tuple[float, float, float]) -> None:
+    true = torch.tensor(axes)
+    assert not searched(true, true + torch.tensor([0.4, 0.6, 0.0]))[1]
+
+
+def test_blank_images_say_nothing() -> None:
+    features = F.normalize(torch.ones_like(described(torch.eye(3))), dim=-1)
+    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
+    points = torch.ones(1, len(places), 3)
+    motion, lengths = torch.eye(4)[None, :3], torch.full((1, 2), FOCAL)
+    assert not search_turn(features, features, places, points, motion, lengths, SIZE)[1].any()
+
+
+def test_each_clip_is_searched_by_itself() -> None:
+    generator = torch.Generator().manual_seed(4)
+    own, other = (F.normalize(torch.randn(3, *described(torch.eye(3)).shape[1:], generator=generator), dim=-1),) * 2
+    other = other.roll(1, 0)
+    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
+    points = torch.rand(3, len(places), 3, generator=generator) + 1
+    motion, lengths = torch.eye(4).expand(3, 4, 4)[:, :3], torch.full((3, 2), FOCAL)
+    together = search_turn(own, other, places, points, motion, lengths, SIZE)
+    for i in range(3):
+        alone = search_turn(
+            own[i : i + 1], other[i : i + 1], places, points[i : i + 1], motion[i : i + 1], lengths[i : i + 1], SIZE
+        )
+        torch.testing.assert_close(alone[0][0], together[0][i])
+        assert bool(alone[1]) == bool(together[1][i])
