@@ -202,8 +202,9 @@ def compare(described: Tensor, features: Tensor, places: Tensor, cell: int, size
     more along each axis, and features are read in whole rows.
     """
     rows, (x, y) = _around(places, cell, size, range(-REACH, REACH + 2))
-    read = _read_rows(features, rows.flatten(1)).unflatten(1, (places.shape[1], -1))
-    products = (read @ described[..., None]).unflatten(2, rows.shape[2:])[..., 0]
+    read = _read_rows(features, rows).flatten(2, 3)
+    # A row times a matrix: a matrix times a column takes four times as long on a CPU.
+    products = (described[:, :, None] @ read.transpose(2, 3)).unflatten(3, rows.shape[2:])[:, :, 0]
     across = torch.lerp(products[..., :-1], products[..., 1:], x[..., None, None])
     return torch.lerp(across[..., :-1, :], across[..., 1:, :], y[..., None, None]).flatten(2)
 
@@ -211,7 +212,7 @@ def compare(described: Tensor, features: Tensor, places: Tensor, cell: int, size
 def between(features: Tensor, places: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
     """Features [N, M, 24] between the four places around each of ``places`` [N, P, 2], pixels (x, y): [N, P, 24]."""
     rows, (x, y) = _around(places, cell, size, range(2))
-    read = _read_rows(features, rows.flatten(1)).unflatten(1, rows.shape[1:])
+    read = _read_rows(features, rows)
     across = torch.lerp(read[..., 0, :], read[..., 1, :], x[..., None, None])
     return torch.lerp(across[..., 0, :], across[..., 1, :], y[..., None])
 
@@ -231,24 +232,24 @@ def _levels(size: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Which of the M features lie around places [N, P, 2], int64 [N, P, down, across], beyond the border what is on it;
-    and how far the place is past the one at step 0, in [0, 1), along x and y [N, P]."""
+    """Which of all N * M features lie around places [N, P, 2], int32 [N, P, down, across], beyond the border what is on
+    it; and how far the place is past the one at step 0, in [0, 1), along x and y [N, P]."""
     sizes, level = _levels(size), LEVELS.index(cell)
     height, width = sizes[level]
     at = places / cell - 0.5
     corner = at.floor()
-    step = torch.arange(steps.start, steps.stop, device=places.device)
-    column = (corner[..., 0, None].long() + step).clamp(0, width - 1)
-    row = (corner[..., 1, None].long() + step).clamp(0, height - 1)
-    before = sum(rows * columns for rows, columns in sizes[:level])
+    step = torch.arange(steps.start, steps.stop, device=places.device, dtype=torch.int32)
+    column = (corner[..., 0, None].int() + step).clamp(0, width - 1)
+    row = (corner[..., 1, None].int() + step).clamp(0, height - 1) * width
+    in_one = [rows * columns for rows, columns in sizes]
+    first = torch.arange(len(places), device=places.device, dtype=torch.int32) * sum(in_one) + sum(in_one[:level])
     x, y = (at - corner).unbind(-1)
-    return before + row[..., :, None] * width + column[..., None, :], (x, y)
+    return (row + first[:, None, None])[..., :, None] + column[..., None, :], (x, y)
 
 
 def _read_rows(features: Tensor, rows: Tensor) -> Tensor:
-    """features [N, M, C], rows int64 [N, K] -> [N, K, C]"""
-    first = torch.arange(len(features), device=rows.device)[:, None] * features.shape[1]
-    return features.flatten(0, 1).index_select(0, (rows + first).flatten()).view(*rows.shape, -1)
+    """features [N, M, C], ``rows`` of all N * M, int32 -> [*rows.shape, C]"""
+    return features.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, -1)
 
 
 def _for_each(x: Tensor, looks: int) -> Tensor:
