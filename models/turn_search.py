@@ -21,7 +21,10 @@ ACROSS, DOWN = 6, 3
 FEW = 0.05
 """Share of the points; where so few are seen again, what they say counts half."""
 MARGIN = 0.03
-"""A turn has to be better than none by so much, in products of features of length 1."""
+"""A turn has to be better than none by so much, in products of features of length 1; ..."""
+LOST, FOUND = 0.35, 0.1
+"""... none has to be below the first, as it hardly ever is where the known turn is right; and the other one above the
+second, which is more than chance finds."""
 
 
 def search_turn(
@@ -64,7 +67,8 @@ def search_turn(
     score = (products * in_view).sum(-1) / (in_view.float().sum(-1) + FEW * in_view.shape[-1])
     best = score.max(dim=1)
     picked = R.gather(1, best.indices[:, None, None, None].expand(-1, -1, 3, 3))[:, 0]
-    return picked, best.values > score[:, score.shape[1] // 2] + MARGIN
+    known = score[:, score.shape[1] // 2]
+    return picked, (known < LOST) & (best.values > (known + MARGIN).clamp_min(FOUND))
 
 
 def _apart(features: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ COARSEST_DEGREES = math.degrees(CELL / FOCAL)
 def described(R_world_camera: Tensor) -> Tensor:
     """Features [1, M, 24] of what a camera sees of a sky that looks different everywhere."""
     generator = torch.Generator().manual_seed(3)
-    waves = torch.randn(3, FEATURES, generator=generator) * 9
+    waves = torch.randn(3, FEATURES, generator=generator) * 20
     levels = []
     for cell in LEVELS:
         y, x = torch.meshgrid(*(torch.arange(-(-side // cell)) * cell + cell / 2 for side in SIZE), indexing="ij")
