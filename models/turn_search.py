@@ -62,7 +62,7 @@ def search_turn(
     column = (x * inverse * focal[:, 0] + middle[1]).floor()
     row = (y * inverse * focal[:, 1] + middle[0]).floor()
     in_view = (z > MIN_DEPTH) & (column >= 0) & (row >= 0) & (column < columns) & (row < rows)
-    index = (row.clamp(0, rows - 1) * columns + column.clamp(0, columns - 1)).long()
+    index = torch.where(in_view, row * columns + column, 0).long()
     products = alike[:, None].expand(-1, index.shape[1], -1, -1).gather(3, index[..., None])[..., 0]
     score = (products * in_view).sum(-1) / (in_view.float().sum(-1) + FEW * in_view.shape[-1])
     best = score.max(dim=1)

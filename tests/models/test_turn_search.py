@@ -67,6 +67,14 @@ def test_blank_images_say_nothing() -> None:
     assert not search_turn(features, features, places, points, motion, lengths, SIZE)[1].any()
 
 
+def test_a_motion_that_is_no_number_is_left_as_it_is() -> None:
+    features = described(torch.eye(3))
+    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
+    motion = torch.full((1, 3, 4), torch.nan)
+    points, lengths = torch.ones(1, len(places), 3), torch.full((1, 2), FOCAL)
+    assert not search_turn(features, features, places, points, motion, lengths, SIZE)[1].any()
+
+
 def test_each_clip_is_searched_by_itself() -> None:
     generator = torch.Generator().manual_seed(4)
     own, other = (F.normalize(torch.randn(3, *described(torch.eye(3)).shape[1:], generator=generator), dim=-1),) * 2
