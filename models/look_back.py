@@ -68,8 +68,7 @@ class Past:
     @staticmethod
     def none(clips: int, size: tuple[int, int], device: torch.device) -> "Past":
         """``size``: of images (height, width)."""
-        rows = sum(height * width for height, width in _levels(size))
-        features = torch.zeros(clips, KEPT, rows, FEATURES, device=device)
+        features = torch.zeros(clips, KEPT, _places(_levels(size)), FEATURES, device=device)
         return Past(features, torch.zeros(clips, KEPT, 9, device=device), torch.zeros(clips, device=device))
 
     def at(self, rows: slice | Tensor) -> "Past":
@@ -219,10 +218,8 @@ def between(features: Tensor, places: Tensor, cell: int, size: tuple[int, int]) 
 
 def level_of(features: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
     """Of features [N, M, 24] those of one level, [N, rows, columns, 24]; a view."""
-    sizes, level = _levels(size), LEVELS.index(cell)
-    before = sum(rows * columns for rows, columns in sizes[:level])
-    rows, columns = sizes[level]
-    return features.narrow(1, before, rows * columns).view(len(features), rows, columns, -1)
+    first, rows, columns = _level(cell, size)
+    return features.narrow(1, first, rows * columns).view(len(features), rows, columns, -1)
 
 
 def _levels(size: tuple[int, int]) -> list[tuple[int, int]]:
@@ -231,20 +228,29 @@ def _levels(size: tuple[int, int]) -> list[tuple[int, int]]:
     return [(-(-fine[0] * LEVELS[0] // cell), -(-fine[1] * LEVELS[0] // cell)) for cell in LEVELS]
 
 
+def _places(levels: Sequence[tuple[int, int]]) -> int:
+    """So many they have together."""
+    return sum(rows * columns for rows, columns in levels)
+
+
+def _level(cell: int, size: tuple[int, int]) -> tuple[int, int, int]:
+    """Which of the M places is the first of a level, and its rows and columns."""
+    levels, number = _levels(size), LEVELS.index(cell)
+    return _places(levels[:number]), *levels[number]
+
+
 def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Which of all N * M features lie around places [N, P, 2], int32 [N, P, down, across], beyond the border what is on
     it; and how far the place is past the one at step 0, in [0, 1), along x and y [N, P]."""
-    sizes, level = _levels(size), LEVELS.index(cell)
-    height, width = sizes[level]
+    first, height, width = _level(cell, size)
     at = places / cell - 0.5
     corner = at.floor()
     step = torch.arange(steps.start, steps.stop, device=places.device, dtype=torch.int32)
     column = (corner[..., 0, None].int() + step).clamp(0, width - 1)
     row = (corner[..., 1, None].int() + step).clamp(0, height - 1) * width
-    in_one = [rows * columns for rows, columns in sizes]
-    first = torch.arange(len(places), device=places.device, dtype=torch.int32) * sum(in_one) + sum(in_one[:level])
+    image = torch.arange(len(places), device=places.device, dtype=torch.int32) * _places(_levels(size))
     x, y = (at - corner).unbind(-1)
-    return (row + first[:, None, None])[..., :, None] + column[..., None, :], (x, y)
+    return (row + (image + first)[:, None, None])[..., :, None] + column[..., None, :], (x, y)
 
 
 def _read_rows(features: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 
+from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.clip import ClipVisibility
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import Prediction, StreamingNetwork
@@ -89,3 +90,24 @@ def whole_clip(preset: Preset, images: torch.Tensor, dense_frames: torch.Tensor 
     with torch.no_grad():
         prediction: Prediction = tiny_network(preset)(images[None], memory, dense_frames)
     return prediction
+
+
+def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
+    """Each keyframe of a stream comes out as in a stream of keyframes alone: ``options`` of `tiny_preset`."""
+    interval = tiny_preset(keyframes="interval", keyframe_interval=2, **options)
+    first = interval.stream.scale_frames
+    stream = Stream(tiny_network(interval), interval, GRID, "auto")
+    kept, codes, depths = [], [], []
+    stream.step(images[:first])
+    for image in images[first:]:
+        prediction, decision = stream.step(image[None])
+        if decision.is_keyframe:
+            kept.append(image)
+            codes.append(prediction.pose_code.clone())
+            depths.append(prediction.log_depth.clone())
+    every = Stream(tiny_network(interval), tiny_preset(**options), GRID, "auto")
+    every.step(images[:first])
+    for image, code, depth in zip(kept, codes, depths, strict=True):
+        prediction, _ = every.step(image[None])
+        torch.testing.assert_close(prediction.pose_code, code)
+        torch.testing.assert_close(prediction.log_depth, depth)

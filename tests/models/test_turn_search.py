@@ -15,6 +15,9 @@ from stream_recon.models.turn_search import CELL, search_turn
 SIZE = (168, 224)
 FOCAL = 190.0
 FAR = 50.0
+LENGTHS = torch.full((1, 2), FOCAL)
+PLACES = sample_places(SIZE, (24, 32), torch.device("cpu"))[::2, ::2].flatten(0, 1)
+STILL = torch.eye(4)[None, :3]
 COARSEST_DEGREES = math.degrees(CELL / FOCAL)
 """From one turn that is tried to the next."""
 
@@ -35,12 +38,10 @@ def described(R_world_camera: Tensor) -> Tensor:
 def searched(true: Tensor, known: Tensor) -> tuple[Tensor, bool]:
     """What is found where a camera turned by ``true`` [3], rotation vectors in degrees, and ``known`` is known."""
     R_true, R_known = (rotation_from_vector(torch.deg2rad(x)[None])[0] for x in (true, known))
-    places = sample_places(SIZE, (24, 32), torch.device("cpu"))[::2, ::2].flatten(0, 1)
-    flat = (places - far_corner(SIZE, torch.device("cpu")) / 2) / FOCAL
+    flat = (PLACES - far_corner(SIZE, torch.device("cpu")) / 2) / FOCAL
     points = torch.cat([flat, torch.ones_like(flat[:, :1])], dim=-1)[None] * FAR
     motion = torch.cat([R_known, torch.tensor([[0.1], [0.0], [0.2]])], dim=-1)[None]
-    lengths = torch.full((1, 2), FOCAL)
-    turn, better = search_turn(described(R_true), described(torch.eye(3)), places, points, motion, lengths, SIZE)
+    turn, better = search_turn(described(R_true), described(torch.eye(3)), PLACES, points, motion, LENGTHS, SIZE)
     return turn[0] @ R_known, bool(better)
 
 
@@ -61,31 +62,25 @@ def test_a_turn_that_is_known_stays(axes: tuple[float, float, float]) -> None:
 
 def test_blank_images_say_nothing() -> None:
     features = F.normalize(torch.ones_like(described(torch.eye(3))), dim=-1)
-    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
-    points = torch.ones(1, len(places), 3)
-    motion, lengths = torch.eye(4)[None, :3], torch.full((1, 2), FOCAL)
-    assert not search_turn(features, features, places, points, motion, lengths, SIZE)[1].any()
+    points = torch.ones(1, len(PLACES), 3)
+    assert not search_turn(features, features, PLACES, points, STILL, LENGTHS, SIZE)[1].any()
 
 
 def test_a_motion_that_is_no_number_is_left_as_it_is() -> None:
     features = described(torch.eye(3))
-    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
-    motion = torch.full((1, 3, 4), torch.nan)
-    points, lengths = torch.ones(1, len(places), 3), torch.full((1, 2), FOCAL)
-    assert not search_turn(features, features, places, points, motion, lengths, SIZE)[1].any()
+    points, motion = torch.ones(1, len(PLACES), 3), torch.full_like(STILL, torch.nan)
+    assert not search_turn(features, features, PLACES, points, motion, LENGTHS, SIZE)[1].any()
 
 
 def test_each_clip_is_searched_by_itself() -> None:
     generator = torch.Generator().manual_seed(4)
-    own, other = (F.normalize(torch.randn(3, *described(torch.eye(3)).shape[1:], generator=generator), dim=-1),) * 2
-    other = other.roll(1, 0)
-    places = sample_places(SIZE, (24, 32), torch.device("cpu")).flatten(0, 1)
-    points = torch.rand(3, len(places), 3, generator=generator) + 1
-    motion, lengths = torch.eye(4).expand(3, 4, 4)[:, :3], torch.full((3, 2), FOCAL)
-    together = search_turn(own, other, places, points, motion, lengths, SIZE)
+    own = F.normalize(torch.randn(3, *described(torch.eye(3)).shape[1:], generator=generator), dim=-1)
+    other = own.roll(1, 0)
+    points = torch.rand(3, len(PLACES), 3, generator=generator) + 1
+    motion, lengths = STILL.expand(3, -1, -1), LENGTHS.expand(3, -1)
+    together = search_turn(own, other, PLACES, points, motion, lengths, SIZE)
     for i in range(3):
-        alone = search_turn(
-            own[i : i + 1], other[i : i + 1], places, points[i : i + 1], motion[i : i + 1], lengths[i : i + 1], SIZE
-        )
+        clip = slice(i, i + 1)
+        alone = search_turn(own[clip], other[clip], PLACES, points[clip], motion[clip], lengths[clip], SIZE)
         torch.testing.assert_close(alone[0][0], together[0][i])
         assert bool(alone[1]) == bool(together[1][i])
