@@ -44,6 +44,9 @@ class SceneShares:
     """Seen through a lens of 20 to 34 degrees."""
     wide: float = 0.02
     """Seen through a lens of 101 to 112 degrees."""
+    usual_lenses: float = 0.2
+    """Of the others: seen through lenses spread as those of most cameras, about 66 degrees; else from 34 to 101
+    evenly."""
     people: float = 0.0
     """Somebody walks through."""
     odd_looks: float = 0.0
@@ -97,7 +100,8 @@ class SceneGenerator:
     def render(self, clips: int, frames: int, height: int, width: int) -> ClipBatch:
         """New clips of new scenes, sorted by kind. Works on the device without waiting for it."""
         world, poses, kinds = self._next_world(clips, frames)
-        focal = draw_focal(self.draws, clips, height, width, self.shares.narrow, self.shares.wide)
+        shares = self.shares
+        focal = draw_focal(self.draws, clips, height, width, shares.narrow, shares.wide, shares.usual_lenses)
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)

@@ -26,7 +26,7 @@ from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
 from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
 from stream_recon.app.training.metrics_file import MetricsFile
-from stream_recon.app.training.model import Looks, TrainingModel
+from stream_recon.app.training.model import Looks, TrainingModel, TrainingOutput
 from stream_recon.app.training.optimizer import Optimizer, OptimizerConfig, group_parameters
 from stream_recon.app.training.report import StepReport, readable
 from stream_recon.app.training.schedule import (
@@ -41,12 +41,15 @@ from stream_recon.app.training.schedule import (
 )
 from stream_recon.app.training.targets import build_targets, look_targets, misjudge
 from stream_recon.app.training.validator import Validator
+from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 
 logger = logging.getLogger(__name__)
 
 EARLY_STEPS = 10
 """First steps that are logged one by one: compiling shows there."""
+ROUNDED = 0.2
+"""Log depths may differ by so much in the mean by what is compiled: rounding is a tenth of it."""
 
 
 @dataclass(frozen=True)
@@ -224,14 +227,43 @@ class Trainer:
         shapes = shapes[first:] + shapes[:first]
         for turn in range(count):
             for shape in shapes[(rank + turn) % count :: count]:
-                self.forward_backward(self.schedule.plan(shape))
+                plan = self.schedule.plan(shape)
+                self.forward_backward(plan)
                 self.parameters.collect_gradient()
+                if turn == 0:
+                    self._compare_uncompiled(plan)
             if turn == 0:
                 self.workers.wait()
         self.timer.totals()
         self.workers.wait()
         if self.workers.leads:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
+
+    def _compare_uncompiled(self, plan: StepPlan) -> None:
+        """Compilers make mistakes, of single shapes, and a network that learns beside one hides it.
+
+        Raises:
+            ResourceError: what is compiled says something else.
+        """
+        device, frames = self.workers.device, plan.shape.frames
+        images = self.clips.take(plan).images
+        times = torch.arange(frames, device=device).expand(plan.clips, -1)
+        dense_frames = to_device(draw_dense_frames(np.random.default_rng(0), frames), device)
+
+        def log_depth(clips: int, flex: bool) -> Tensor:
+            output: TrainingOutput = self.model(
+                images[:clips], plan.visibility, times[:clips], flex=flex, dense_frames=dense_frames
+            )
+            return output.prediction.dense[:1, :, 0].detach()
+
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            compiled = log_depth(plan.clips, self._flex)
+            with torch.compiler.set_stance("force_eager"):
+                # One clip is enough, and as much as memory surely holds.
+                off = float((log_depth(1, False) - compiled).abs().mean())
+        if not off < ROUNDED:
+            raise ResourceError(f"compiled for {plan.shape} the network is off by {off:.2f}: train with --no-compile")
+        logger.info("compiled for %s: log depth off by %.4f", plan.shape, off)
 
     def _validate(self, metrics: MetricsFile | None, step: int, *, hard: bool = True) -> dict[str, Any]:
         """Figures of the averaged weights; {} where there is no validation. To be called by all workers.

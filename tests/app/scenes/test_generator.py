@@ -182,6 +182,18 @@ def test_extreme_lenses_are_narrower_and_wider_than_the_others() -> None:
     assert field.min() < 22 and field.max() > 110
 
 
+def test_usual_lenses_are_nearer_to_the_middle() -> None:
+    from stream_recon.app.scenes.cameras import draw_focal
+    from stream_recon.app.scenes.draws import Draws
+
+    def near(usual: float) -> float:
+        focal = draw_focal(Draws(torch.device("cpu"), 0), 4000, 168, 224, usual=usual)
+        field = 2 * torch.atan(112 / focal[:, 0]) * 180 / math.pi
+        return float(((field > 53) & (field < 79)).float().mean())
+
+    assert near(0.0) == pytest.approx(26 / 67, abs=0.03) and near(1.0) == pytest.approx(0.68, abs=0.03)
+
+
 def test_batches_built_ahead_mix_all_kinds() -> None:
     generator = SceneGenerator("cpu", 5)
     world, poses = generator.build(generator.draw_layouts([0] * 4 + [1] * 4, 2))

@@ -17,7 +17,7 @@ from stream_recon.app.training.profile import profile_steps
 from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
 from stream_recon.app.training.trainer import Trainer, TrainingConfig
 from stream_recon.app.training.validator import HARD
-from stream_recon.configs.errors import WeightsError
+from stream_recon.configs.errors import ResourceError, WeightsError
 from stream_recon.models.weights import load_network
 from tests.app.training.networks import TINY_NETWORK, tiny_preset
 from tests.app.training.planes import PlaneScenes
@@ -131,6 +131,17 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
 
     assert torch.equal(values(1, "a"), values(1, "b"))
     assert not torch.equal(values(1, "c"), values(2, "d"))
+
+
+def test_a_run_does_not_begin_where_compiled_code_says_something_else(tmp_path: Path) -> None:
+    trainer = make(tmp_path, config(1))
+    plan = trainer.schedule.plan(ClipShape(4, 2, 3))
+    trainer._compare_uncompiled(plan)
+    depth_head, wrong = trainer.model.network.depth_head, iter([1.0])
+    # What is compiled is asked first.
+    depth_head.register_forward_hook(lambda _module, _inputs, says: says + next(wrong, 0.0))
+    with pytest.raises(ResourceError, match="--no-compile"):
+        trainer._compare_uncompiled(plan)
 
 
 def test_a_run_stops_when_its_minutes_are_over(tmp_path: Path) -> None:
