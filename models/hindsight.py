@@ -1,5 +1,8 @@
 """Poses and depths of a stream, mended by what is seen again of frames further back."""
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,8 +12,8 @@ from stream_recon.models.parallax import spread
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
 from stream_recon.models.rigid import rotation_from_vector, vector_from_rotation
 from stream_recon.models.sampling import far_corner, in_space, rays_of, sample_places
-from stream_recon.models.settle import settle
-from stream_recon.models.turn_search import search_turn
+from stream_recon.models.settle import Settled, settle
+from stream_recon.models.turn_search import search_turn, surely_none
 
 LAGS = (1, 2, 4)
 """Cached frames back."""
@@ -18,6 +21,8 @@ SHARE_OF_TURN = 0.7
 """Of what matches with frames back change in a pose; their own poses are not free of errors, and ..."""
 SHARE_OF_SHIFT = 0.4
 """... lengths depend on the field of view as well."""
+MISJUDGED = math.radians(2)
+"""Of turns by much more than this all is taken: a step that is off by so much is not to be mixed with what is right."""
 SHARE_OF_DEPTH = 0.05
 """Of their evidence for depth: it is as wrong as these poses are, and in neighbours alike. More of it mends an unknown
 walk further, and spoils what is nearly right."""
@@ -27,6 +32,11 @@ SEEN = 0.2
 """Share of the points that has to be in view of a frame back."""
 SUPPORTED = 0.3
 """Poses with less support are not trusted."""
+CLEARER = 1.2
+"""A turn that was searched is right if its matches tell so many times what they tell without it, and ..."""
+FOUND, STRANGE = 0.1, 0.2
+"""... more than the first, in 1 / pixels^2 a point, or if without it hardly anything looks alike: less than the
+second."""
 
 
 def hindsight(
@@ -49,53 +59,85 @@ def hindsight(
         pose codes and depth.
     """
     size = (kept.maps.shape[-2], kept.maps.shape[-1])
-    others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
-    T_other_world = _inverse(pose_to_matrix(poses))
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
-    points = in_space(rays, kept.log_depth_at_places)
-    pose_code = _searched(features, past, points, T_other_world[:, 0], pose_code, lengths, size)
+    seen = _Seen(features, context, in_space(rays, kept.log_depth_at_places), lengths, size)
+    pose_code = _turned(look_back, seen, past, pose_code)
     T_world_camera = pose_to_matrix(pose_code)
-    motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
-    matches = look_back(features, others, context, points, motion, lengths, size)
-    there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
-    there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
-    precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
-    precision = precision * lengths.prod(-1)[:, None, None, None]
-    target = (matches.places[-1] - far_corner(size, lengths.device) / 2) / lengths[:, None, None, None]
-    settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
+    settled, _ = _settled(look_back, seen, past, LAGS, T_world_camera)
     trusted = (settled.support > SUPPORTED) & settled.T_world_camera.isfinite().all(-1).all(-1)
     code = _between(T_world_camera, settled.T_world_camera, pose_code)
-    evidence = spread(settled.evidence.unflatten(2, points.shape[1:3])) * SHARE_OF_DEPTH
+    evidence = spread(settled.evidence.unflatten(2, seen.points.shape[1:3])) * SHARE_OF_DEPTH
     depth = amend(kept, torch.where(trusted[:, None, None, None], evidence, 0))
     return torch.where(trusted[:, None], code, pose_code), depth
 
 
-def _searched(
-    features: Tensor,
-    past: Past,
-    points: Tensor,
-    T_last_world: Tensor,
-    pose_code: Tensor,
-    lengths: Tensor,
-    size: tuple[int, int],
-) -> Tensor:
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of B frames but their poses."""
+
+    features: Tensor
+    context: Tensor
+    points: Tensor
+    """[B, 2*gh, 2*gw, 3], in a frame's space."""
+    lengths: Tensor
+    """Focal lengths (x, y) in pixels [B, 2]."""
+    size: tuple[int, int]
+
+    def twice(self) -> "_Seen":
+        features, context, points, lengths = (
+            torch.cat([x, x]) for x in (self.features, self.context, self.points, self.lengths)
+        )
+        return _Seen(features, context, points, lengths, self.size)
+
+
+def _settled(
+    look_back: LookBack, seen: _Seen, past: Past, lags: tuple[int, ...], T_world_camera: Tensor
+) -> tuple[Settled, Tensor]:
+    """Poses [B, 4, 4] as matches with cached frames have them, and what these matches tell that agree, [B] in
+    1 / pixels^2 a point."""
+    others, poses = (torch.stack([x[:, lag - 1] for lag in lags], dim=1) for x in (past.features, past.poses))
+    T_other_world = _inverse(pose_to_matrix(poses))
+    motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
+    points, lengths = seen.points, seen.lengths
+    matches = look_back(seen.features, others, seen.context, points, motion, lengths, seen.size)
+    there = torch.stack([past.count >= lag for lag in lags], dim=1)
+    there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
+    precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
+    told = precision.mean((1, 2, 3))
+    precision = precision * lengths.prod(-1)[:, None, None, None]
+    target = (matches.places[-1] - far_corner(seen.size, lengths.device) / 2) / lengths[:, None, None, None]
+    settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
+    return settled, told * settled.support
+
+
+def _turned(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> Tensor:
     """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that."""
-    places = sample_places(size, (points.shape[1], points.shape[2]), points.device)
+    places = sample_places(seen.size, (seen.points.shape[1], seen.points.shape[2]), seen.points.device)
     # Half of the points along each axis say it as well.
-    places, points = places[::2, ::2].flatten(0, 1), points[:, ::2, ::2].flatten(1, 2)
-    T_last_camera = T_last_world @ pose_to_matrix(pose_code)
-    motion = T_last_camera[:, :3]
-    turn, better = search_turn(features, past.features[:, 0], places, points, motion, lengths, size)
+    places, points = places[::2, ::2].flatten(0, 1), seen.points[:, ::2, ::2].flatten(1, 2)
+    T_last_world = _inverse(pose_to_matrix(past.poses[:, 0]))
+    motion = (T_last_world @ pose_to_matrix(pose_code))[:, :3]
+    turn, worth, alike = search_turn(
+        seen.features, past.features[:, 0], places, points, motion, seen.lengths, seen.size
+    )
+    worth = worth & (past.count > 0)
+    if surely_none(worth):
+        return pose_code
     R = T_last_world[:, :3, :3].transpose(1, 2) @ turn @ motion[..., :3]
-    code = torch.cat([pose_code[:, :3], matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
-    return torch.where((better & (past.count > 0))[:, None], code, pose_code)
+    turned = torch.cat([pose_code[:, :3], matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
+    both = pose_to_matrix(torch.cat([pose_code, turned]))
+    _, told = _settled(look_back, seen.twice(), past.twice(), LAGS[:1], both)
+    known, found = told.chunk(2)
+    right = worth & (found > CLEARER * known) & ((found > FOUND) | (alike < STRANGE))
+    return torch.where(right[:, None], turned, pose_code)
 
 
 def _between(before: Tensor, after: Tensor, pose_code: Tensor) -> Tensor:
     """Pose codes [B, 9] a part of the way from one pose [B, 4, 4] to the other."""
     R, t = before[:, :3, :3], before[:, :3, 3]
     turn = vector_from_rotation(R.transpose(1, 2) @ after[:, :3, :3])
-    R = R @ rotation_from_vector(turn * SHARE_OF_TURN)
+    kept = (1 - SHARE_OF_TURN) / (1 + (turn / MISJUDGED).square().sum(-1, keepdim=True))
+    R = R @ rotation_from_vector(turn * (1 - kept))
     t = t + (after[:, :3, 3] - t) * SHARE_OF_SHIFT
     return torch.cat([t, matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
 

@@ -1,13 +1,21 @@
 """What is seen again of frames further back, inside the network: whole clips and a stream say the same."""
 
+import math
+from typing import Any, cast
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from stream_recon.app.engine.last_frames import LastFrames
 from stream_recon.app.engine.stream import Stream
 from stream_recon.models import hindsight, turn_search
-from stream_recon.models.look_back import KEPT
+from stream_recon.models.depth_filter import KeptDepth
+from stream_recon.models.look_back import CONTEXT, KEPT, LookBack, Matches, Past, expect
 from stream_recon.models.network import Prediction
+from stream_recon.models.pose import pose_to_matrix
+from stream_recon.models.rigid import rotation_from_vector, vector_from_rotation
+from tests.models.skies import FAR, FOCAL, SIZE, described
 from tests.networks import (
     GRID,
     assert_only_keyframes_count,
@@ -18,6 +26,7 @@ from tests.networks import (
 )
 
 FRAMES = 7
+REACH_PX = 16.0
 
 
 def whole(images: torch.Tensor | None = None) -> Prediction:
@@ -71,3 +80,35 @@ def test_each_seat_remembers_its_own_frames() -> None:
     torch.testing.assert_close(past.past.features[1:2], ended.past.features)
     torch.testing.assert_close(past.past.poses[1], prediction.pose_code[0, -KEPT:].flip(0))
     assert not past.past.features[[0, 2]].any()
+
+
+class Finding(nn.Module):
+    """A look back that finds all points where the true turn leads them, and is sure of those near by; or finds none."""
+
+    def __init__(self, R_first_camera: Tensor, finds: bool) -> None:
+        super().__init__()
+        self.R, self.finds = R_first_camera, finds
+
+    def forward(
+        self, own: Tensor, others: Tensor, context: Tensor, points: Tensor, motion: Tensor, lengths: Tensor, size: Any
+    ) -> Matches:
+        true = torch.cat([self.R, torch.zeros(3, 1)], dim=1).expand_as(motion)
+        expected, _, in_view = expect(points, motion, lengths, size)
+        places, _, truly = expect(points, true, lengths, size)
+        near = (places - expected).norm(dim=-1) < REACH_PX
+        return Matches(
+            torch.stack([expected, places]), torch.where(near, 1.0, -6.0), in_view & truly & torch.tensor(self.finds)
+        )
+
+
+@pytest.mark.parametrize(("finds", "left"), [(True, 0.0), (False, 12.2)])
+def test_a_turn_that_was_misjudged_is_mended_if_matches_confirm_it(finds: bool, left: float) -> None:
+    grid = (SIZE[0] // 7, SIZE[1] // 7)
+    R = rotation_from_vector(torch.deg2rad(torch.tensor([[2.0, -11.0, 5.0]])))[0]
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 1, *(2 * math.atan(side / 2 / FOCAL) for side in SIZE)]])
+    past = Past.none(1, SIZE, torch.device("cpu")).followed_by(described(torch.eye(3)), still)
+    kept = KeptDepth.of(torch.full((1, 2, *SIZE), math.log(FAR)), grid)
+    look_back, context = Finding(R, finds), torch.zeros(1, *grid, CONTEXT)
+    code, _ = hindsight.hindsight(cast(LookBack, look_back), described(R), context, still, still, kept, past)
+    off = pose_to_matrix(code)[0, :3, :3].T @ R
+    assert math.degrees(float(vector_from_rotation(off[None]).norm())) == pytest.approx(left, abs=0.4)
