@@ -61,11 +61,9 @@ def hindsight(
     size = (kept.maps.shape[-2], kept.maps.shape[-1])
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
     seen = _Seen(features, context, in_space(rays, kept.log_depth_at_places), lengths, size)
-    pose_code = _turned(look_back, seen, past, pose_code)
-    T_world_camera = pose_to_matrix(pose_code)
-    settled, _ = _settled(look_back, seen, past, LAGS, T_world_camera)
+    pose_code, settled = _looked(look_back, seen, past, pose_code)
     trusted = (settled.support > SUPPORTED) & settled.T_world_camera.isfinite().all(-1).all(-1)
-    code = _between(T_world_camera, settled.T_world_camera, pose_code)
+    code = _between(pose_to_matrix(pose_code), settled.T_world_camera, pose_code)
     evidence = spread(settled.evidence.unflatten(2, seen.points.shape[1:3])) * SHARE_OF_DEPTH
     depth = amend(kept, torch.where(trusted[:, None, None, None], evidence, 0))
     return torch.where(trusted[:, None], code, pose_code), depth
@@ -90,28 +88,21 @@ class _Seen:
         return _Seen(features, context, points, lengths, self.size)
 
 
-def _settled(
-    look_back: LookBack, seen: _Seen, past: Past, lags: tuple[int, ...], T_world_camera: Tensor
-) -> tuple[Settled, Tensor]:
-    """Poses [B, 4, 4] as matches with cached frames have them, and what these matches tell that agree, [B] in
-    1 / pixels^2 a point."""
-    others, poses = (torch.stack([x[:, lag - 1] for lag in lags], dim=1) for x in (past.features, past.poses))
-    T_other_world = _inverse(pose_to_matrix(poses))
-    motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
-    points, lengths = seen.points, seen.lengths
-    matches = look_back(seen.features, others, seen.context, points, motion, lengths, seen.size)
-    there = torch.stack([past.count >= lag for lag in lags], dim=1)
-    there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
-    precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
-    told = precision.mean((1, 2, 3))
-    precision = precision * lengths.prod(-1)[:, None, None, None]
-    target = (matches.places[-1] - far_corner(seen.size, lengths.device) / 2) / lengths[:, None, None, None]
-    settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
-    return settled, told * settled.support
+def _looked(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Tensor, Settled]:
+    """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that; and
+    what looking back from there says."""
+    turned, worth, alike = _turned(seen, past, pose_code)
+    if surely_none(worth):
+        return pose_code, _settled(look_back, seen, past, pose_code)[0]
+    # Both at once: so a GPU launches no more.
+    both, told = _settled(look_back, seen.twice(), past.twice(), torch.cat([pose_code, turned]))
+    known, found = told.chunk(2)
+    right = worth & (found > CLEARER * known) & ((found > FOUND) | (alike < STRANGE))
+    return torch.where(right[:, None], turned, pose_code), both.second_where(right)
 
 
-def _turned(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> Tensor:
-    """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that."""
+def _turned(seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pose codes [B, 9] turned by what `search_turn` found, and what else it says."""
     places = sample_places(seen.size, (seen.points.shape[1], seen.points.shape[2]), seen.points.device)
     # Half of the points along each axis say it as well.
     places, points = places[::2, ::2].flatten(0, 1), seen.points[:, ::2, ::2].flatten(1, 2)
@@ -120,16 +111,27 @@ def _turned(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> 
     turn, worth, alike = search_turn(
         seen.features, past.features[:, 0], places, points, motion, seen.lengths, seen.size
     )
-    worth = worth & (past.count > 0)
-    if surely_none(worth):
-        return pose_code
     R = T_last_world[:, :3, :3].transpose(1, 2) @ turn @ motion[..., :3]
     turned = torch.cat([pose_code[:, :3], matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
-    both = pose_to_matrix(torch.cat([pose_code, turned]))
-    _, told = _settled(look_back, seen.twice(), past.twice(), LAGS[:1], both)
-    known, found = told.chunk(2)
-    right = worth & (found > CLEARER * known) & ((found > FOUND) | (alike < STRANGE))
-    return torch.where(right[:, None], turned, pose_code)
+    return turned, worth & (past.count > 0), alike
+
+
+def _settled(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Settled, Tensor]:
+    """Poses as matches with cached frames have them, and what those with the last one tell that agrees, [B] in
+    1 / pixels^2 a point."""
+    others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
+    T_other_world, T_world_camera = _inverse(pose_to_matrix(poses)), pose_to_matrix(pose_code)
+    motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
+    points, lengths = seen.points, seen.lengths
+    matches = look_back(seen.features, others, seen.context, points, motion, lengths, seen.size)
+    there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
+    there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
+    precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
+    told = precision[:, 0].mean((1, 2))
+    precision = precision * lengths.prod(-1)[:, None, None, None]
+    target = (matches.places[-1] - far_corner(seen.size, lengths.device) / 2) / lengths[:, None, None, None]
+    settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
+    return settled, told * settled.support
 
 
 def _between(before: Tensor, after: Tensor, pose_code: Tensor) -> Tensor:

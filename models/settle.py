@@ -30,6 +30,15 @@ class Settled:
     """[N, 2, P], for the logarithm of each point's depth, to first order: information (1 / variance) times what is to
     be added, and the information."""
 
+    def second_where(self, chosen: Tensor) -> "Settled":
+        """Of twice as many frames one half: the second of each pair where it is ``chosen``, bool [N / 2]."""
+
+        def picked(x: Tensor) -> Tensor:
+            first, second = x.chunk(2)
+            return torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), second, first)
+
+        return Settled(picked(self.T_world_camera), picked(self.support), picked(self.evidence))
+
 
 def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Tensor, T_world_camera: Tensor) -> Settled:
     """Bundle adjustment of one camera and the depths of its points, these eliminated; by Gauss-Newton.
