@@ -18,9 +18,9 @@ from torch import Tensor
 from stream_recon.models.rigid import MIN_DEPTH, SUPPORTED, TINY
 from stream_recon.models.sampling import at_places, sample_places
 
-KEPT = 0.95
-"""Of a correction of the unit, from one cached frame to the next: the rest is the network's. Units that are compared
-step by step drift, too."""
+KEPT = 0.975
+"""Of a correction of the unit, from one cached frame to the next that sees all of it: the rest is the network's. Units
+that are compared step by step drift, too, and faster where less is seen of both."""
 APART = 0.3
 """In logarithms: depths so far apart, after the units were made equal, are hardly of one surface."""
 STILL = 0.03
@@ -112,6 +112,7 @@ def _next(
 ) -> KeptDepth:
     log_depth, log_confidence = own.unbind(1)
     apart, before = _difference(log_depth, motion, focal, last.maps)
+    seen = apart.isfinite().float().mean((1, 2))
     trusted = (support > SUPPORTED)[:, None, None]
     change = torch.where(trusted[:, 0, 0], _damped(_middle(apart, log_confidence, before)), 0)
     rest = apart - change[:, None, None]
@@ -126,7 +127,8 @@ def _next(
     rest = apart - change[:, None, None] - drawn_there
     correction = _corrected(rest, information, drawn_there, parallax * trusted[:, None])
     maps = torch.stack([log_depth + drawn, log_confidence], dim=1)
-    return KeptDepth(maps, KEPT * last.unit + change, torch.where(trusted[:, None], correction, 0))
+    unit = KEPT ** (1 / seen.clamp_min(SEEN)) * last.unit + change
+    return KeptDepth(maps, unit, torch.where(trusted[:, None], correction, 0))
 
 
 def _corrected(rest: Tensor, information: Tensor, drawn: Tensor, parallax: Tensor) -> Tensor:

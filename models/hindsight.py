@@ -19,7 +19,7 @@ LAGS = (1, 2, 4)
 """Cached frames back."""
 SHARE_OF_TURN = 0.7
 """Of what matches with frames back change in a pose; their own poses are not free of errors, and ..."""
-SHARE_OF_SHIFT = 0.4
+SHARE_OF_SHIFT = 0.6
 """... lengths depend on the field of view as well."""
 MISJUDGED = math.radians(2)
 """Of turns by much more than this all is taken: a step that is off by so much is not to be mixed with what is right."""
