@@ -74,8 +74,8 @@ def search_turn(
 
 
 def surely_none(flags: Tensor) -> bool:
-    """Whether none is set, if that can be told for next to nothing: on a GPU it would wait for the device."""
-    return not flags.is_cuda and not bool(flags.any())
+    """Whether none is set, where that can be told for next to nothing: a CPU's. A GPU's would be waited for."""
+    return flags.device.type == "cpu" and not bool(flags.any())
 
 
 def _alike(alike: Tensor, turned: Tensor, R: Tensor, motion: Tensor, lengths: Tensor, size: tuple[int, int]) -> Tensor:
