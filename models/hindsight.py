@@ -60,8 +60,11 @@ def hindsight(
     """
     size = (kept.maps.shape[-2], kept.maps.shape[-1])
     rays, lengths = rays_of(size, (context.shape[1], context.shape[2]), said)
-    seen = _Seen(features, context, in_space(rays, kept.log_depth_at_places), lengths, size)
-    pose_code, settled = _looked(look_back, seen, past, pose_code)
+    others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
+    there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
+    points = in_space(rays, kept.log_depth_at_places)
+    seen = _Seen(size, features, context, points, lengths, others, _inverse(pose_to_matrix(poses)), there)
+    pose_code, settled = _looked(look_back, seen, pose_code)
     trusted = (settled.support > SUPPORTED) & settled.T_world_camera.isfinite().all(-1).all(-1)
     code = _between(pose_to_matrix(pose_code), settled.T_world_camera, pose_code)
     evidence = spread(settled.evidence.unflatten(2, seen.points.shape[1:3])) * SHARE_OF_DEPTH
@@ -71,66 +74,71 @@ def hindsight(
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of B frames but their poses."""
+    """What is known of B frames but their poses, and of the L frames that each looks back at."""
 
+    size: tuple[int, int]
+    """Of images (height, width)."""
     features: Tensor
     context: Tensor
     points: Tensor
     """[B, 2*gh, 2*gw, 3], in a frame's space."""
     lengths: Tensor
     """Focal lengths (x, y) in pixels [B, 2]."""
-    size: tuple[int, int]
+    others: Tensor
+    """[B, L, M, 24]: their features, ..."""
+    T_other_world: Tensor
+    """[B, L, 4, 4]: ... poses, ..."""
+    there: Tensor
+    """bool [B, L]: ... and whether they are there."""
 
     def twice(self) -> "_Seen":
-        features, context, points, lengths = (
-            torch.cat([x, x]) for x in (self.features, self.context, self.points, self.lengths)
-        )
-        return _Seen(features, context, points, lengths, self.size)
+        """All frames, and once more."""
+        of_frames = (self.features, self.context, self.points, self.lengths)
+        of_others = (self.others, self.T_other_world, self.there)
+        return _Seen(self.size, *(torch.cat([x, x]) for x in (*of_frames, *of_others)))
 
 
-def _looked(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Tensor, Settled]:
+def _looked(look_back: LookBack, seen: _Seen, pose_code: Tensor) -> tuple[Tensor, Settled]:
     """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that; and
     what looking back from there says."""
-    turned, worth, alike = _turned(seen, past, pose_code)
+    turned, worth, alike = _turned(seen, pose_code)
     if surely_none(worth):
-        return pose_code, _settled(look_back, seen, past, pose_code)[0]
+        return pose_code, _settled(look_back, seen, pose_code)[0]
     # Both at once: so a GPU launches no more.
-    both, told = _settled(look_back, seen.twice(), past.twice(), torch.cat([pose_code, turned]))
+    both, told = _settled(look_back, seen.twice(), torch.cat([pose_code, turned]))
     known, found = told.chunk(2)
     right = worth & (found > CLEARER * known) & ((found > FOUND) | (alike < STRANGE))
     return torch.where(right[:, None], turned, pose_code), both.second_where(right)
 
 
-def _turned(seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _turned(seen: _Seen, pose_code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pose codes [B, 9] turned by what `search_turn` found, and what else it says."""
     places = sample_places(seen.size, (seen.points.shape[1], seen.points.shape[2]), seen.points.device)
     # Half of the points along each axis say it as well.
     places, points = places[::2, ::2].flatten(0, 1), seen.points[:, ::2, ::2].flatten(1, 2)
-    T_last_world = _inverse(pose_to_matrix(past.poses[:, 0]))
+    T_last_world = seen.T_other_world[:, 0]
     motion = (T_last_world @ pose_to_matrix(pose_code))[:, :3]
-    turn, worth, alike = search_turn(
-        seen.features, past.features[:, 0], places, points, motion, seen.lengths, seen.size
-    )
+    turn, worth, alike = search_turn(seen.features, seen.others[:, 0], places, points, motion, seen.lengths, seen.size)
     R = T_last_world[:, :3, :3].transpose(1, 2) @ turn @ motion[..., :3]
     turned = torch.cat([pose_code[:, :3], matrix_to_quaternion(R), pose_code[:, 7:]], dim=-1)
-    return turned, worth & (past.count > 0), alike
+    return turned, worth & seen.there[:, 0], alike
 
 
-def _settled(look_back: LookBack, seen: _Seen, past: Past, pose_code: Tensor) -> tuple[Settled, Tensor]:
+def _settled(look_back: LookBack, seen: _Seen, pose_code: Tensor) -> tuple[Settled, Tensor]:
     """Poses as matches with cached frames have them, and what those with the last one tell that agrees, [B] in
     1 / pixels^2 a point."""
-    others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (past.features, past.poses))
-    T_other_world, T_world_camera = _inverse(pose_to_matrix(poses)), pose_to_matrix(pose_code)
-    motion = (T_other_world @ T_world_camera[:, None])[..., :3, :]
+    T_world_camera = pose_to_matrix(pose_code)
+    motion = (seen.T_other_world @ T_world_camera[:, None])[..., :3, :]
     points, lengths = seen.points, seen.lengths
-    matches = look_back(seen.features, others, seen.context, points, motion, lengths, seen.size)
-    there = torch.stack([past.count >= lag for lag in LAGS], dim=1)
-    there = there & (matches.in_view.float().mean((2, 3)) > SEEN)
+    matches = look_back(seen.features, seen.others, seen.context, points, motion, lengths, seen.size)
+    there = seen.there & (matches.in_view.float().mean((2, 3)) > SEEN)
     precision = matches.log_precision.clamp_max(PRECISE).exp() * (matches.in_view & there[..., None, None])
     told = precision[:, 0].mean((1, 2))
     precision = precision * lengths.prod(-1)[:, None, None, None]
     target = (matches.places[-1] - far_corner(seen.size, lengths.device) / 2) / lengths[:, None, None, None]
-    settled = settle(points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), T_other_world, T_world_camera)
+    settled = settle(
+        points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), seen.T_other_world, T_world_camera
+    )
     return settled, told * settled.support
 
 

@@ -75,10 +75,6 @@ class Past:
         """Of these streams: a slice gives views, an index on the device copies."""
         return Past(self.features[rows], self.poses[rows], self.count[rows])
 
-    def twice(self) -> "Past":
-        """Of all streams, and once more."""
-        return Past(*(torch.cat([x, x]) for x in (self.features, self.poses, self.count)))
-
     def followed_by(self, features: Tensor, pose: Tensor) -> "Past":
         """With one more frame: features [B, M, 24] and pose code [B, 9]."""
         return Past(

@@ -51,8 +51,8 @@ def search_turn(
         lengths: focal lengths (x, y) in pixels [B, 2]; ``size`` of images (height, width).
 
     Returns:
-        rotations [B, 3, 3], to follow that of ``motion``; whether they are worth a look, bool [B]; and how much looks
-        alike without them, [B], from -1 to 1.
+        rotations [B, 3, 3], to follow that of ``motion``, none where they are not worth a look; whether they are, bool
+        [B]; and how much looks alike without them, [B], from -1 to 1.
     """
     seen = level_of(other, CELL, size)
     described = _apart(between(own, places.expand(len(own), -1, -1), CELL, size))
@@ -70,7 +70,8 @@ def search_turn(
     best = _alike(around, turned[:, ::2], far, motion, lengths, size).argmax(1)
     near = _picked(far, best)[:, None] @ _turns(NEAR, 1, 1, NEAR_ROLLS, lengths)
     score, best = _alike(alike, turned, near, motion, lengths, size).max(dim=1)
-    return _picked(near, best), lost & (score > known + MARGIN), known
+    worth = lost & (score > known + MARGIN)
+    return torch.where(worth[:, None, None], _picked(near, best), none[:, 0]), worth, known
 
 
 def surely_none(flags: Tensor) -> bool:
