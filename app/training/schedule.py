@@ -39,15 +39,18 @@ class StepPlan:
     visibility: Visibility
 
 
+Mix = tuple[tuple[float, int, int, int], ...]
+"""Of shapes to draw from: weight, frames, rows, columns."""
+SHORT: Mix = ((0.2, 2, 12, 16), (0.3, 8, 12, 16), (0.5, 16, 12, 16))
+"""Few to compile, and clips that teach much soon: for comparing networks on as many frames."""
+
+
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How steps are drawn. Each (length, grid) pair costs a compilation, so there are few.
-
-    A mix is a tuple of (weight, frames, rows, columns).
-    """
+    """How steps are drawn. Each (length, grid) pair costs a compilation, so there are few."""
 
     frames_per_step: int = 384
-    early: tuple[tuple[float, int, int, int], ...] = (
+    early: Mix = (
         (0.17, 2, 12, 16),
         (0.22, 8, 12, 16),
         (0.28, 16, 12, 16),
@@ -56,7 +59,7 @@ class ScheduleConfig:
         (0.08, 24, 18, 10),
         (0.06, 8, 8, 26),
     )
-    late: tuple[tuple[float, int, int, int], ...] = (
+    late: Mix = (
         (0.04, 2, 12, 16),
         (0.05, 8, 12, 16),
         (0.20, 16, 12, 16),
@@ -87,7 +90,7 @@ class ScheduleConfig:
         total = sum(weight for weight, _ in usable)
         return [(weight / total, shape) for weight, shape in usable]
 
-    def _usable(self, mix: tuple[tuple[float, int, int, int], ...]) -> list[tuple[float, ClipShape]]:
+    def _usable(self, mix: Mix) -> list[tuple[float, ClipShape]]:
         usable = [(m[0], ClipShape(*m[1:])) for m in mix if m[1] <= self.frames_per_step]
         assert usable, "frames_per_step is below the shortest clip"
         return usable
