@@ -1,5 +1,8 @@
 """Rigid motion from points in space and where they are seen; and how poses follow such motions."""
 
+import math
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -48,40 +51,53 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
     Returns:
         The motion [N, 3, 4], and the share of the weights [N] that is left after those far from it lost theirs.
     """
-    R = torch.eye(3, device=points.device, dtype=points.dtype).expand(len(points), 3, 3)
-    t = torch.zeros_like(points[:, 0])
+    # Points last: small dimensions last are slow on a CPU.
+    points, target = points.transpose(1, 2).contiguous(), target.transpose(1, 2)
+    R = _one(3, points.dtype, points.device).expand(len(points), 3, 3)
+    t = torch.zeros_like(points[:, :, 0])
     share, doubt = weight, (DEPTH_SIGMA / MATCH_SIGMA) ** 2
     for iteration in range(ITERATIONS):
         with torch.set_grad_enabled(torch.is_grad_enabled() and iteration == ITERATIONS - 1):
-            turned = points @ R.transpose(1, 2)
-            x, y, z = (turned + t[:, None]).unbind(-1)
+            turned = R @ points
+            moved = turned + t[..., None]
+            z = moved[:, 2:]
             inverse = 1 / z.clamp_min(MIN_DEPTH)
-            u, v = x * inverse, y * inverse
-            off_u, off_v = u - target[..., 0], v - target[..., 1]
-            # The covariance is I + doubt * g g^T, g being how u and v change with the logarithm of the depth; its
-            # inverse by Sherman and Morrison.
-            g_u, g_v = (turned[..., 0] - u * turned[..., 2]) * inverse, (turned[..., 1] - v * turned[..., 2]) * inverse
-            less = doubt / (1 + doubt * (g_u * g_u + g_v * g_v))
-            uu, uv, vv = 1 - less * g_u * g_u, -less * g_u * g_v, 1 - less * g_v * g_v
-            share = weight * (z > MIN_DEPTH)
+            uv = moved[:, :2] * inverse
+            # How u and v change with a turn (rotation vector, from the left), a shift, and the logarithm of the depth.
+            by_shift = change_of_places(uv, inverse)
+            by_turn = torch.linalg.cross(moved[:, None].expand_as(by_shift), by_shift, dim=2)
+            by_depth = (turned[:, :2] - uv * turned[:, 2:]) * inverse
+            # Beside them how far they are off: so its products come with the others.
+            change = torch.cat([by_turn, by_shift, (uv - target)[:, :, None]], dim=2)
+            # The covariance is I + doubt * g g^T, g being the change with depth; its inverse by Sherman and Morrison.
+            along = (by_depth[:, :, None] * change).sum(1)
+            less = doubt / (1 + doubt * by_depth.square().sum(1))
+            share = weight * (z[:, 0] > MIN_DEPTH)
             if iteration >= ROBUST_FROM:
-                distance = uu * off_u * off_u + 2 * uv * off_u * off_v + vv * off_v * off_v
-                share = share / (1 + distance.detach() / ROBUST_ANGLE**2)
-            zero = torch.zeros_like(u)
-            # How u and v change with a turn (rotation vector, from the left) and a shift.
-            of_u = torch.stack([-u * v, 1 + u * u, -v, inverse, zero, -u * inverse], dim=-1)
-            of_v = torch.stack([-1 - v * v, u * v, u, zero, inverse, -v * inverse], dim=-1)
-            uu, uv, vv = ((share * each)[..., None] for each in (uu, uv, vv))
-            weighted = torch.cat([uu * of_u + uv * of_v, uv * of_u + vv * of_v], dim=1).transpose(1, 2)
-            information = weighted @ torch.cat([of_u, of_v], dim=1)
-            gradient = weighted @ torch.cat([off_u, off_v], dim=1)[..., None]
-            diagonal = information.diagonal(dim1=1, dim2=2)
-            damping = DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + TINY
-            change = -solve_small(information + torch.diag_embed(damping), gradient[..., 0])
-            turn = rotation_from_vector(change[:, :3])
-            R, t = turn @ R, (turn @ t[..., None])[..., 0] + change[:, 3:]
+                distance = (change[:, :, 6].square().sum(1) - less * along[:, 6].square()).detach()
+                share = share / (1 + distance / ROBUST_ANGLE**2)
+            terms = torch.cat([change, along[:, None]], dim=1)
+            weights = torch.stack([share, share, -share * less], dim=1)
+            products = ((weights[:, :, None] * terms[:, :, :6]) @ terms.transpose(2, 3)).sum(1)
+            step = -solve_small(damped(products[..., :6], DAMPING), products[..., 6])
+            turn = rotation_from_vector(step[:, :3])
+            R, t = turn @ R, (turn @ t[..., None])[..., 0] + step[:, 3:]
     support = share.sum(1) / weight.sum(1).clamp_min(TINY)
     return torch.cat([R, t[..., None]], dim=-1), support.detach()
+
+
+def change_of_places(uv: Tensor, inverse: Tensor, R: Tensor | None = None) -> Tensor:
+    """How places uv [..., 2, P] (x / z, y / z) change with a shift of the points, [..., 2, 3, P], whose ``inverse``
+    depths [..., 1, P] are given: in the camera's space or, with R [..., 3, 3], in that which it turns from."""
+    axes = (R if R is not None else _one(3, uv.dtype, uv.device))[..., None]
+    return (axes[..., :2, :, :] - uv[..., None, :] * axes[..., 2:, :, :]) * inverse[..., None, :]
+
+
+def damped(information: Tensor, share: float) -> Tensor:
+    """Information [N, n, n] with a ``share`` of its diagonal, and a little of the mean of that, added to it."""
+    one = _one(information.shape[1], information.dtype, information.device)
+    mean = information.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
+    return torch.addcmul(torch.addcmul(information, information, one, value=share), mean + TINY, one, value=1e-6)
 
 
 def solve_small(A: Tensor, b: Tensor) -> Tensor:
@@ -105,14 +121,26 @@ def eliminate(A: Tensor, b: Tensor) -> Tensor:
 
 def rotation_from_vector(vector: Tensor) -> Tensor:
     """Rotation vectors [N, 3] in radians -> matrices [N, 3, 3] (Rodrigues)."""
-    x, y, z = vector.unbind(-1)
-    zero = torch.zeros_like(x)
-    K = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
-    squared = vector.square().sum(-1)[:, None, None] + 1e-12
-    angle = squared.sqrt()
-    rest = torch.eye(3, device=vector.device, dtype=vector.dtype)
-    rotation: Tensor = rest + K * (angle.sin() / angle) + K @ K * ((1 - angle.cos()) / squared)
-    return rotation
+    which, signs = _cross_terms(vector.dtype, vector.device)
+    K = (vector.index_select(-1, which) * signs).unflatten(-1, (3, 3))
+    angle = torch.linalg.vector_norm(vector, dim=-1)[:, None, None] / math.pi
+    # sin(a) / a, and (1 - cos(a)) / a^2 from half of the angle, which is exact where the angle is small.
+    first, second = torch.sinc(angle), torch.sinc(angle / 2).square()
+    rotation = torch.addcmul(_one(3, vector.dtype, vector.device), first, K)
+    return torch.addcmul(rotation, second, K @ K, value=0.5)
+
+
+@lru_cache(maxsize=32)
+def _one(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The unit matrix. Made once, as all constants of a step are: on a GPU each costs a launch."""
+    return torch.eye(size, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=16)
+def _cross_terms(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which component of a vector each entry of the matrix of its cross product is, row by row, and its sign."""
+    which, signs = (0, 2, 1, 2, 0, 0, 1, 0, 0), (0, -1, 1, 1, 0, -1, -1, 1, 0)
+    return torch.tensor(which, device=device), torch.tensor(signs, dtype=dtype, device=device)
 
 
 def vector_from_rotation(R: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.models.rigid import MIN_DEPTH, TINY, rotation_from_vector, solve_small
+from stream_recon.models.rigid import MIN_DEPTH, TINY, change_of_places, damped, rotation_from_vector, solve_small
 
 ITERATIONS = 2
 STUDENT = 4.0
@@ -54,66 +54,64 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
         T_other_world: [N, L, 4, 4].
         T_world_camera: [N, 4, 4], to begin with.
     """
+    # Points last: small dimensions last are slow on a CPU.
+    points, target = points.transpose(1, 2).contiguous(), target.transpose(2, 3)
     for _ in range(ITERATIONS):
-        places = _Places.of(points, T_other_world @ T_world_camera[:, None])
-        off = places.uv - target
-        by_depth = (places.by_shift @ points[:, None, :, :, None])[..., 0]
-        weight = _weights(off, by_depth, precision * places.in_front) * INDEPENDENT
-        # How places change with a turn (rotation vector) and a shift in the camera's own space.
-        by_pose = torch.cat([_turned(places.by_shift, points), places.by_shift], dim=-1)
-        along = (by_depth[..., None] * by_pose).sum(-2)
-        shared = (weight[..., None] * along).sum(1)
-        known = (weight * by_depth.square().sum(-1)).sum(1) + DEPTH_SIGMA**-2
-        pulled = (weight * (by_depth * off).sum(-1)).sum(1)
-        weighted = (weight[..., None, None] * by_pose).flatten(1, 3).transpose(1, 2)
-        reduced = (shared / known[..., None]).transpose(1, 2)
-        information = weighted @ by_pose.flatten(1, 3) - reduced @ shared
-        gradient = (weighted @ off.flatten(1, 3)[..., None] - reduced @ pulled[..., None])[..., 0]
-        diagonal = information.diagonal(dim1=1, dim2=2)
-        damping = DAMPING * diagonal + 1e-6 * diagonal.mean(-1, keepdim=True) + TINY
-        T_world_camera = T_world_camera @ _moved(-solve_small(information + torch.diag_embed(damping), gradient))
-    places = _Places.of(points, T_other_world @ T_world_camera[:, None])
-    off = places.uv - target
-    by_depth = (places.by_shift @ points[:, None, :, :, None])[..., 0]
-    precision = precision * places.in_front
-    weight = _weights(off, by_depth, precision)
-    agreeing = weight.sum((1, 2)) / precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
-    evidence = torch.stack([-(by_depth * off).sum(-1), by_depth.square().sum(-1)], dim=1)
-    return Settled(T_world_camera, agreeing, (weight[:, None] * evidence).sum(2))
+        seen = _Seen.of(points, target, precision, T_other_world @ T_world_camera[:, None])
+        weight = seen.weight * INDEPENDENT
+        # How places change with a turn (rotation vector) and a shift in the camera's own space, and how far they are
+        # off: so its products come with the others.
+        by_turn = torch.linalg.cross(points[:, None, None].expand_as(seen.by_shift), seen.by_shift, dim=3)
+        change = torch.cat([by_turn, seen.by_shift, seen.off[:, :, :, None]], dim=3)
+        along = (seen.by_depth[:, :, :, None] * change).sum(2)
+        shared = (weight[:, :, None] * along).sum(1)
+        known = (weight * seen.squared).sum(1) + DEPTH_SIGMA**-2
+        weighted = weight[:, :, None, None] * change[..., :6, :]
+        products = (weighted @ change.transpose(3, 4)).sum((1, 2))
+        products = products - (shared[:, :6] / known[:, None]) @ shared.transpose(1, 2)
+        step = -solve_small(damped(products[..., :6], DAMPING), products[..., 6])
+        T_world_camera = T_world_camera @ _moved(step)
+    seen = _Seen.of(points, target, precision, T_other_world @ T_world_camera[:, None])
+    agreeing = seen.weight.sum((1, 2)) / seen.precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
+    evidence = torch.stack([-seen.pull, seen.squared], dim=1)
+    return Settled(T_world_camera, agreeing, (seen.weight[:, None] * evidence).sum(2))
 
 
 @dataclass(frozen=True)
-class _Places:
-    uv: Tensor
-    """[N, L, P, 2]"""
+class _Seen:
+    """Matches, beside where points are seen by the pose so far."""
+
+    off: Tensor
+    """[N, L, 2, P]"""
     by_shift: Tensor
-    """[N, L, P, 2, 3]: how these change with a shift of the point in the camera's space."""
-    in_front: Tensor
-    """bool [N, L, P]"""
+    """[N, L, 2, 3, P]: how places change with a shift of the point in the camera's space, ..."""
+    by_depth: Tensor
+    """[N, L, 2, P]: ... and with the logarithm of its depth; ..."""
+    pull: Tensor
+    """[N, L, P]: ... the product of that with how far they are off, ..."""
+    squared: Tensor
+    """[N, L, P]: ... and with itself."""
+    precision: Tensor
+    """[N, L, P], 0 behind the other camera."""
+    weight: Tensor
+    """[N, L, P]: by Student's distribution of how far each is off, beside what its depth explains."""
 
     @staticmethod
-    def of(points: Tensor, motion: Tensor) -> "_Places":
-        """points [N, P, 3]; motion [N, L, 4, 4] from the camera's space to each other frame's."""
-        R, t = motion[..., :3, :3], motion[..., None, :3, 3]
-        x, y, z = (points[:, None] @ R.transpose(-1, -2) + t).unbind(-1)
+    def of(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Seen":
+        """points [N, 3, P], target [N, L, 2, P]; motion [N, L, 4, 4] from the camera's space to each other frame's."""
+        R, t = motion[..., :3, :3], motion[..., :3, 3:]
+        moved = R @ points[:, None] + t
+        z = moved[:, :, 2:]
         inverse = 1 / z.clamp_min(MIN_DEPTH)
-        uv = torch.stack([x * inverse, y * inverse], dim=-1)
-        across = R[:, :, None, :2] - uv[..., None] * R[:, :, None, 2:]
-        return _Places(uv, across * inverse[..., None, None], z > MIN_DEPTH)
-
-
-def _weights(off: Tensor, by_depth: Tensor, precision: Tensor) -> Tensor:
-    """Of matches [N, L, P], by Student's distribution of how far each is off, beside what its depth explains."""
-    along, squared = (by_depth * off).sum(-1), by_depth.square().sum(-1)
-    explained = (precision * along).square() / (precision * squared + DEPTH_SIGMA**-2)
-    return precision * ((STUDENT + 2) / (STUDENT + precision * off.square().sum(-1) - explained))
-
-
-def _turned(by_shift: Tensor, points: Tensor) -> Tensor:
-    """How places change with a turn of the camera's points [N, P, 3], from how they do with a shift."""
-    x, y, z = points[:, None, :, None].unbind(-1)
-    a, b, c = by_shift.unbind(-1)
-    return torch.stack([c * y - b * z, a * z - c * x, b * x - a * y], dim=-1)
+        uv = moved[:, :, :2] * inverse
+        by_shift = change_of_places(uv, inverse, R)
+        by_depth = (by_shift * points[:, None, None]).sum(3)
+        off = uv - target
+        precision = precision * (z[:, :, 0] > MIN_DEPTH)
+        pull, squared = (by_depth * off).sum(2), by_depth.square().sum(2)
+        explained = (precision * pull).square() / (precision * squared + DEPTH_SIGMA**-2)
+        weight = precision * ((STUDENT + 2) / (STUDENT + precision * off.square().sum(2) - explained))
+        return _Seen(off, by_shift, by_depth, pull, squared, precision, weight)
 
 
 def _moved(change: Tensor) -> Tensor:
