@@ -21,6 +21,7 @@ from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.packed import pack_blocks
 from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
@@ -159,6 +160,9 @@ def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
         network.fuse_for_gpu()
     else:
         network.store_matrices_in_half()
+    if device.type == "cpu":
+        pack_blocks(network.encoder)
+        pack_blocks(network.aggregator)
 
 
 def _choose_device(device: str) -> torch.device:
