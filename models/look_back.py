@@ -243,26 +243,23 @@ def _level(cell: int, size: tuple[int, int]) -> tuple[int, int, int]:
 def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Which of all N * M features lie around places [N, P, 2], int32 [N, P, down, across], beyond the border what is on
     it; and how far the place is past the one at step 0, in [0, 1), along x and y [N, P]."""
-    width = _level(cell, size)[2]
-    step, last, image = _cells(len(places), cell, size, steps, places.device)
+    _, height, width = _level(cell, size)
+    step, first = _cells(len(places), cell, size, steps, places.device)
     at = places / cell - 0.5
     corner = at.floor()
-    column, row = torch.minimum((corner.int()[..., None] + step).clamp_min(0), last).unbind(-2)
     x, y = (at - corner).unbind(-1)
-    return (row * width + image)[..., :, None] + column[..., None, :], (x, y)
+    across, down = corner.int()[..., None].unbind(-2)
+    column, row = (across + step).clamp(0, width - 1), (down + step).clamp(0, height - 1)
+    return (row * width + first)[..., :, None] + column[..., None, :], (x, y)
 
 
 @lru_cache(maxsize=64)
-def _cells(
-    images: int, cell: int, size: tuple[int, int], steps: range, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What `_around` adds to a place: steps; the last column and row, [2, 1]; and which feature is the first of a level
-    in each of ``images``, [N, 1, 1]."""
-    first, height, width = _level(cell, size)
+def _cells(images: int, cell: int, size: tuple[int, int], steps: range, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``steps``, and which of all features is the first of a level in each of ``images``, [N, 1, 1]. Made once: on a GPU
+    each costs a launch."""
     step = torch.arange(steps.start, steps.stop, device=device, dtype=torch.int32)
-    last = torch.tensor([[width - 1], [height - 1]], device=device, dtype=torch.int32)
-    image = torch.arange(images, device=device, dtype=torch.int32) * _places(_levels(size)) + first
-    return step, last, image[:, None, None]
+    image = torch.arange(images, device=device, dtype=torch.int32) * _places(_levels(size)) + _level(cell, size)[0]
+    return step, image[:, None, None]
 
 
 def _read_rows(features: Tensor, rows: Tensor) -> Tensor:
