@@ -255,8 +255,8 @@ def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> t
 
 @lru_cache(maxsize=64)
 def _cells(images: int, cell: int, size: tuple[int, int], steps: range, device: torch.device) -> tuple[Tensor, Tensor]:
-    """``steps``, and which of all features is the first of a level in each of ``images``, [N, 1, 1]. Made once: on a GPU
-    each costs a launch."""
+    """``steps``, and which of all features is the first of a level in each of ``images``, [N, 1, 1]. Made once: on a
+    GPU each costs a launch."""
     step = torch.arange(steps.start, steps.stop, device=device, dtype=torch.int32)
     image = torch.arange(images, device=device, dtype=torch.int32) * _places(_levels(size)) + _level(cell, size)[0]
     return step, image[:, None, None]
