@@ -1,7 +1,7 @@
 """The dense head: DPT (Ranftl et al. 2021) over four taps of the aggregator."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ TENSOR_CORE_CHANNELS = 8
 """Rows of 16 bytes in bf16: what the fast kernels of cuBLAS ask for."""
 
 
-@lru_cache(maxsize=64)
+@cache
 def _position_grid(
     height: int, width: int, channels: int, aspect: float, device: torch.device, dtype: torch.dtype, channels_last: bool
 ) -> Tensor:

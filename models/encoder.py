@@ -65,7 +65,8 @@ class Encoder(nn.Module):
             for _ in range(config.encoder_depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self._kept: tuple[tuple[tuple[int, ...], int], Tensor] | None = None
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+        self._kept_of = 0
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
@@ -84,13 +85,15 @@ class Encoder(nn.Module):
         return self.norm(x)[:, 1 + self.registers :], detail
 
     def _positions(self, grid: tuple[int, ...]) -> Tensor:
-        """The position table resized to the patch grid, [1, gh*gw, dim]; kept once the table does not change."""
+        """The position table resized to the patch grid, [1, gh*gw, dim]; kept once the table does not change, of each
+        grid: captured graphs of several read theirs where it lies."""
         if self.pos_embed.requires_grad:
             return self._resized_positions(grid)
-        key = (grid, self.pos_embed.data_ptr())
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, self._resized_positions(grid))
-        return self._kept[1]
+        if self._kept_of != self.pos_embed.data_ptr():
+            self._kept, self._kept_of = {}, self.pos_embed.data_ptr()
+        if grid not in self._kept:
+            self._kept[grid] = self._resized_positions(grid)
+        return self._kept[grid]
 
     def _resized_positions(self, grid: tuple[int, ...]) -> Tensor:
         table = self.pos_embed[:, 1:].float()

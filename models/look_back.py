@@ -9,7 +9,7 @@ that of Student's distribution.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -253,7 +253,7 @@ def _around(places: Tensor, cell: int, size: tuple[int, int], steps: range) -> t
     return (row * width + first)[..., :, None] + column[..., None, :], (x, y)
 
 
-@lru_cache(maxsize=64)
+@cache
 def _cells(images: int, cell: int, size: tuple[int, int], steps: range, device: torch.device) -> tuple[Tensor, Tensor]:
     """``steps``, and which of all features is the first of a level in each of ``images``, [N, 1, 1]. Made once: on a
     GPU each costs a launch."""

@@ -1,6 +1,6 @@
 """The pose code and what it means: camera-to-world translation, quaternion (x, y, z, w), field of view."""
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,14 @@ _SIGNS = ((-1, -1), (1, -1), (1, 1), (1, 1), (-1, -1), (1, -1), (1, -1), (1, 1),
 """... and their signs; the diagonal's begin at 1."""
 
 
-@lru_cache(maxsize=16)
+@cache
 def _quaternion_terms(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """`_TURNED` [18], `_SIGNS` [9, 2], and where the entries begin [9]."""
     signs = torch.tensor(_SIGNS, dtype=dtype, device=device)
     return torch.tensor(_TURNED, device=device).flatten(), signs, torch.eye(3, dtype=dtype, device=device).flatten()
 
 
-@lru_cache(maxsize=16)
+@cache
 def _matrix_terms(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """4 times all products of two components of a unit quaternion, as a flat 4x4 table, by the entries of its rotation
     matrix: factors [16, 9], and where they begin [16]."""

@@ -1,7 +1,7 @@
 """Rigid motion from points in space and where they are seen; and how poses follow such motions."""
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -130,13 +130,13 @@ def rotation_from_vector(vector: Tensor) -> Tensor:
     return torch.addcmul(rotation, second, K @ K, value=0.5)
 
 
-@lru_cache(maxsize=32)
+@cache
 def _one(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The unit matrix. Made once, as all constants of a step are: on a GPU each costs a launch."""
     return torch.eye(size, dtype=dtype, device=device)
 
 
-@lru_cache(maxsize=16)
+@cache
 def _cross_terms(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Which component of a vector each entry of the matrix of its cross product is, row by row, and its sign."""
     which, signs = (0, 2, 1, 2, 0, 0, 1, 0, 0), (0, -1, 1, 1, 0, -1, -1, 1, 0)

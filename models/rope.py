@@ -4,7 +4,7 @@ Both follow the LingBot-Map family (RoPE: Su et al. 2021). Angles are computed f
 stream is too long for a table.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def _angles(positions: Tensor, channels: int, base: float) -> Tensor:
     return positions.to(torch.float64)[..., None] * base**-exponents
 
 
-@lru_cache(maxsize=16)
+@cache
 def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: torch.device) -> Rotation:
     """Rotation of frame blocks, [P, D/2]: half of the channels turn with the row, half with the column.
 
@@ -39,7 +39,7 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
     return angles.cos().float(), angles.sin().float()
 
 
-@lru_cache(maxsize=16)
+@cache
 def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
     """Row and column angles of global blocks, [P, channels / 2]; special token i at (i, i), patches after them."""
     rows, columns = torch.meshgrid(

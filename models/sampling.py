@@ -1,7 +1,7 @@
 """Places in an image, four to a patch, and features looked up around them."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ FARTHEST = 100.0
 """Units of the reconstruction; farther points say nothing more of translation."""
 
 
-@lru_cache(maxsize=32)
+@cache
 def sample_places(size: tuple[int, int], points: tuple[int, int], device: torch.device) -> Tensor:
     """Pixels (x, y) in the middles of equal cells of an image of ``size`` (height, width), [*points, 2]; a pixel's
     centre is at .5."""
@@ -26,14 +26,14 @@ def sample_places(size: tuple[int, int], points: tuple[int, int], device: torch.
     return torch.stack([x, y], dim=-1)
 
 
-@lru_cache(maxsize=32)
+@cache
 def far_corner(size: tuple[int, int], device: torch.device) -> Tensor:
     """Pixels (x, y) of the corner of an image of ``size`` (height, width) that is not at 0, [2]. Made once: a captured
     graph may copy nothing from the host."""
     return torch.tensor([float(size[1]), float(size[0])], device=device)
 
 
-@lru_cache(maxsize=16)
+@cache
 def window(reach: int, spacing: int, device: torch.device | None = None) -> Tensor:
     """Offsets (x, y) in pixels of ``reach`` places to each side, [places, 2]."""
     steps = torch.arange(-reach, reach + 1, device=device, dtype=torch.float32) * spacing

@@ -7,7 +7,7 @@ matches do that are found from there.
 """
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -117,7 +117,7 @@ def _turns(spacing: int, across: int, down: int, rolls: tuple[float, ...], lengt
     return (R[:, None] @ rotation_from_vector(about_view)[:, None]).flatten(1, 2)
 
 
-@lru_cache(maxsize=16)
+@cache
 def _tried(
     spacing: int, across: int, down: int, rolls: tuple[float, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:

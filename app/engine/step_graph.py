@@ -12,7 +12,8 @@ class StepGraph(Generic[T]):
     """Runs a body as it stands the first time, which compiles and warms up all kernels, and from its capture later.
 
     The body must take all that changes from tensors that stay where they are. What it returns is overwritten by the
-    next run.
+    next run. Constants that it makes once have to be kept for good, of all shapes (`functools.cache`): a graph goes on
+    reading them where they were.
     """
 
     def __init__(self, pool: Any = None) -> None:
