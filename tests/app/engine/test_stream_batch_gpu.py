@@ -111,3 +111,22 @@ def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
         steps = [batch.step([0, 1], torch.stack([images[i], others[i]]))[0] for i in range(scale, 60)]
         results.append(steps[-1].dense[0].cpu())
     assert torch.equal(*results)
+
+
+def test_batches_of_two_shapes_that_share_a_network_leave_one_another_alone() -> None:
+    """Bit for bit, while the graphs of both are at work."""
+    preset = narrow_preset("every")
+    images, network, scale = walk(40), network_of(preset, fast=True), preset.stream.scale_frames
+    upright, results = images.transpose(-1, -2).contiguous(), []
+    for beside in (False, True):
+        batch, other = (StreamBatch(network, preset, grid, 1) for grid in (GRID, GRID[::-1]))
+        assert batch.take() == other.take() == 0
+        batch.begin(0, images[:scale])
+        if beside:
+            other.begin(0, upright[:scale])
+        for index in range(scale, 40):
+            prediction, _ = batch.step([0], images[index, None])
+            if beside:
+                other.step([0], upright[index, None])
+        results.append(prediction.dense[0].cpu())
+    assert torch.equal(*results)
