@@ -16,6 +16,7 @@ from stream_recon.models.encoder import Encoder
 from stream_recon.models.hindsight import hindsight
 from stream_recon.models.layers import Block, in_fp32
 from stream_recon.models.look_back import LookBack, Past, Sight
+from stream_recon.models.packed import pack_blocks
 from stream_recon.models.pose import focal_lengths
 from stream_recon.models.rigid import follow
 from stream_recon.models.step_head import StepHead, Steps
@@ -175,6 +176,12 @@ class StreamingNetwork(nn.Module):
         for module in self.modules():
             if isinstance(module, Block) and module not in plain:
                 module.fused = True
+
+    def pack_for_cpu(self) -> None:
+        """Make inference in bf16 on a CPU fast: matrices in bf16, those of the large blocks laid out once."""
+        self.store_matrices_in_half()
+        for part in (self.encoder, self.aggregator):
+            pack_blocks(part)
 
     def compile_for_training(self) -> None:
         """Compile the heavy parts; attention between the halves of a block stays as the memory has it."""

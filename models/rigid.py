@@ -53,7 +53,7 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
     """
     # Points last: small dimensions last are slow on a CPU.
     points, target = points.transpose(1, 2).contiguous(), target.transpose(1, 2)
-    R = _one(3, points.dtype, points.device).expand(len(points), 3, 3)
+    R = unit_matrix(3, points.dtype, points.device).expand(len(points), 3, 3)
     t = torch.zeros_like(points[:, :, 0])
     share, doubt = weight, (DEPTH_SIGMA / MATCH_SIGMA) ** 2
     for iteration in range(ITERATIONS):
@@ -79,7 +79,7 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
             terms = torch.cat([change, along[:, None]], dim=1)
             weights = torch.stack([share, share, -share * less], dim=1)
             products = ((weights[:, :, None] * terms[:, :, :6]) @ terms.transpose(2, 3)).sum(1)
-            step = -solve_small(damped(products[..., :6], DAMPING), products[..., 6])
+            step = newton_step(products, DAMPING)
             turn = rotation_from_vector(step[:, :3])
             R, t = turn @ R, (turn @ t[..., None])[..., 0] + step[:, 3:]
     support = share.sum(1) / weight.sum(1).clamp_min(TINY)
@@ -89,15 +89,18 @@ def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 def change_of_places(uv: Tensor, inverse: Tensor, R: Tensor | None = None) -> Tensor:
     """How places uv [..., 2, P] (x / z, y / z) change with a shift of the points, [..., 2, 3, P], whose ``inverse``
     depths [..., 1, P] are given: in the camera's space or, with R [..., 3, 3], in that which it turns from."""
-    axes = (R if R is not None else _one(3, uv.dtype, uv.device))[..., None]
+    axes = (R if R is not None else unit_matrix(3, uv.dtype, uv.device))[..., None]
     return (axes[..., :2, :, :] - uv[..., None, :] * axes[..., 2:, :, :]) * inverse[..., None, :]
 
 
-def damped(information: Tensor, share: float) -> Tensor:
-    """Information [N, n, n] with a ``share`` of its diagonal, and a little of the mean of that, added to it."""
-    one = _one(information.shape[1], information.dtype, information.device)
-    mean = information.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
-    return torch.addcmul(torch.addcmul(information, information, one, value=share), mean + TINY, one, value=1e-6)
+def newton_step(products: Tensor, share: float) -> Tensor:
+    """The step [N, n] that information and gradient ask for, side by side in ``products`` [N, n, n + 1]; damped by a
+    ``share`` of the information's diagonal, and a little of the mean of that."""
+    information, gradient = products[..., :-1], products[..., -1]
+    one = unit_matrix(information.shape[1], information.dtype, information.device)
+    little = information.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None] + TINY
+    information = torch.addcmul(torch.addcmul(information, information, one, value=share), little, one, value=1e-6)
+    return -solve_small(information, gradient)
 
 
 def solve_small(A: Tensor, b: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ def eliminate(A: Tensor, b: Tensor) -> Tensor:
     """`solve_small` in plain operations: these can be captured as a CUDA graph, which the libraries' solvers, that ask
     the host, cannot."""
     rows = torch.cat([A, b[..., None]], dim=-1)
-    here = torch.eye(A.shape[1], dtype=torch.bool, device=A.device)
+    here = unit_matrix(A.shape[1], torch.bool, A.device)
     for pivot in range(A.shape[1]):
         row = rows[:, pivot, None] / rows[:, pivot, None, pivot, None]
         rows = torch.where(here[pivot, :, None], row, rows - rows[:, :, pivot, None] * row)
@@ -126,13 +129,13 @@ def rotation_from_vector(vector: Tensor) -> Tensor:
     angle = torch.linalg.vector_norm(vector, dim=-1)[:, None, None] / math.pi
     # sin(a) / a, and (1 - cos(a)) / a^2 from half of the angle, which is exact where the angle is small.
     first, second = torch.sinc(angle), torch.sinc(angle / 2).square()
-    rotation = torch.addcmul(_one(3, vector.dtype, vector.device), first, K)
+    rotation = torch.addcmul(unit_matrix(3, vector.dtype, vector.device), first, K)
     return torch.addcmul(rotation, second, K @ K, value=0.5)
 
 
 @cache
-def _one(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The unit matrix. Made once, as all constants of a step are: on a GPU each costs a launch."""
+def unit_matrix(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once, as all constants of a step are: on a GPU each costs a launch."""
     return torch.eye(size, dtype=dtype, device=device)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.models.rigid import MIN_DEPTH, TINY, change_of_places, damped, rotation_from_vector, solve_small
+from stream_recon.models.rigid import MIN_DEPTH, TINY, change_of_places, newton_step, rotation_from_vector
 
 ITERATIONS = 2
 STUDENT = 4.0
@@ -57,7 +57,7 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
     # Points last: small dimensions last are slow on a CPU.
     points, target = points.transpose(1, 2).contiguous(), target.transpose(2, 3)
     for _ in range(ITERATIONS):
-        seen = _Seen.of(points, target, precision, T_other_world @ T_world_camera[:, None])
+        seen = _Residuals.of(points, target, precision, T_other_world @ T_world_camera[:, None])
         weight = seen.weight * INDEPENDENT
         # How places change with a turn (rotation vector) and a shift in the camera's own space, and how far they are
         # off: so its products come with the others.
@@ -69,16 +69,15 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
         weighted = weight[:, :, None, None] * change[..., :6, :]
         products = (weighted @ change.transpose(3, 4)).sum((1, 2))
         products = products - (shared[:, :6] / known[:, None]) @ shared.transpose(1, 2)
-        step = -solve_small(damped(products[..., :6], DAMPING), products[..., 6])
-        T_world_camera = T_world_camera @ _moved(step)
-    seen = _Seen.of(points, target, precision, T_other_world @ T_world_camera[:, None])
+        T_world_camera = T_world_camera @ _moved(newton_step(products, DAMPING))
+    seen = _Residuals.of(points, target, precision, T_other_world @ T_world_camera[:, None])
     agreeing = seen.weight.sum((1, 2)) / seen.precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
     evidence = torch.stack([-seen.pull, seen.squared], dim=1)
     return Settled(T_world_camera, agreeing, (seen.weight[:, None] * evidence).sum(2))
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Residuals:
     """Matches, beside where points are seen by the pose so far."""
 
     off: Tensor
@@ -97,7 +96,7 @@ class _Seen:
     """[N, L, P]: by Student's distribution of how far each is off, beside what its depth explains."""
 
     @staticmethod
-    def of(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Seen":
+    def of(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Residuals":
         """points [N, 3, P], target [N, L, 2, P]; motion [N, L, 4, 4] from the camera's space to each other frame's."""
         R, t = motion[..., :3, :3], motion[..., :3, 3:]
         moved = R @ points[:, None] + t
@@ -111,7 +110,7 @@ class _Seen:
         pull, squared = (by_depth * off).sum(2), by_depth.square().sum(2)
         explained = (precision * pull).square() / (precision * squared + DEPTH_SIGMA**-2)
         weight = precision * ((STUDENT + 2) / (STUDENT + precision * off.square().sum(2) - explained))
-        return _Seen(off, by_shift, by_depth, pull, squared, precision, weight)
+        return _Residuals(off, by_shift, by_depth, pull, squared, precision, weight)
 
 
 def _moved(change: Tensor) -> Tensor:

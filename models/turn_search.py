@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.models.look_back import between, level_of
-from stream_recon.models.rigid import MIN_DEPTH, rotation_from_vector
+from stream_recon.models.rigid import MIN_DEPTH, rotation_from_vector, unit_matrix
 
 CELL = 8
 """Pixels from one place that is compared to the next."""
@@ -59,7 +59,7 @@ def search_turn(
     alike = described @ _apart(seen.flatten(1, 2)).transpose(1, 2)
     alike = alike.unflatten(2, seen.shape[1:3])
     turned = points @ motion[..., :3].transpose(1, 2)
-    none = torch.eye(3, device=own.device).expand(len(own), 1, -1, -1)
+    none = unit_matrix(3, own.dtype, own.device).expand(len(own), 1, -1, -1)
     known = _alike(alike, turned, none, motion, lengths, size)[:, 0]
     lost = known < LOST
     if surely_none(lost):

@@ -21,7 +21,6 @@ from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import StreamingNetwork
-from stream_recon.models.packed import pack_blocks
 from stream_recon.models.weights import load_network
 
 logger = logging.getLogger(__name__)
@@ -158,11 +157,10 @@ def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
     """Lay weights out for inference in bf16 on ``device``; before they go there, so that fp32 ones never take room."""
     if device.type == "cuda" and runs_triton():
         network.fuse_for_gpu()
+    elif device.type == "cpu":
+        network.pack_for_cpu()
     else:
         network.store_matrices_in_half()
-    if device.type == "cpu":
-        pack_blocks(network.encoder)
-        pack_blocks(network.aggregator)
 
 
 def _choose_device(device: str) -> torch.device:

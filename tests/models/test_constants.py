@@ -9,7 +9,7 @@ from stream_recon.models.dpt_head import _position_grid
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.look_back import _cells
 from stream_recon.models.pose import _matrix_terms, _quaternion_terms
-from stream_recon.models.rigid import _cross_terms, _one
+from stream_recon.models.rigid import _cross_terms, unit_matrix
 from stream_recon.models.rope import _grid_angles, frame_rotation
 from stream_recon.models.sampling import far_corner, sample_places, window
 from stream_recon.models.turn_search import _tried
@@ -27,7 +27,7 @@ OF_SHAPES: dict[str, Callable[[int, int], object]] = {
     "turns": lambda rows, columns: _tried(8, columns, rows, (0.0, 1.0), CPU),
 }
 ALWAYS: dict[str, Callable[[], object]] = {
-    "one": lambda: _one(3, torch.float32, CPU),
+    "one": lambda: unit_matrix(3, torch.float32, CPU),
     "cross": lambda: _cross_terms(torch.float32, CPU),
     "quaternion": lambda: _quaternion_terms(torch.float32, CPU),
     "matrix": lambda: _matrix_terms(torch.float32, CPU),

@@ -3,6 +3,7 @@ import pytest
 
 from stream_recon.app.training.schedule import (
     MAX_TIME,
+    SHORT,
     RateConfig,
     Schedule,
     ScheduleConfig,
@@ -51,6 +52,13 @@ def test_a_continued_run_compiles_no_early_shape() -> None:
     alone = ScheduleConfig(early=((1.0, 12, 14, 14),), late_from=0.0)
     assert alone.shapes() == ScheduleConfig(early=alone.late, late_from=0.0).shapes()
     assert schedule(early=alone.early, late_from=0.0).draw(0.0).shape in alone.shapes()
+
+
+def test_short_clips_are_of_one_shape_all_along() -> None:
+    drawn = schedule(early=SHORT, late=SHORT)
+    shapes = {drawn.draw(p).shape for p in np.linspace(0, 1, 500)}
+    assert shapes == set(drawn.config.shapes())
+    assert {(s.rows, s.columns) for s in shapes} == {(12, 16)} and max(s.frames for s in shapes) == 16
 
 
 def test_workers_with_one_seed_draw_the_same_plans() -> None:
