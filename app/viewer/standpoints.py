@@ -23,7 +23,7 @@ PANEL_PIXELS = 335
 USUAL_PAGE = (1280, 720)
 """Pixels of the page for which a browser still to come is given its view: its own size is not known before."""
 STILL = 1e-3
-"""Of the unit: a browser whose view is no further than this from the first one has not been moved by its user."""
+"""Of the unit: a browser whose view is no further than this from where it was put has not been moved by its user."""
 
 
 class Standpoints:
@@ -38,8 +38,12 @@ class Standpoints:
         """Points there were at the last look for a clear view."""
         self._back = START_BACKS[0]
         self._begun_at = np.zeros((2, 3))
-        self._taken_to: dict[int, NDArray[np.float64]] = {}
-        """By browser, where `begin_with_all` put its view."""
+        self._put: dict[int, NDArray[np.float64]] = {}
+        """By browser, where its view began or was last taken to. What the first camera is by now says nothing of that:
+        revisions move it."""
+        # Not where a new one says that it is: that may be from before it heard of the first view.
+        server.on_client_connect(lambda client: self._put.update({client.client_id: self._begun_at[0]}))
+        server.on_client_disconnect(lambda client: self._put.pop(client.client_id, None))
 
     @property
     def unit(self) -> float:
@@ -61,6 +65,7 @@ class Standpoints:
             with client.atomic():
                 client.camera.up_direction = up
             self.look(client, pose, back, back / 2)
+            self._put[client.client_id] = np.array(client.camera.position)
 
     def clear_start(self, store: ChunkStore) -> None:
         """Bring the first view of browsers still to come before what has been found behind the first camera."""
@@ -81,15 +86,13 @@ class Standpoints:
         """The first view of browsers is from now on that of `show_all`; those that nobody has moved are taken there."""
         if self._start is None:
             return
-        clients = self._server.get_clients()
-        untouched = {key: client for key, client in clients.items() if self._stands_where_put(key, client)}
+        untouched = [client for client in self._server.get_clients().values() if self._stands_where_put(client)]
         free = FreeView.of_page(self._server.initial_camera.fov, *USUAL_PAGE, PANEL_PIXELS)
         points = _shown(store, beside)
         self._start_from(*self._overview(self._start, points, free))
-        self._taken_to = {}
-        for key, client in untouched.items():
+        for client in untouched:
             _place(client, *self._overview(self._start, points, _free_view(client)))
-            self._taken_to[key] = np.array(client.camera.position)
+            self._put[client.client_id] = np.array(client.camera.position)
 
     def look(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Put a browser's view behind (``back``) and above (``lift``) a camera."""
@@ -108,9 +111,9 @@ class Standpoints:
         first, path = self._timeline.poses[start], self._timeline.path(OVERVIEW_POINTS)
         return overview(points, path, first[:3, 2], -first[:3, 1], free)
 
-    def _stands_where_put(self, key: int, client: Any) -> bool:
-        away = np.linalg.norm(np.asarray(client.camera.position) - self._taken_to.get(key, self._begun_at[0]))
-        return bool(away < STILL * self.unit)
+    def _stands_where_put(self, client: Any) -> bool:
+        put = self._put.get(client.client_id)
+        return put is not None and bool(np.linalg.norm(np.asarray(client.camera.position) - put) < STILL * self.unit)
 
     def _viewpoint(
         self, T_world_camera: NDArray[np.float64], back: float, lift: float
