@@ -1,13 +1,27 @@
-"""A bar in the terminal: frames, frames/s, keyframes, memory."""
+"""How far things are: bars in the terminal, words on the page."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from stream_recon.app.run import refinement
 from stream_recon.app.run.pipeline import Progress
+
+
+class Page(refinement.Page, Protocol):
+    """A viewer that is also told in words how things are."""
+
+    def status(self, text: str) -> None:
+        """Show ``text`` (markdown) in place of what was told before."""
+
+
+def says(page: Page | None) -> Callable[[str], None]:
+    """What tells a page; nobody hears it where there is none."""
+    return page.status if page is not None else lambda text: None
 
 
 def describe(progress: Progress) -> str:

@@ -147,6 +147,8 @@ def reconstruct_source(
         whole = not summary.interrupted
         if whole:
             lock.release()  # which refinement and metres take for themselves
+            if viewer:
+                viewer.finish()
             if summary.frames_reconstructed:
                 # Of a live source nothing is left but what the result holds.
                 whole = _finish(folder, None if live else open_again, wanted, out, err, viewer)
@@ -190,6 +192,7 @@ def _finish_later(
         out.print("resumed after all its frames")
         if viewer:
             show_result(viewer, read_result(folder), lambda _: None)
+            viewer.finish()
         whole = _finish(folder, open_again, left, out, err, viewer)
         _keep_open(viewer, view, folder, out)
     return DONE if whole else INTERRUPTED
@@ -216,7 +219,6 @@ def _finish(
 
 def _keep_open(viewer: Viewer | None, view: ViewerChoice | None, folder: Path, out: Console) -> None:
     if viewer and view:
-        viewer.finish()
         viewer.offer_cloud(folder / POINTS_NAME)
         if view.keep_open:
             out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.commands.progress import Page, says
 from stream_recon.app.commands.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.mapping.outcome import Report
@@ -16,7 +17,7 @@ from stream_recon.app.output.folder import ResultFolder, read_result
 from stream_recon.app.output.lock import FolderLock
 from stream_recon.app.run.interrupts import stop_on_signals
 from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.refinement import STORED_IMAGES, Page, RefinementCancelledError, refine_result
+from stream_recon.app.run.refinement import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.video.sources import Source
 
 
@@ -45,15 +46,20 @@ def refined(
     """Refine with a progress bar and say what came out; None where Ctrl-C ended it, which leaves the result as it was.
 
     Args:
-        page: shows how it goes on.
+        page: shows how it goes on, and says what came out.
 
     Raises:
         StreamReconError: likewise.
     """
+    say = says(page)
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn()
     with Progress(*columns, console=err, expand=True, refresh_per_second=5) as bar, stop_on_signals() as stop:
         refining = bar.add_task("refining", total=1.0)
         points: TaskID | None = None
+
+        def show_share(share: float, what: str) -> None:
+            bar.update(refining, completed=share, description=f"refining: {what}")
+            say(f"refining: {what}, {share:.0%}")
 
         def show_points(done: int, total: int) -> None:
             nonlocal points
@@ -61,35 +67,44 @@ def refined(
                 bar.update(refining, completed=1.0, description="refining")
                 points = bar.add_task("points", total=total)
             bar.update(points, completed=done)
+            say(f"refined; points of {done} of {total} frames are in place")
 
         try:
             with memory_errors(), FolderLock(result.folder):
                 report = refine_result(
                     result,
                     open_again,
-                    lambda share, what: bar.update(refining, completed=share, description=f"refining: {what}"),
+                    show_share,
                     show_points,
                     lambda: stop.requested,
                     page=page,
                 )
         except RefinementCancelledError:
-            out.print("refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on")
+            stopped = "refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on"
+            out.print(stopped)
+            say(stopped)
             return None
-    _describe(report, open_again is not None, out, err)
+    if open_again is None:
+        err.print(f"warning: {STORED_IMAGES}", markup=False, soft_wrap=True)
+    lines = _described(report)
+    for line in lines:
+        out.print(line, markup=False)
+    say("\n\n".join(reversed(lines)))
     return report
 
 
-def _describe(report: Report, from_source: bool, out: Console, err: Console) -> None:
-    if not from_source:
-        err.print(f"warning: {STORED_IMAGES}", markup=False, soft_wrap=True)
-    for stretch in report.left_to_network:
-        out.print(f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}")
+def _described(report: Report) -> list[str]:
+    """What came out, line by line; the most important one last, where a terminal's reader looks."""
+    lines = [
+        f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}"
+        for stretch in report.left_to_network
+    ]
     if report.reprojection_px is not None and report.focal is not None:
         loops = f", {report.loops} loops" if report.loops else ""
-        out.print(
+        lines.append(
             f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
             f"{report.tracks} points{loops}; off by {report.reprojection_px:.2f} px instead of "
             f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
-            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s",
-            markup=False,
+            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
         )
+    return lines

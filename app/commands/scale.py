@@ -7,8 +7,8 @@ from rich.console import Console
 
 from stream_recon.app.commands.console import PlainConsole
 from stream_recon.app.commands.exit_codes import DONE, INTERRUPTED
-from stream_recon.app.commands.progress import steps_bar
-from stream_recon.app.metres.apply import Page, bring_to_metres
+from stream_recon.app.commands.progress import Page, says, steps_bar
+from stream_recon.app.metres.apply import bring_to_metres
 from stream_recon.app.metres.given import Given, parse_given
 from stream_recon.app.metres.measure import measured
 from stream_recon.app.output.folder import ResultFolder, read_result
@@ -39,16 +39,19 @@ def brought_to_metres(
 
     Args:
         open_again: the source once more; None: as the result says.
+        page: shows it moved, and says by what.
 
     Raises:
         StreamReconError: likewise.
     """
+    say = says(page)
     with steps_bar(err) as show, stop_on_signals() as stop:
 
         def look(done: int, total: int) -> None:
             if stop.requested:
                 raise KeyboardInterrupt
             show("markers", done, total)
+            say(f"looking for markers: {done} of {total} frames")
 
         try:
             with memory_errors(), FolderLock(result.folder):
@@ -65,13 +68,17 @@ def brought_to_metres(
         except KeyboardInterrupt:
             whole = False
     if not whole:
-        out.print("stopped: the result is complete, in the unit that it had; 'stream-recon scale' goes on")
+        stopped = "stopped: the result is complete, in the unit that it had; 'stream-recon scale' goes on"
+        out.print(stopped)
+        say(stopped)
         return False
-    _describe(metres.after(own_to_now(result.run)), out)
+    line = _described(metres.after(own_to_now(result.run)))
+    out.print(line, markup=False)
+    say(line)
     return True
 
 
-def _describe(metres: Metres, out: Console) -> None:
+def _described(metres: Metres) -> str:
     error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
     scale = metres.own_to_metres.scale
-    out.print(f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}", markup=False)
+    return f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}"

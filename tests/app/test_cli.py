@@ -16,8 +16,10 @@ import pytest
 
 from stream_recon.app.commands import reconstruct as commands
 from stream_recon.app.commands.reconstruct import default_output
+from stream_recon.app.mapping.outcome import Report
 from stream_recon.app.model_choice import ModelChoice
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.output.folder import ResultFolder, read_result
+from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
@@ -202,6 +204,22 @@ def test_ctrl_c_has_its_own_exit_code(run: Run, tmp_path: Path, monkeypatch: pyt
     assert run("a.mp4", "-o", "out", "--no-viewer") == 130
     assert len(read_result(tmp_path / "out")) == 8
     assert read_result(tmp_path / "out").run["interrupted"] is True
+
+
+def test_nothing_can_be_paused_once_all_frames_are_in(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> Report:
+        viewer.flush()
+        seen.append((viewer.page.ended, len(viewer.page.timeline)))
+        return Report()
+
+    monkeypatch.setattr(commands, "refined", refined)
+    write_video(tmp_path / "a.mp4", 9)
+    assert run("a.mp4", "--port", "0") == 0
+    assert seen == [(True, 9)]
 
 
 def test_keep_open_serves_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import plyfile
 import pytest
 
+from stream_recon.app.commands.console import PlainConsole
+from stream_recon.app.commands.scale import brought_to_metres
 from stream_recon.app.commands.view import show_result
 from stream_recon.app.export.formats import export
 from stream_recon.app.metres import apply, measure
@@ -140,6 +142,29 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     for camera, frame in zip(result.cameras, room_frames(20), strict=True):
         assert np.allclose(camera.T_world_camera[:3, :3], frame.T_world_camera[:3, :3], atol=1e-6)
         assert np.allclose(camera.T_world_camera[:3, 3], FACTOR * frame.T_world_camera[:3, 3], atol=1e-5)
+
+
+def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Page:
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def status(self, text: str) -> None:
+            self.said.append(text)
+
+        def add(self, result: FrameResult) -> None:
+            raise AssertionError("nothing new")
+
+        def revise(self, revision: Revision) -> None:
+            pass
+
+        def show_map(self, points: object, edges: object) -> None:
+            pass
+
+    page = Page()
+    consoles = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+    assert brought_to_metres(read_result(room), parse_given("frames:2,19,1.5"), None, *consoles, page)
+    assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
 
 
 def test_the_page_shows_it_as_it_is_and_as_it_was_in_one_unit(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
