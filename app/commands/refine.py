@@ -89,16 +89,13 @@ def refined(
     lines = _described(report)
     for line in lines:
         out.print(line, markup=False)
-    say("\n\n".join(reversed(lines)))
+    say("\n\n".join(lines))
     return report
 
 
 def _described(report: Report) -> list[str]:
-    """What came out, line by line; the most important one last, where a terminal's reader looks."""
-    lines = [
-        f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}"
-        for stretch in report.left_to_network
-    ]
+    """What came out, line by line, and then what did not."""
+    lines = []
     if report.reprojection_px is not None and report.focal is not None:
         loops = f", {report.loops} loops" if report.loops else ""
         lines.append(
@@ -107,4 +104,7 @@ def _described(report: Report) -> list[str]:
             f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
             f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
         )
-    return lines
+    return lines + [
+        f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}"
+        for stretch in report.left_to_network
+    ]

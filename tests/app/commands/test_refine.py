@@ -66,7 +66,7 @@ def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
     assert f"refined; points of {FRAMES} of {FRAMES} frames are in place" in page.said
     printed = capsys.readouterr().out.splitlines()
-    assert page.said[-1].split("\n\n") == printed[::-1]
+    assert page.said[-1].split("\n\n") == printed
     assert page.said[-1].startswith("refined: ") and " px instead of " in page.said[-1]
 
 
