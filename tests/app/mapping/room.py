@@ -4,14 +4,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.mapping.views import DepthOf, DepthReader, Scale, View
+from stream_recon.app.output.run_record import Summary
+from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.transforms import Similarity
+from tests.app.fake_engine import run_info
 
 FloatArray = NDArray[np.float64]
 
@@ -172,6 +176,19 @@ class Video:
         """Nothing is to be seen in any image."""
         self.pictures = [np.full_like(rgb, 90) for rgb in self.pictures]
         self.results = [replace(result, rgb=np.full_like(result.rgb, 90)) for result in self.results]
+
+    def write_images(self, folder: Path) -> None:
+        """A source of them: a new folder."""
+        folder.mkdir()
+        for index, rgb in enumerate(self.pictures):
+            cv2.imwrite(str(folder / f"{index:06d}.png"), rgb[..., ::-1])
+
+    def write_result(self, folder: Path) -> None:
+        """What the network says as a finished result, in a new folder."""
+        writer = ResultWriter(folder, run_info())
+        for result in self.results:
+            writer.add(result)
+        writer.finish(Summary(interrupted=False))
 
     def views(self) -> list[View]:
         return [View.of(result, self.scale) for result in self.results]

@@ -22,11 +22,12 @@ from stream_recon.app.output.run_record import RUN_NAME, Summary
 from stream_recon.app.output.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.app.output.unfinished import read_unfinished
 from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.results import FrameResult
 from tests.app.boxroom import HALF, room_result
 from tests.app.export.rooms import SIZE, room_frames, write_room
 from tests.app.fake_engine import run_info
 from tests.app.metres.printed import corners, pasted
+from tests.app.page import Page
 from tests.app.program import exit_code
 
 FACTOR = 1.85
@@ -145,44 +146,15 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
 
 
 def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Page:
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def status(self, text: str) -> None:
-            self.said.append(text)
-
-        def add(self, result: FrameResult) -> None:
-            raise AssertionError("nothing new")
-
-        def revise(self, revision: Revision) -> None:
-            pass
-
-        def show_map(self, points: object, edges: object) -> None:
-            pass
-
     page = Page()
     consoles = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     assert brought_to_metres(read_result(room), parse_given("frames:2,19,1.5"), None, *consoles, page)
     assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
+    assert page.revisions and not page.added
 
 
 def test_the_page_shows_it_as_it_is_and_as_it_was_in_one_unit(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled(monkeypatch, room)
-
-    class Page:
-        def __init__(self) -> None:
-            self.added: list[FrameResult] = []
-            self.revisions: list[Revision] = []
-
-        def add(self, result: FrameResult) -> None:
-            self.added.append(result)
-
-        def revise(self, revision: Revision) -> None:
-            self.revisions.append(revision)
-
-        def show_map(self, points: object, edges: object) -> None:
-            pass
 
     page = Page()
     monkeypatch.setattr(

@@ -10,7 +10,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from stream_recon.app.depth_field import GRID, checked, factors
 from stream_recon.app.evaluation.gather import Gatherer
@@ -29,6 +28,7 @@ from stream_recon.app.truth import DepthMap, Truth
 from stream_recon.app.video.sources import open_source
 from tests.app.fake_engine import run_info
 from tests.app.mapping.room import Video, drifting, walk
+from tests.app.page import Page
 
 FRAMES = 8
 
@@ -42,19 +42,14 @@ def video() -> Video:
 @pytest.fixture
 def images(video: Video, tmp_path: Path) -> Path:
     folder = tmp_path / "images"
-    folder.mkdir()
-    for index, rgb in enumerate(video.pictures):
-        cv2.imwrite(str(folder / f"{index:06d}.png"), rgb[..., ::-1])
+    video.write_images(folder)
     return folder
 
 
 @pytest.fixture
 def folder(video: Video, tmp_path: Path) -> Path:
     folder = tmp_path / "out"
-    writer = ResultWriter(folder, run_info())
-    for result in video.results:
-        writer.add(result)
-    writer.finish(Summary(interrupted=False))
+    video.write_result(folder)
     return folder
 
 
@@ -226,20 +221,10 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
     assert not (folder / TRACKS_NAME).exists()
 
 
-class Page(Listener):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maps: list[tuple[int, int]] = []
-
-    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        assert points.shape[1:] == (3,) and edges.shape[1:] == (2,)
-        self.maps.append((len(points), len(edges)))
-
-
 def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
     page = Page()
     refine_result(read_result(folder), partial(open_source, str(images)), page=page)
-    assert len(page.revisions) == len(page.maps) == 3
+    assert len(page.revisions) == len(page.maps) == 3 and not page.added
     tracks, cameras = read_tracks(folder), read_result(folder).cameras
     assert tracks is not None and page.maps[-1] == (len(tracks.points), len(tracks.loops))
     for frame, camera in zip(page.revisions[-1].frames, cameras, strict=True):
@@ -253,7 +238,7 @@ def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, im
         refine_result(
             read_result(folder), partial(open_source, str(images)), page=page, cancelled=lambda: bool(page.maps)
         )
-    assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0)
+    assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
         assert (frame.T_world_camera == camera.T_world_camera_first).all() and frame.depth_scale == 1
 
@@ -285,12 +270,9 @@ def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> N
     """518 pixels wide, patches of 14: nothing may count on the embedded preset's sizes."""
     truth = walk(16)[:FRAMES]
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
-    writer = ResultWriter(tmp_path / "out", run_info())
-    (tmp_path / "images").mkdir()
-    for rgb, result in zip(video.pictures, video.results, strict=True):
-        cv2.imwrite(str(tmp_path / "images" / f"{result.index:06d}.png"), rgb[..., ::-1])
-        writer.add(full_size(result))
-    writer.finish(Summary(interrupted=False))
+    video.results = [full_size(result) for result in video.results]
+    video.write_images(tmp_path / "images")
+    video.write_result(tmp_path / "out")
     before = ate(tmp_path / "out", video)
     report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
     assert ate(tmp_path / "out", video) < 0.4 * before

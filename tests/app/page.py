@@ -1,0 +1,30 @@
+"""A page that keeps what it is shown and told."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.results import FrameResult, Revision
+
+
+class Page:
+    """In a viewer's place."""
+
+    def __init__(self) -> None:
+        self.added: list[FrameResult] = []
+        self.revisions: list[Revision] = []
+        self.maps: list[tuple[int, int]] = []
+        """Of each, how many points and edges it had."""
+        self.said: list[str] = []
+
+    def add(self, result: FrameResult) -> None:
+        self.added.append(result)
+
+    def revise(self, revision: Revision) -> None:
+        self.revisions.append(revision)
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        assert points.shape[1:] == (3,) and edges.shape[1:] == (2,)
+        self.maps.append((len(points), len(edges)))
+
+    def status(self, text: str) -> None:
+        self.said.append(text)
