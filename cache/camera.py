@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.cache.pages import Lease, SlotWindow
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.block_manager import Lease, SlotWindow
+from stream_recon.cache.step_metadata import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 

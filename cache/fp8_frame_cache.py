@@ -13,7 +13,7 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, rounded, spread
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 from stream_recon.configs.schema import StreamConfig
 
 
@@ -65,7 +65,7 @@ class Fp8FrameCache(FrameCache):
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
         if self._inputs is not None:
-            from stream_recon.cache.kernels.widen import EVERYTHING  # needs Triton
+            from stream_recon.cache.kernels.dequantize import EVERYTHING  # needs Triton
 
             self._widen(layer, EVERYTHING, self._inputs)
             return self.backend.attend(rounded(spread(q)), keys, self._widened, key_norms)
@@ -80,8 +80,8 @@ class Fp8FrameCache(FrameCache):
     def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepInputs) -> Tensor:
         """To their places and to what is widened; all else is there from the second layer on. Gives the queries in
         e4m3."""
+        from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
         from stream_recon.cache.kernels.fp8_store import store_frame  # needs Triton
-        from stream_recon.cache.kernels.widen import ALL_BUT_OWN
 
         assert self._beside is not None
         if layer == 0:
@@ -93,7 +93,7 @@ class Fp8FrameCache(FrameCache):
 
     def _widen_beside(self, layer: int, inputs: StepInputs) -> None:
         """All that a layer will see but the step's own frame, while the network goes on."""
-        from stream_recon.cache.kernels.widen import ALL_BUT_OWN
+        from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
 
         if layer == self.schema.layers:
             return
@@ -103,7 +103,7 @@ class Fp8FrameCache(FrameCache):
             self._widen(layer, ALL_BUT_OWN, inputs)
 
     def _widen(self, layer: int, what: int, inputs: StepInputs) -> None:
-        from stream_recon.cache.kernels.widen import widen
+        from stream_recon.cache.kernels.dequantize import widen
 
         widen(self._values[layer], self._pages[layer], self._widened, self.schema.special, inputs, what)
 

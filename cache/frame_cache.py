@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
-from stream_recon.cache.pages import Lease, SlotWindow, SpecialLog
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.block_manager import Lease, SlotWindow, SpecialLog
+from stream_recon.cache.step_metadata import StepInputs
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 

@@ -6,20 +6,20 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.memory import Memory
+from stream_recon.cache.protocols import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead
-from stream_recon.models.depth_filter import KeptDepth, carry
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.hindsight import hindsight
 from stream_recon.models.layers import Block, in_fp32
-from stream_recon.models.look_back import LookBack, Past, Sight
+from stream_recon.models.odometry.depth_filter import KeptDepth, carry
+from stream_recon.models.odometry.flow_head import StepHead, Steps
+from stream_recon.models.odometry.keyframe_matcher import LookBack, Past, Sight
+from stream_recon.models.odometry.pnp import follow
+from stream_recon.models.odometry.refinement import hindsight
 from stream_recon.models.packed import pack_blocks
 from stream_recon.models.pose import focal_lengths
-from stream_recon.models.rigid import follow
-from stream_recon.models.step_head import StepHead, Steps
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_STD = (0.229, 0.224, 0.225)

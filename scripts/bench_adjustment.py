@@ -9,12 +9,12 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mapping import so3
-from stream_recon.app.mapping.adjustment import adjust
-from stream_recon.app.mapping.motion import motion_only
-from stream_recon.app.mapping.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.mapping.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
-from stream_recon.app.mapping.triangulate import triangulate
+from stream_recon.app.core import so3
+from stream_recon.app.slam.ba.adjustment import adjust
+from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
+from stream_recon.app.slam.ba.pose_only import motion_only
+from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
+from stream_recon.app.slam.ba.triangulation import triangulate
 
 SIZES = ((10, 3_000, 5), (20, 12_000, 5), (150, 100_000, 5), (300, 200_000, 6), (2_000, 400_000, 6))
 """Cameras, observations, views of a point."""

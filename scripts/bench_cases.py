@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.commands.evaluate import OverheardStage
+from stream_recon.app.cli.evaluate import OverheardStage
+from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.mapping.choice import stream_stage
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.run.refinement import refine_result
-from stream_recon.app.scenes.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
-from stream_recon.app.truth import DepthMap
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.refine import refine_result
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]

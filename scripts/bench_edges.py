@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stream_recon.app.core.types import Frame
+from stream_recon.app.core.upsampling import upsampled
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.boundaries import boundary_f1
 from stream_recon.app.evaluation.metrics import depth_errors
-from stream_recon.app.results import Frame
-from stream_recon.app.scenes.generator import OUTDOOR, ROOM, SceneGenerator, SceneShares
-from stream_recon.app.upsampling import upsampled
+from stream_recon.app.training.synthetic.generator import OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 SIZE, FOCAL = (640, 480), 540.0
 FRAMES, EVERY = 10, 3

@@ -63,7 +63,7 @@ def run_beside(frames: int, variant: str, load: int | str) -> LoadedRun:
     environment = os.environ | dict(pair.split("=", 1) for pair in variant.split())
     with ExitStack() as stack:
         output = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "out"
-        command = [sys.executable, "-m", "stream_recon.app.cli", str(SAMPLE), "--max-frames", str(frames)]
+        command = [sys.executable, "-m", "stream_recon", str(SAMPLE), "--max-frames", str(frames)]
         command += ["--output", str(output)]
         if load == BROWSER:
             port = _free_port()

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
-from stream_recon.app.transforms import Similarity, invert_pose, rotation_matrix
+from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix
+from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.server import start_server, stop_server

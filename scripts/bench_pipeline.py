@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from stream_recon.app.commands.progress import progress_bar
-from stream_recon.app.output import cloud, writer
-from stream_recon.app.output.cameras import CameraFiles
-from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
-from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.video.preprocess import prepare
-from stream_recon.app.video.sources import Source, open_source
+from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.result import cloud, writer
+from stream_recon.app.result.cameras import CameraFiles
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.sources.preprocess import prepare
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.schema import load_preset
 
 SAMPLE = Path(__file__).resolve().parents[1] / "app" / "sample" / "walkthrough.mp4"

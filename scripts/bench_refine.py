@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from stream_recon.app.core import so3
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import ImageTransform
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.mapping import so3
-from stream_recon.app.mapping.features import Features
-from stream_recon.app.mapping.handover import Known
-from stream_recon.app.mapping.refine import refine
-from stream_recon.app.mapping.views import DepthGrid, DepthOf, DepthReader, Scale, View
-from stream_recon.app.results import ImageTransform
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, DepthReader, Scale, View
+from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.warm_start import Known
 
 FloatArray = NDArray[np.float64]
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.depth_budget import DiskLimit
-from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, PreparedFrame
-from stream_recon.app.run.pipeline import Progress, reconstruct
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import Reader
-from stream_recon.app.video.sources import Source
+from stream_recon.app.core.types import FrameResult, PreparedFrame
+from stream_recon.app.pipeline.pipeline import Progress, reconstruct
+from stream_recon.app.result.disk_limit import DiskLimit
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import Reader
+from stream_recon.app.sources.source import Source
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine, fake_preset, pose_at
 

@@ -11,17 +11,17 @@ import cv2
 import numpy as np
 from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 
+from stream_recon.app.core.transforms import rotation_matrix
+from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.mapping.stream.apart import StageApart
-from stream_recon.app.mapping.stream.stage import StreamStage
-from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
-from stream_recon.app.run.listeners import PassedOn
-from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.run.process_memory import peak_host_memory_mb
-from stream_recon.app.transforms import rotation_matrix
-from stream_recon.app.video.sources import open_source
+from stream_recon.app.pipeline.listeners import PassedOn
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
+from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
 
 SIZE = (640, 360)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.evaluation.metrics import depth_errors, field_of_view_error_deg, pose_errors
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.results import Intrinsics
+from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import StreamReconError
 
 TRUTH = Path(__file__).resolve().parents[1] / "app" / "sample" / "walkthrough.truth.npz"

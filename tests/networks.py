@@ -3,7 +3,7 @@
 import torch
 
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.clip import ClipVisibility
+from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import Prediction, StreamingNetwork
 

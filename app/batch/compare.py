@@ -8,8 +8,8 @@ from rich.table import Table
 
 from stream_recon.app.batch.page import SHOWN
 from stream_recon.app.batch.summary import counts
-from stream_recon.app.json_text import parse_json
-from stream_recon.app.output.run_record import PROGRAM
+from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import InputError
 
 COMPARED = ("ate_m", "ate_over_path", "rpe_trans_m", "rot_step_deg", "auc_30", "absrel", "delta1", "f1")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.result.lock import FolderLock
 
 LOCK_NAME = ".batch.lock"
 

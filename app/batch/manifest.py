@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.digests import file_digest
-from stream_recon.app.json_text import parse_json
-from stream_recon.app.output.cameras import CAMERAS_NAME, TRAJECTORY_NAME
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.depth import DEPTH_FOLDER
-from stream_recon.app.output.files import PART_SUFFIX, output_errors, replace_file
-from stream_recon.app.output.lock import LOCK_NAME
-from stream_recon.app.output.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.output.tracks import TRACKS_NAME
+from stream_recon.app.batch.checksums import file_digest
+from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.depth import DEPTH_FOLDER
+from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
+from stream_recon.app.result.lock import LOCK_NAME
+from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
+from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError
 
 MANIFEST_NAME = "manifest.json"

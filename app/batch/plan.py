@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.jobs import BatchScene, Model, Unit, plan_units
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import BatchScene, Model, Unit, plan_units
-from stream_recon.app.mapping.choice import MappingChoice
-from stream_recon.app.video.frame_choice import FrameChoice
+from stream_recon.app.slam.mode import MappingChoice
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
 
 

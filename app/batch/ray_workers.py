@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.jobs import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
-from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, Todo
 from stream_recon.app.batch.workers import POLL_SECONDS
-from stream_recon.app.run.interrupts import StopRequest
-from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.spare_cores import beginning_with
+from stream_recon.app.pipeline.cpu_threads import beginning_with
+from stream_recon.app.pipeline.interrupts import StopRequest
+from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

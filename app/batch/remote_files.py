@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.digests import stream_digest
+from stream_recon.app.batch.checksums import stream_digest
 from stream_recon.configs.errors import ConfigError, OutputError, ResourceError, StreamReconError
 
 

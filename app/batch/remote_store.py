@@ -24,10 +24,10 @@ from stream_recon.app.batch.manifest import (
 )
 from stream_recon.app.batch.remote_files import RemoteFiles
 from stream_recon.app.batch.remote_lock import remote_lock
-from stream_recon.app.output.depth import DEPTH_FOLDER
-from stream_recon.app.output.files import output_errors
-from stream_recon.app.output.lock import FolderLock
-from stream_recon.app.output.run_record import RUN_NAME
+from stream_recon.app.result.depth import DEPTH_FOLDER
+from stream_recon.app.result.files import output_errors
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 TEMPORARY = "stream-recon-"

@@ -8,14 +8,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stream_recon.app.batch.page import write_page
-from stream_recon.app.batch.phases import Phases, Seconds
-from stream_recon.app.batch.plan import Batch
-from stream_recon.app.batch.scene_run import guarded
-from stream_recon.app.batch.stitch import Stitching
-from stream_recon.app.batch.stitchings import Stitchings
-from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
-from stream_recon.app.batch.units import (
+from stream_recon.app.batch.chunks import window_units
+from stream_recon.app.batch.jobs import (
     Event,
     Model,
     ModelLoader,
@@ -25,9 +19,15 @@ from stream_recon.app.batch.units import (
     longest_first,
     windows_folder,
 )
-from stream_recon.app.batch.windows import window_units
+from stream_recon.app.batch.page import write_page
+from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.scene import guarded
+from stream_recon.app.batch.stage_timer import Phases, Seconds
+from stream_recon.app.batch.stitch import Stitching
+from stream_recon.app.batch.stitching_jobs import Stitchings
+from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
-from stream_recon.app.run.interrupts import StopRequest, stop_on_signals
+from stream_recon.app.pipeline.interrupts import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
 
 logger = logging.getLogger(__name__)

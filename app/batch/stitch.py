@@ -8,19 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from stream_recon.app.batch.in_metres import scene_in_metres
-from stream_recon.app.batch.phases import Seconds
-from stream_recon.app.batch.scene_run import record_of, refine_scene
-from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
+from stream_recon.app.batch.alignment import NOTHING_JOINED, Joined
+from stream_recon.app.batch.jobs import Model, Unit, windows_folder
+from stream_recon.app.batch.scene import record_of, refine_scene
+from stream_recon.app.batch.scene_scale import scene_in_metres
+from stream_recon.app.batch.stage_timer import Seconds
 from stream_recon.app.batch.stitched_files import StitchedFiles
 from stream_recon.app.batch.stitched_record import stitched_health, stitched_stretches
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.units import Model, Unit, windows_folder
 from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.output.files import replace_json
-from stream_recon.app.output.folder import ResultFolder, read_result
-from stream_recon.app.output.run_record import RUN_NAME, RunInfo, Summary, run_record
-from stream_recon.app.run.process_memory import peak_host_memory_mb
+from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, Summary, run_record
 from stream_recon.configs.errors import InputError
 
 BESIDE = "frames, beside points"

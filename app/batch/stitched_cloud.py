@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.in_order import in_order
-from stream_recon.app.output.ply import PlyFile, stored_points
-from stream_recon.app.ply import Vertices, positions, taken
-from stream_recon.app.transforms import Similarity, transform_points
-from stream_recon.app.voxels import VoxelTable, first_of_each
+from stream_recon.app.core.ply import Vertices, positions, taken
+from stream_recon.app.core.transforms import Similarity, transform_points
+from stream_recon.app.core.voxels import VoxelTable, first_of_each
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.in_order import in_order
+from stream_recon.app.result.ply import PlyFile, stored_points
 
 CHUNK = 250_000
 """Points moved at a time."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.batch.alignment import Joined
 from stream_recon.app.batch.manifest import Mark, recorded_files
-from stream_recon.app.batch.seams import Joined
 from stream_recon.app.batch.stitched_cloud import StitchedCloud
-from stream_recon.app.output.cameras import Camera, CameraFiles
-from stream_recon.app.output.depth import DEPTH_FOLDER, depth_path
-from stream_recon.app.output.files import output_errors
+from stream_recon.app.result.cameras import Camera, CameraFiles
+from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
+from stream_recon.app.result.files import output_errors
 from stream_recon.configs.errors import OutputError
 
 THREADS = 8

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stream_recon.app.batch.seams import Joined
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.run.health import HealthWatch, Weak, weak_spans
+from stream_recon.app.batch.alignment import Joined
+from stream_recon.app.pipeline.health import HealthWatch, Weak, weak_spans
+from stream_recon.app.result.cameras import Camera
 
 
 def stitched_health(joined: Joined) -> dict[str, Any]:

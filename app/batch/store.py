@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stream_recon.app.batch.jobs import UnitInterruptedError
 from stream_recon.app.batch.lock import output_lock
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
@@ -21,10 +22,9 @@ from stream_recon.app.batch.manifest import (
     publish,
     remove_result,
 )
-from stream_recon.app.batch.units import UnitInterruptedError
-from stream_recon.app.output.depth import DEPTH_FOLDER
-from stream_recon.app.output.files import output_errors, replace_file
-from stream_recon.app.output.lock import FolderLock
+from stream_recon.app.result.depth import DEPTH_FOLDER
+from stream_recon.app.result.files import output_errors, replace_file
+from stream_recon.app.result.lock import FolderLock
 from stream_recon.configs.errors import OutputError
 
 WORK_FOLDER = ".work"

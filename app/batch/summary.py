@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream_recon.app.batch.phases import Seconds
+from stream_recon.app.batch.jobs import Model
 from stream_recon.app.batch.plan import Batch
-from stream_recon.app.batch.units import Model
+from stream_recon.app.batch.stage_timer import Seconds
 from stream_recon.app.evaluation.gather import LENGTHS, PROTOCOL, Figures
-from stream_recon.app.output.run_record import PROGRAM, program_version
+from stream_recon.app.result.run_record import PROGRAM, program_version
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"

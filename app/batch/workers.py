@@ -10,15 +10,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
-from stream_recon.app.batch.orphans import live_with_parent
-from stream_recon.app.batch.phases import Phases
-from stream_recon.app.batch.scene_run import run_unit
+from stream_recon.app.batch.jobs import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.batch.parent_watchdog import live_with_parent
+from stream_recon.app.batch.scene import run_unit
+from stream_recon.app.batch.stage_timer import Phases
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.todo import MAX_ATTEMPTS, Todo
-from stream_recon.app.batch.units import Event, ModelLoader, Outcome, Unit, UnitProgress
-from stream_recon.app.run.interrupts import StopRequest
-from stream_recon.app.run.process_memory import memory_errors
-from stream_recon.app.run.spare_cores import beginning_with, usable_cores
+from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, Todo
+from stream_recon.app.pipeline.cpu_threads import beginning_with, usable_cores
+from stream_recon.app.pipeline.interrupts import StopRequest
+from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core.ground_truth import DepthPoints
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.datasets.colmap_model import (
     PosedImage,
     SparsePoints,
@@ -15,9 +17,7 @@ from stream_recon.app.datasets.colmap_model import (
     read_points,
 )
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.transforms import invert_pose
-from stream_recon.app.truth import DepthPoints
-from stream_recon.app.video.readers import IMAGE_SUFFIXES, natural_key
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, natural_key
 from stream_recon.configs.errors import InputError
 
 MODEL_FOLDERS = ("sparse/0", "sparse", "colmap/sparse/0")

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.poses import from_quaternion
 from stream_recon.app.datasets.recording import PinholeCamera
 from stream_recon.app.datasets.text import content_lines, numbers, read_text, whole_number
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import FloatArray
-from stream_recon.app.video.calibration import Calibration, colmap_camera
+from stream_recon.app.sources.calibration import Calibration, colmap_camera
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {

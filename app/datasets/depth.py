@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.truth import DepthMap
-from stream_recon.app.video.readers import read_depth_image
+from stream_recon.app.core.ground_truth import DepthMap
+from stream_recon.app.sources.readers import read_depth_image
 from stream_recon.configs.errors import InputError
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from stream_recon.app.datasets.catalogue import IMAGES, READERS, VIDEO, DatasetReader, list_datasets, reader_named
 from stream_recon.app.datasets.scene import Scene
-from stream_recon.app.output.cameras import CAMERAS_NAME
-from stream_recon.app.output.run_record import RUN_NAME
-from stream_recon.app.video.readers import natural_key
+from stream_recon.app.result.cameras import CAMERAS_NAME
+from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 SEPARATOR = "__"

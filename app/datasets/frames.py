@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.video.readers import list_images
+from stream_recon.app.sources.readers import list_images
 from stream_recon.configs.errors import InputError
 
 

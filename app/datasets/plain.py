@@ -5,8 +5,8 @@ from pathlib import Path
 from stream_recon.app.datasets.frames import has_images, images_in
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.sequence import read_sequence
-from stream_recon.app.video.captures import capture_frame_count, open_capture
-from stream_recon.app.video.readers import list_images
+from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.readers import list_images
 
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".webm", ".wmv"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import FloatArray, rotation_matrix
 from stream_recon.app.datasets.text import number_rows, numbers, read_text
-from stream_recon.app.transforms import FloatArray, rotation_matrix
 from stream_recon.configs.errors import InputError
 
 ASSOCIATION_SECONDS = 0.02

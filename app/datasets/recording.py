@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ground_truth import DepthTruth, Poses, Truth, no_depth
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.text import dataset_errors
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.truth import DepthTruth, Poses, Truth, no_depth
-from stream_recon.app.video.calibration import Calibration
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
-from stream_recon.app.video.sources import Source
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, ImageReader, read_image
+from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
 SAME_CAMERA_TOLERANCE = 0.05

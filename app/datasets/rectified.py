@@ -5,9 +5,9 @@ import dataclasses
 import cv2
 import numpy as np
 
-from stream_recon.app.truth import DepthMap, DepthPoints, DepthTruth, Truth
-from stream_recon.app.video.calibration import Calibration
-from stream_recon.app.video.rectify import Rectifier
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, Truth
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.undistort import Rectifier
 
 
 def rectified(truth: Truth, camera: Calibration) -> Truth:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.depth import DepthImages
 from stream_recon.app.datasets.frames import TimedImages, in_time_order
 from stream_recon.app.datasets.poses import associate, read_tum_trajectory, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.text import content_lines, number_rows, timed_files
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import FloatArray
-from stream_recon.app.video.calibration import Calibration
-from stream_recon.app.video.readers import IMAGE_FOLDER_FPS
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0

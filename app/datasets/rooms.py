@@ -7,14 +7,14 @@ for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None of them has timestamps: fra
 import math
 from pathlib import Path
 
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.depth import DepthImages
 from stream_recon.app.datasets.frames import frame_numbers, has_images, images_in
 from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import number_rows, read_json
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.video.readers import natural_key
+from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 MILLIMETRES = 1000.0

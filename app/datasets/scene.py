@@ -9,13 +9,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from stream_recon.app.core.ground_truth import Truth
 from stream_recon.app.datasets.catalogue import reader_named
 from stream_recon.app.datasets.rectified import rectified
 from stream_recon.app.datasets.text import dataset_errors
-from stream_recon.app.truth import Truth
-from stream_recon.app.video.calibration import parse_camera
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.sources import Source, open_source
+from stream_recon.app.sources.calibration import parse_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError
 
 CALIBRATED = "calibrated"

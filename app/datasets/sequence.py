@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
+from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.datasets.text import dataset_errors, read_text
-from stream_recon.app.results import Frame, Intrinsics
-from stream_recon.app.truth import DepthMap, DepthPoints
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.frame_size import check_frame_size
-from stream_recon.app.video.readers import list_images, read_depth_image, read_image
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.readers import list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 
 NOMINAL_FPS = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.json_text import parse_json
+from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import InputError
 
 

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Frame, Intrinsics
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import Frame, Intrinsics
 
 FloatArray = NDArray[np.float64]
 logger = logging.getLogger(__name__)

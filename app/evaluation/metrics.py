@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import FloatArray, align, invert_pose, rotation_angle_deg
+from stream_recon.app.core.transforms import FloatArray, align, invert_pose, rotation_angle_deg
+from stream_recon.app.core.types import Intrinsics
 
 MIN_POSES = 3
 """Two positions can always be aligned without error, so below this nothing is said."""

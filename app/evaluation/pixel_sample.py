@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.depth_field import factors
-from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics
-from stream_recon.app.transforms import FloatArray
-from stream_recon.app.truth import MatchedPixels
+from stream_recon.app.core.depth_correction import factors
+from stream_recon.app.core.ground_truth import MatchedPixels
+from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics
 
 MAX_PIXELS = 4_000_000
 """16 bytes each."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import FloatArray, Similarity, align
-from stream_recon.app.voxels import voxel_first
+from stream_recon.app.core.transforms import FloatArray, Similarity, align
+from stream_recon.app.core.voxels import voxel_first
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree

@@ -8,7 +8,7 @@ translation. The area under recall over error, up to a threshold and divided by 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import invert_pose, rotation_angle_deg
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 
 FloatArray = NDArray[np.float64]
 

@@ -1,11 +1,11 @@
 """Errors of a result folder against the truth: what `Gatherer` tells of a run, without running anything again."""
 
+from stream_recon.app.core.ground_truth import Truth
+from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.folder import ResultFolder, result_as_first_given
-from stream_recon.app.results import FrameRevision, Revision
-from stream_recon.app.truth import Truth
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.folder import ResultFolder, result_as_first_given
 
 
 def gather_result(result: ResultFolder, truth: Truth | None, max_pixels: int = MAX_PIXELS) -> Gatherer:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.core.types import Frame
 from stream_recon.app.evaluation import baselines
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
-from stream_recon.app.results import Frame
-from stream_recon.app.transforms import FloatArray
 
 TRIVIAL = ("constant_depth", "ramp", "straight_line", "constant_velocity", "static")
 """Baselines that do not look at the images."""

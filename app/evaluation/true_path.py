@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
-from stream_recon.app.transforms import FloatArray
 
 
 @dataclass(frozen=True)

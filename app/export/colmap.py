@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.dense import dense_points
 from stream_recon.app.export.depth import frame_name, lost_frames
 from stream_recon.app.export.job import Job, Told
@@ -20,8 +21,7 @@ from stream_recon.app.export.observations import Colours, Observed, none_observe
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.transforms import save_rgb
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.result.cameras import Camera
 from stream_recon.configs.errors import OutputError, ResourceError
 
 MODEL = "sparse/0"

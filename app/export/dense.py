@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.ply import positions
+from stream_recon.app.core.transforms import invert_pose, transform_points
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.observations import Observed, inside, none_observed, projected
 from stream_recon.app.export.points import spread, spread_indices
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.geometry import depth_edges
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.folder import ResultFolder, result_of
-from stream_recon.app.output.ply import stored_points
-from stream_recon.app.ply import positions
-from stream_recon.app.results import FrameResult
-from stream_recon.app.transforms import invert_pose, transform_points
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.folder import ResultFolder, result_of
+from stream_recon.app.result.ply import stored_points
 from stream_recon.configs.errors import OutputError
 
 AGREEMENT = 0.02

@@ -8,13 +8,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.core.upsampling import upsampled
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.folder import result_of
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.upsampling import upsampled
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 PER_UNIT = 1000

@@ -15,7 +15,7 @@ from stream_recon.app.export.rerun_log import write_recording
 from stream_recon.app.export.target import README_NAME, check_target, staged_file, staged_folder
 from stream_recon.app.export.trajectory import write_trajectory
 from stream_recon.app.export.transforms import write_transforms
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 
 Writer = Callable[[Job, Path], Told]

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ply import positions
 from stream_recon.app.export.gltf import LINES, POINTS, Primitive, write_glb
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.points import some_points, spread_indices
 from stream_recon.app.export.upright import gltf_axes, gltf_note
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.run_record import PROGRAM
-from stream_recon.app.ply import positions
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.run_record import PROGRAM
 
 MOST_FRUSTA = 500
 FRUSTUM_SHARE = 0.02

@@ -9,10 +9,10 @@ import numpy as np
 from stream_recon.app.export.selection import select
 from stream_recon.app.export.upright import Up
 from stream_recon.app.export.view import PinholeView, shared_view
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.depth import depth_path, read_depth
-from stream_recon.app.output.folder import ResultFolder
-from stream_recon.app.output.tracks import SparseTracks, read_tracks
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.tracks import SparseTracks, read_tracks
 
 
 @dataclass(frozen=True)

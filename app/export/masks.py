@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from stream_recon.app.export.depth import frame_name, write_image
 from stream_recon.app.export.job import Job
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.depth import depth_path, read_depth
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.configs.errors import OutputError
 
 NOTE = "masks/: black is left out: what the run's masks left out, at the size of the images; for all frames or none."

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import sure_pixels
+from stream_recon.app.core.ply import VERTEX, vertices_of
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.depth import lost_frames
 from stream_recon.app.export.gltf import TRIANGLES, Primitive, write_glb
 from stream_recon.app.export.job import Job, Told
@@ -14,12 +17,9 @@ from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
 from stream_recon.app.export.tsdf import View, Volume
 from stream_recon.app.export.upright import gltf_axes, gltf_note
-from stream_recon.app.geometry import sure_pixels
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.folder import result_of
-from stream_recon.app.output.run_record import PROGRAM
-from stream_recon.app.ply import VERTEX, vertices_of
-from stream_recon.app.results import FrameResult
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.folder import result_of
+from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError
 
 VOXEL_PIXELS = 1.5

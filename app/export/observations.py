@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.tracks import SparseTracks
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.tracks import SparseTracks
 
 MIN_VIEWS = 2
 """Of a point: one observation says nothing of where along its ray the point lies."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import frame_points
+from stream_recon.app.core.transforms import transform_points
+from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.export.job import Job
-from stream_recon.app.geometry import frame_points
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.folder import result_of
-from stream_recon.app.transforms import transform_points
-from stream_recon.app.voxels import VoxelTable
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.ply import stored_points
-from stream_recon.app.ply import Vertices, header
+from stream_recon.app.core.ply import Vertices, header
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.ply import stored_points
 
 
 def some_points(folder: Path, most: int) -> Vertices:

@@ -4,9 +4,9 @@ import textwrap
 
 from stream_recon.app.export.job import Told
 from stream_recon.app.export.target import README_TITLE
-from stream_recon.app.output.folder import ResultFolder
-from stream_recon.app.output.metres import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, Metres
-from stream_recon.app.output.run_record import program_version
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.run_record import program_version
+from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, Metres
 
 AXES = {
     FIRST_CAMERA: "World: the axes of the first camera: x right, y down, z forward.",

@@ -9,8 +9,8 @@ import numpy as np
 from stream_recon.app.export.glb import PATH_COLOUR
 from stream_recon.app.export.job import Job, Told
 from stream_recon.app.export.ordered import ordered_points
-from stream_recon.app.output.depth import depth_path, read_depth
-from stream_recon.app.output.run_record import PROGRAM
+from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError, ResourceError
 
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.cameras import Camera
+from stream_recon.app.result.cameras import Camera
 from stream_recon.configs.errors import ConfigError, InputError
 
 FAR = 2

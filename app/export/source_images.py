@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.depth import depth_path, read_depth
-from stream_recon.app.output.folder import ResultFolder
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import list_images
-from stream_recon.app.video.sources import ADDRESS, Source, open_source
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
 GONE = "the source ({}) cannot be read again from here: the images are the result's own small ones"

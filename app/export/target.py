@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stream_recon.app.output.files import output_errors
+from stream_recon.app.result.files import output_errors
 from stream_recon.configs.errors import OutputError
 
 README_NAME = "README.txt"

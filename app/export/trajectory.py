@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.job import Job, Told
-from stream_recon.app.transforms import quaternion_xyzw
 
 TUM, KITTI, KITTI_TIMES, EUROC = "trajectory_tum.txt", "trajectory_kitti.txt", "times_kitti.txt", "trajectory_euroc.csv"
 EUROC_HEAD = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import Intrinsics
 
 BLOCK = 8
 """Voxels of a block along an axis."""

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.cameras import Camera
+from stream_recon.app.result.cameras import Camera
 
 Up = Literal["auto", "keep"]
 TURNED = 0.02

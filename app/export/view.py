@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.tracks import SparseTracks
-from stream_recon.app.results import ImageTransform, Intrinsics
+from stream_recon.app.core.types import ImageTransform, Intrinsics
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import InputError
 
 FloatArray = NDArray[np.float64]

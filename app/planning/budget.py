@@ -12,10 +12,10 @@ from math import ceil
 import torch
 
 from stream_recon.app.planning.step_trace import network_size, trace_step
+from stream_recon.cache.cache_dtypes import cache_kind
 from stream_recon.cache.kernels.flashinfer_attention import WORKSPACE_BYTES
-from stream_recon.cache.kernels.waves import KEY_BLOCK, PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, plan_waves
-from stream_recon.cache.kinds import cache_kind
-from stream_recon.cache.stream import StreamSchema
+from stream_recon.cache.kernels.wave_schedule import KEY_BLOCK, PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, plan_waves
+from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, Preset
 
 MEBIBYTE = 2**20

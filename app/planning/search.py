@@ -7,8 +7,8 @@ from itertools import product
 
 from stream_recon.app.planning.budget import DeviceRates, RunMemory, run_memory, step_seconds
 from stream_recon.app.planning.step_trace import network_size
-from stream_recon.app.video.preprocess import plan_image
-from stream_recon.cache.kinds import CACHE_CHOICES
+from stream_recon.app.sources.preprocess import plan_image
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, Preset
 from stream_recon.configs.sizes import parse_size

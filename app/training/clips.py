@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from stream_recon.app.scenes import ClipBatch, SceneGenerator
 from stream_recon.app.training.schedule import StepPlan
+from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator
 
 GROUP_STEPS = 4
 """Steps that take their clips from one rendering, all of one shape: a scene takes hundreds of small kernels, however

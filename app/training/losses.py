@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
+from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.app.training.targets import LookTargets, Targets, neighbours
-from stream_recon.models.look_back import Matches
+from stream_recon.models.odometry.flow_head import Steps
+from stream_recon.models.odometry.keyframe_matcher import Matches
 from stream_recon.models.pose import quaternion_to_matrix
-from stream_recon.models.step_head import Steps
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from stream_recon.app.training.auxiliary import AuxiliaryHead
 from stream_recon.app.training.checkpoint import load_into
 from stream_recon.app.training.schedule import Visibility
-from stream_recon.cache.clip import ClipVisibility
+from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import NEIGHBOURS
 from stream_recon.models.layers import LayerScale, in_fp32
-from stream_recon.models.look_back import Matches
 from stream_recon.models.network import Prediction, StreamingNetwork
-from stream_recon.models.sampling import at_places, in_space, rays_of
+from stream_recon.models.odometry.keyframe_matcher import Matches
+from stream_recon.models.odometry.sampling import at_places, in_space, rays_of
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""

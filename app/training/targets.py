@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.app.training.synthetic import ClipBatch
+from stream_recon.models.odometry.pnp import rotation_from_vector
 from stream_recon.models.pose import matrix_to_quaternion
-from stream_recon.models.rigid import rotation_from_vector
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
 MAX_FLOW = 10.0

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream_recon.app.scenes import SceneGenerator, SceneShares
 from stream_recon.app.training.checkpoint import (
     AUXILIARY_FILE,
     LATEST_FILE,
@@ -39,6 +38,7 @@ from stream_recon.app.training.schedule import (
     draw_times,
     learning_rate,
 )
+from stream_recon.app.training.synthetic import SceneGenerator, SceneShares
 from stream_recon.app.training.targets import build_targets, look_targets, misjudge
 from stream_recon.app.training.validator import Validator
 from stream_recon.configs.errors import ResourceError

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
-from stream_recon.app.scenes import ClipBatch, SceneGenerator, SceneShares
 from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator, SceneShares
 from stream_recon.models.pose import quaternion_to_matrix
 
 VALIDATION_SEED = 7_777_777

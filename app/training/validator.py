@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.scenes import SceneShares
-from stream_recon.app.scenes.cameras import MOTIONS
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.model import TrainingModel
 from stream_recon.app.training.schedule import ClipShape, Schedule
+from stream_recon.app.training.synthetic import SceneShares
+from stream_recon.app.training.synthetic.cameras import MOTIONS
 from stream_recon.app.training.validation import (
     HeldOutClips,
     clip_errors,

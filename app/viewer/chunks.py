@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import FramePoints
-from stream_recon.app.tables import Column
-from stream_recon.app.transforms import Similarity, transform_points
-from stream_recon.app.viewer.placement import REACH_VOXELS, Placements
+from stream_recon.app.core.depth_points import FramePoints
+from stream_recon.app.core.disk_table import Column
+from stream_recon.app.core.transforms import Similarity, transform_points
+from stream_recon.app.core.voxels import voxel_first
+from stream_recon.app.viewer.frame_poses import REACH_VOXELS, Placements
 from stream_recon.app.viewer.points import RankedPoints, concatenate_points, join_points, no_points
-from stream_recon.app.voxels import voxel_first
 
 COARSER = 2**0.25
 """One step of decimation: surfaces keep about 70 % of their points."""

@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app import ply
+from stream_recon.app.core import ply
 from stream_recon.app.viewer.points import RankedPoints
 
 FILE_NAME = "points.ply"

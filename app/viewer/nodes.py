@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import quaternion_xyzw
+from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.viewer.chunks import Chunk
 from stream_recon.app.viewer.points import RankedPoints
 from stream_recon.app.viewer.timeline import View

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult, Intrinsics, Revision
+from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
+from stream_recon.app.viewer.cameras import OVERVIEW_POINTS, Standpoints
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.landmarks import Landmarks
+from stream_recon.app.viewer.map_layer import Landmarks
 from stream_recon.app.viewer.panel import PanelEvents, ViewerPanel
 from stream_recon.app.viewer.points import RankedPoints, ranked_points
 from stream_recon.app.viewer.scene import ViewerScene
-from stream_recon.app.viewer.standpoints import OVERVIEW_POINTS, Standpoints
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.geometry import FramePoints, frame_points
-from stream_recon.app.results import FrameResult
+from stream_recon.app.core.depth_points import FramePoints, frame_points
+from stream_recon.app.core.types import FrameResult
 from stream_recon.configs.schema import PointsConfig
 
 

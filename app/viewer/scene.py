@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.transforms import rotation_angle_deg
-from stream_recon.app.viewer.before import Before
+from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.landmarks import LandmarkNodes, Landmarks
+from stream_recon.app.viewer.comparison import Before
+from stream_recon.app.viewer.map_layer import LandmarkNodes, Landmarks
 from stream_recon.app.viewer.nodes import ChunkNode, Frustum, wxyz
 from stream_recon.app.viewer.timeline import Timeline, View
 

@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.depth_field import GRID
-from stream_recon.app.results import FrameResult, Intrinsics, Revision
-from stream_recon.app.tables import Ascending, Column, Table
+from stream_recon.app.core.depth_correction import GRID
+from stream_recon.app.core.disk_table import Ascending, Column, Table
+from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 
 THUMBNAIL_SIDE = 128
 """Longer side of a thumbnail in pixels."""

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.viewer.inbox import Arrival, Inbox
-from stream_recon.app.viewer.landmarks import Landmarks
+from stream_recon.app.viewer.map_layer import Landmarks
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
+from stream_recon.app.viewer.queue import Arrival, Inbox
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.configs.schema import PointsConfig
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 
 BLOCK = 64
 PARTS = 8

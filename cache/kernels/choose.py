@@ -17,7 +17,7 @@ from stream_recon.cache.kernels.timing import (
     write_timings,
 )
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice
 

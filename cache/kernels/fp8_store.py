@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, ValuePages, hadamard_matrix
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 
 TOKENS_AT_ONCE = 32
 

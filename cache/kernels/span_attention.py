@@ -18,8 +18,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stream_recon.cache.attention import Span, merge_spans
 from stream_recon.cache.kernels.split import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
-from stream_recon.cache.kernels.waves import KEY_BLOCK, QUERY_BLOCK
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.kernels.wave_schedule import KEY_BLOCK, QUERY_BLOCK
+from stream_recon.cache.step_metadata import StepInputs
 
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small ones need the room."""

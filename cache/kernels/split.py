@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.kernels.waves import PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, Waves, plan_waves
+from stream_recon.cache.kernels.wave_schedule import PROGRAMS_A_MULTIPROCESSOR, QUERY_BLOCK, Waves, plan_waves
 
 WARPS, STAGES = 4, 3
 """Found with the size of the blocks. All of this was slower on an H200, by 2 to 80 %: two stages, three programs on a

@@ -14,7 +14,7 @@ from statistics import mean
 import torch
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
 from stream_recon.cache.kernels.timing import AttentionSizes
-from stream_recon.cache.step_inputs import StepInputs
-from stream_recon.cache.stream import StreamSchema
+from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
 from stream_recon.models.network import StreamingNetwork
 

@@ -17,17 +17,17 @@ from rich.console import Console
 
 from bench_gpu.measure import begin_table, release_memory, row
 from bench_gpu.pictures import frame_at, sample_frames
-from stream_recon.app.commands.progress import progress_bar
+from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
-from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import Frame, FrameResult, PreparedFrame
-from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.video.captures import open_capture
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import Reader, VideoReader
-from stream_recon.app.video.sources import Source
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.capture import open_capture
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import Reader, VideoReader
+from stream_recon.app.sources.source import Source
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork

@@ -9,7 +9,7 @@ from bench_gpu.measure import GRID, Rates, Variant, begin_table, image_of, measu
 from bench_gpu.parts import print_parts
 from bench_gpu.program import embedded_network
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.kernels import waves
+from stream_recon.cache.kernels import wave_schedule
 from stream_recon.cache.kernels.choose import installed_kernels
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset, load_preset
@@ -96,11 +96,11 @@ def bench_sizes(network: StreamingNetwork, preset: Preset, frames: int) -> None:
         for cache in ("full", "fp8"):
             variant = Variant(cache, "triton", {"cache": cache})
             took = []
-            for most_parts in (1, waves.MOST_PARTS) * 2:
-                with mock.patch.object(waves, "MOST_PARTS", most_parts):
-                    waves.plan_waves.cache_clear()
+            for most_parts in (1, wave_schedule.MOST_PARTS) * 2:
+                with mock.patch.object(wave_schedule, "MOST_PARTS", most_parts):
+                    wave_schedule.plan_waves.cache_clear()
                     took.append(measure_step(network, preset, (rows, columns), frames, variant)[1].p50)
-            waves.plan_waves.cache_clear()
+            wave_schedule.plan_waves.cache_clear()
             shown = ", ".join(f"{milliseconds:.2f}" for milliseconds in took)
             row(f"{14 * columns}x{14 * rows}, cache {cache}", f"{shown} ms")
 

@@ -21,10 +21,10 @@ import torch
 from bench_gpu.measure import begin_table, release_memory, row
 from bench_gpu.pictures import SIZE, Picture, frame_at, sample_frames
 from bench_gpu.program import describe_weights, embedded_network
-from stream_recon.app.engine.host_views import host_views, to_images
-from stream_recon.app.engine.stream_batch import StreamBatch
-from stream_recon.app.results import Frame
-from stream_recon.app.video.preprocess import plan_image, prepare
+from stream_recon.app.core.types import Frame
+from stream_recon.app.engine.batched import StreamBatch
+from stream_recon.app.engine.device_transfer import host_views, to_images
+from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork
@@ -130,7 +130,7 @@ def write_clips(root: Path, count: int) -> None:
 
 
 def run_batch(root: Path, out: Path, options: list[str]) -> str:
-    command = [sys.executable, "-m", "stream_recon.app.cli", "batch", str(root), "-o", str(out), *options]
+    command = [sys.executable, "-m", "stream_recon", "batch", str(root), "-o", str(out), *options]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS

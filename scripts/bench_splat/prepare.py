@@ -19,7 +19,7 @@ import numpy as np
 import pycolmap
 
 from bench_splat.scene import HELD_OUT_EVERY, Scene
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose
 
 DENSE = 100_000
 QUALITY = 95
@@ -60,7 +60,7 @@ def prepare(video: Path, out: Path, every: int) -> None:
 def run(word: str, *arguments: str) -> float:
     """Run a command of the program; gives its core seconds."""
     words = list(arguments) if word == "run" else [word, *arguments]
-    command = [sys.executable, "-m", "stream_recon.app.cli", *words]
+    command = [sys.executable, "-m", "stream_recon", *words]
     before = children_seconds()
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     return children_seconds() - before

@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 from scripts.fuzzing.given import camera, exif, recording, track, write_given
 from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import Summary
-from stream_recon.app.output.unfinished import read_unfinished
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.video.preprocess import plan_image
-from stream_recon.app.video.readers import read_depth_image, read_image
-from stream_recon.app.video.sources import open_source
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.preprocess import plan_image
+from stream_recon.app.sources.readers import read_depth_image, read_image
+from stream_recon.app.sources.source import open_source
 from stream_recon.app.viewer.guard import MessageGuard
 from stream_recon.configs.schema import PRESET_FOLDER, load_preset
 from stream_recon.models.weights import load_network

@@ -8,14 +8,14 @@ import cv2
 import numpy as np
 
 from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
-from stream_recon.app.metres.given import parse_given
-from stream_recon.app.video.calibration import parse_camera
-from stream_recon.app.video.exif import VIDEO_FOCAL, camera_of_video, read_exif
-from stream_recon.app.video.rectify import Rectifier
-from stream_recon.app.video.sources import open_source
+from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.sources.calibration import parse_camera
+from stream_recon.app.sources.exif import VIDEO_FOCAL, camera_of_video, read_exif
+from stream_recon.app.sources.source import open_source
+from stream_recon.app.sources.undistort import Rectifier
 from tests.app.media import numbered_image
-from tests.app.video import exif_files
-from tests.app.video.bags import Bag
+from tests.app.sources import exif_files
+from tests.app.sources.bags import Bag
 
 SIZE = 64, 48
 CAMERAS = {

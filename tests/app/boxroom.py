@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 
 HALF = np.array([3.0, 1.5, 4.0])
 """Half sizes of the room, centred on the origin; y points down."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.output.run_record import RunInfo
-from stream_recon.app.results import Frame, FrameResult, Intrinsics, Pair, PreparedFrame, Seam
-from stream_recon.app.video.preprocess import plan_image, prepare
+from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, Pair, PreparedFrame, Seam
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
 IMAGE = ImageConfig(max_patches=12, max_side=56)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameResult, Revision
+from stream_recon.app.core.types import FrameResult, Revision
 
 
 class Page:

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from stream_recon.app import cli
+from stream_recon.app.cli import main
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Of ``stream-recon`` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     return int(end.value.code or 0)

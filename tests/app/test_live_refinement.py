@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.result.folder import read_result
 
 SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
 
@@ -57,7 +57,7 @@ def address() -> Iterator[str]:
 def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
     choice = ["--max-frames", "10", "--device", "cpu", "--no-viewer"]
-    command = [sys.executable, "-m", "stream_recon.app.cli", address, "-o", str(out), *choice]
+    command = [sys.executable, "-m", "stream_recon", address, "-o", str(out), *choice]
     program = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert program.returncode == 0, program.stderr
     assert "refined with the small ones of the result" in program.stderr and "refined: " in program.stdout

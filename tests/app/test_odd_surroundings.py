@@ -16,9 +16,9 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.model_choice import ModelChoice
-from stream_recon.app.output.depth import depth_path
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.result.depth import depth_path
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_video
@@ -27,10 +27,10 @@ from tests.app.program import exit_code
 Run = Callable[..., int]
 PROGRAM = """
 import sys
-from stream_recon.app.model_choice import ModelChoice
+from stream_recon.app.engine.model_choice import ModelChoice
 from tests.app.fake_engine import FakeEngine
 ModelChoice.load = lambda choice: FakeEngine(seconds=float({seconds}))
-from stream_recon.app.cli import main
+from stream_recon.app.cli.main import main
 sys.argv[0] = "stream-recon"
 main()
 """
@@ -184,11 +184,11 @@ def test_a_result_of_nan_is_an_error(
 def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from stream_recon.app.commands import reconstruct
-    from stream_recon.app.video.live import LiveReader
-    from stream_recon.app.video.sources import Source
+    from stream_recon.app.cli import reconstruct
+    from stream_recon.app.sources.live import LiveReader
+    from stream_recon.app.sources.source import Source
     from stream_recon.configs.errors import InputError
-    from tests.app.video.test_live import Camera, images
+    from tests.app.sources.test_live import Camera, images
 
     def gone() -> Any:
         raise InputError("nothing answers")

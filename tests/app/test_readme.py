@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.video.sources import open_source
+from stream_recon.app.sources.source import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "app" / "sample" / "walkthrough.mp4"

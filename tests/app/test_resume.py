@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from plyfile import PlyData
 
+from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.engine.engine import load_engine
-from stream_recon.app.model_choice import ModelChoice
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.depth import depth_path
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.unfinished import read_unfinished
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameRevision, Revision
-from stream_recon.app.run.pipeline import reconstruct
-from stream_recon.app.video.sources import open_source
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.depth import depth_path
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.fake_engine import FakeEngine, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 from tests.app.media import write_broken_avi, write_images, write_video

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_correction import GRID, checked, corrected
+from stream_recon.app.core.ply import positions
+from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix, transform_points
+from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.depth_field import GRID, checked, corrected
 from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.ply import positions
-from stream_recon.app.results import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
-from stream_recon.app.transforms import Similarity, invert_pose, rotation_matrix, transform_points
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.points import ranked_points
 from stream_recon.app.viewer.timeline import Timeline

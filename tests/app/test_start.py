@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 import stream_recon.app.batch
-import stream_recon.app.commands
+import stream_recon.app.cli
 
-NEEDS_TORCH = {"stream_recon.app.commands.plan"}
+NEEDS_TORCH = {"stream_recon.app.cli.plan"}
 
 
 def modules_of(package: str, folder: Path) -> list[str]:
@@ -24,7 +24,7 @@ def imported_with(modules: list[str]) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("package", [stream_recon.app.batch, stream_recon.app.commands])
+@pytest.mark.parametrize("package", [stream_recon.app.batch, stream_recon.app.cli])
 def test_what_workers_and_commands_import_at_their_start_leaves_torch_alone(package: ModuleType) -> None:
     name, (folder,) = package.__name__, package.__path__
     modules = [module for module in modules_of(name, Path(folder)) if module not in NEEDS_TORCH]
@@ -34,4 +34,4 @@ def test_what_workers_and_commands_import_at_their_start_leaves_torch_alone(pack
 
 def test_help_needs_no_more_than_the_options() -> None:
     heavy = {"torch", "cv2", "numpy", "viser", "scipy", "rich.progress"}
-    assert not imported_with(["stream_recon.app.cli"]) & heavy
+    assert not imported_with(["stream_recon.app.cli.main"]) & heavy

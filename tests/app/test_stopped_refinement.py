@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from plyfile import PlyData
 
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.result.folder import read_result
 
 SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
 
 
 def start(folder: Path, *arguments: str) -> Any:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "stream_recon.app.cli", *arguments]
+    command = [sys.executable, "-m", "stream_recon", *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.fp8_pages import LARGEST, quantise, rounded, spread
-from stream_recon.cache.stream import StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 

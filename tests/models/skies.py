@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.models.look_back import FEATURES, LEVELS
-from stream_recon.models.sampling import far_corner
+from stream_recon.models.odometry.keyframe_matcher import FEATURES, LEVELS
+from stream_recon.models.odometry.sampling import far_corner
 
 SIZE = (168, 224)
 """Of images: height, width."""

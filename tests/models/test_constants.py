@@ -7,12 +7,12 @@ import torch
 
 from stream_recon.models.dpt_head import _position_grid
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.look_back import _cells
+from stream_recon.models.odometry.keyframe_matcher import _cells
+from stream_recon.models.odometry.pnp import _cross_terms, unit_matrix
+from stream_recon.models.odometry.rotation_search import _tried
+from stream_recon.models.odometry.sampling import far_corner, sample_places, window
 from stream_recon.models.pose import _matrix_terms, _quaternion_terms
-from stream_recon.models.rigid import _cross_terms, unit_matrix
 from stream_recon.models.rope import _grid_angles, frame_rotation
-from stream_recon.models.sampling import far_corner, sample_places, window
-from stream_recon.models.turn_search import _tried
 from tests.networks import tiny_preset
 
 CPU = torch.device("cpu")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.output.run_record import RunInfo, Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.schema import load_preset
 
 ROOT = Path(__file__).parents[2]

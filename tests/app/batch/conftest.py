@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stream_recon.app.batch import units
+from stream_recon.app.batch import jobs
 from tests.app.batch.fakes import RoomLoader
 from tests.app.program import exit_code
 
@@ -21,7 +21,7 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         asked.append(arguments)
         return RoomLoader()
 
-    monkeypatch.setattr(units, "EngineLoader", loader)
+    monkeypatch.setattr(jobs, "EngineLoader", loader)
     return asked
 
 

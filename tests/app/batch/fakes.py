@@ -14,18 +14,18 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.batch.jobs import Model, Unit, plan_units
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.batch.units import Model, Unit, plan_units
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
-from stream_recon.app.geometry import moved
-from stream_recon.app.results import Frame, FrameResult, Pair, PreparedFrame, Seam
-from stream_recon.app.transforms import Similarity
-from stream_recon.app.truth import DepthMap, Truth
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.sources import Source, open_source
+from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.ground_truth import DepthMap, Truth
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.types import Frame, FrameResult, Pair, PreparedFrame, Seam
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.output import depth as depth_files
-from stream_recon.app.output import files as output_files
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.result import depth as depth_files
+from stream_recon.app.result import files as output_files
+from stream_recon.app.result.folder import read_result
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE
 from tests.app.boxroom import walk_pose

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stream_recon.app.batch import units
-from stream_recon.app.model_choice import ModelChoice
-from stream_recon.app.output.folder import read_result
+from stream_recon.app.batch import jobs
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.result.folder import read_result
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, RoomLoader
 from tests.app.boxroom import room_result, walk_pose
@@ -131,7 +131,7 @@ def test_ray_has_to_be_installed(
 def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(
     run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
-    monkeypatch.setattr(units, "EngineLoader", lambda *_: RoomLoader(seconds=0.1))
+    monkeypatch.setattr(jobs, "EngineLoader", lambda *_: RoomLoader(seconds=0.1))
 
     def interrupt() -> None:
         while not list((tmp_path / "out").glob(".work/*/trajectory.txt")):
@@ -144,7 +144,7 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(
     thread.join()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["interrupted"] and summary["totals"]["not_run"] == 2
-    monkeypatch.setattr(units, "EngineLoader", lambda *_: RoomLoader())
+    monkeypatch.setattr(jobs, "EngineLoader", lambda *_: RoomLoader())
     assert run("batch", str(data), "-o", "out", "--workers", workers) == 0
 
 

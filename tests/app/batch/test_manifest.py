@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.digests import file_digest
+from stream_recon.app.batch.checksums import file_digest
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
     Mark,
@@ -13,7 +13,7 @@ from stream_recon.app.batch.manifest import (
     recorded_files,
     remove_result,
 )
-from stream_recon.app.output.writer import ResultWriter
+from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import result_files
 from tests.app.boxroom import room_result

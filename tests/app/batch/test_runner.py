@@ -12,16 +12,16 @@ from typing import BinaryIO
 
 import pytest
 
-from stream_recon.app.batch.left_behind import left_behind
 from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.batch.resume import left_behind
 from stream_recon.app.batch.store import LocalStore
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.output import depth as depth_files
-from stream_recon.app.output import files as output_files
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.lock import LOCK_NAME
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult
+from stream_recon.app.result import depth as depth_files
+from stream_recon.app.result import files as output_files
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.lock import LOCK_NAME
+from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import (
     RoomEngine,

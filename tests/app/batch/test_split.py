@@ -12,25 +12,25 @@ from plyfile import PlyData
 from scipy.spatial import cKDTree
 
 from stream_recon.app.batch import stitched_files
+from stream_recon.app.batch.alignment import NOTHING_JOINED, Joined
+from stream_recon.app.batch.chunks import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
+from stream_recon.app.batch.jobs import Event, Outcome, Unit, Window
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.seams import NOTHING_JOINED, Joined
 from stream_recon.app.batch.stitch import Stitching
 from stream_recon.app.batch.stitched_files import StitchedFiles
 from stream_recon.app.batch.stitched_record import stitched_health, stitched_stretches
-from stream_recon.app.batch.units import Event, Outcome, Unit, Window
-from stream_recon.app.batch.windows import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
 from stream_recon.app.batch.workers import SerialPool
+from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.geometry import moved
-from stream_recon.app.output.folder import ResultFolder, read_result
-from stream_recon.app.output.run_record import Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.run.health import HealthWatch, Weak
-from stream_recon.app.run.interrupts import StopRequest
-from stream_recon.app.transforms import Similarity
-from stream_recon.app.video.frame_choice import FrameChoice
-from stream_recon.app.video.readers import VideoReader
+from stream_recon.app.pipeline.health import HealthWatch, Weak
+from stream_recon.app.pipeline.interrupts import StopRequest
+from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import VideoReader
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
     SIZE,

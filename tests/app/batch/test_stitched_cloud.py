@@ -10,10 +10,10 @@ from plyfile import PlyData
 
 from stream_recon.app.batch import stitched_cloud
 from stream_recon.app.batch.stitched_cloud import StitchedCloud
-from stream_recon.app.output.cloud import POINTS_NAME
-from stream_recon.app.output.in_order import in_order
-from stream_recon.app.output.ply import PlyFile
-from stream_recon.app.transforms import Similarity
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.in_order import in_order
+from stream_recon.app.result.ply import PlyFile
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import random_rotation
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.batch.jobs import Event, Model, UnitProgress, longest_first
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
-from stream_recon.app.batch.units import Event, Model, UnitProgress, longest_first
 from stream_recon.app.batch.workers import ProcessPool
-from stream_recon.app.run.interrupts import StopRequest
+from stream_recon.app.pipeline.interrupts import StopRequest
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import (
     Listening,

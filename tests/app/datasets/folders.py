@@ -7,9 +7,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ground_truth import DepthMap, Truth
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import Scene
-from stream_recon.app.truth import DepthMap, Truth
 from tests.app.media import number_of, numbered_image
 
 SIZE = (64, 48)

@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED, Scene
-from stream_recon.app.truth import DepthMap, DepthPoints
-from stream_recon.app.video.calibration import Calibration
-from stream_recon.app.video.rectify import Rectifier
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.undistort import Rectifier
 from stream_recon.configs.errors import InputError
 
 WIDTH, HEIGHT = 160, 120

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.results import Intrinsics
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import (
     assert_depth,

@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
+from stream_recon.app.core.types import ImageTransform, Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
-from stream_recon.app.results import ImageTransform, Intrinsics
-from stream_recon.app.truth import DepthMap, DepthPoints
 from stream_recon.configs.errors import ConfigError, InputError
 
 

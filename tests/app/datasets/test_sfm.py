@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_recon.app.core.ground_truth import DepthPoints
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.truth import DepthPoints
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import (
     assert_depth,

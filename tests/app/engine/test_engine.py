@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from stream_recon.app.core.types import Frame, FrameResult
 from stream_recon.app.engine import stream as stream_module
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.results import Frame, FrameResult
 from stream_recon.cache import cpu_flags
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.models.embedded import EMBEDDED_WEIGHTS, file_sha256

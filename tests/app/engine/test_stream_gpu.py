@@ -10,9 +10,9 @@ import torch
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.precision import Precision
 from stream_recon.app.engine.stream import Stream
+from stream_recon.cache.block_manager import SlotWindow
 from stream_recon.cache.kernels.choose import installed_kernels
-from stream_recon.cache.pages import SlotWindow
-from stream_recon.cache.stream import StreamMemory
+from stream_recon.cache.stream_cache import StreamMemory
 from stream_recon.configs.schema import AttentionChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork

@@ -2,11 +2,11 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.transforms import FloatArray, rotation_matrix
+from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.evaluation import baselines
 from stream_recon.app.evaluation.baselines import TwoViewOdometry
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
-from stream_recon.app.results import Frame, Intrinsics
-from stream_recon.app.transforms import FloatArray, rotation_matrix
 
 SIZE = (320, 240)
 CAMERA = Intrinsics(fx=260, fy=260, cx=160, cy=120)

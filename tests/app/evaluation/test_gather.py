@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.ground_truth import DepthMap, MatchedPixels, Truth
+from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.evaluation.gather import Figures, Gatherer
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
-from stream_recon.app.geometry import moved
-from stream_recon.app.results import FrameResult, FrameRevision, Revision
-from stream_recon.app.truth import DepthMap, MatchedPixels, Truth
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
 from tests.app.boxroom import room_result, walk_pose
 

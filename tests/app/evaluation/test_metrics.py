@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.transforms import FloatArray, rotation_matrix
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.evaluation import metrics
 from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
-from stream_recon.app.results import Intrinsics
-from stream_recon.app.transforms import FloatArray, rotation_matrix
 
 
 def walk(frames: int, seed: int = 0, noise: float = 0.0) -> FloatArray:

@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.gather import Gatherer
 from stream_recon.app.evaluation.result import gather_result
 from stream_recon.app.evaluation.scores import Errors
-from stream_recon.app.output.folder import read_result
-from stream_recon.app.output.run_record import Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.writer import ResultWriter
 from tests.app.batch.fakes import room_scene, world_of
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info

@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import FORMATS
-from stream_recon.app.output.run_record import Summary
-from stream_recon.app.output.writer import ResultWriter
-from stream_recon.app.results import FrameResult
+from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.writer import ResultWriter
 from tests.app.boxroom import HALF, room_result
 from tests.app.fake_engine import run_info
 

@@ -6,15 +6,15 @@ import numpy as np
 import pycolmap
 import pytest
 
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export import colmap
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.observations import none_observed
 from stream_recon.app.export.selection import select
-from stream_recon.app.output.cameras import Camera
-from stream_recon.app.output.tracks import SparseTracks, write_tracks
-from stream_recon.app.results import FrameResult
-from stream_recon.app.transforms import invert_pose
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.tracks import SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError, ResourceError
 from tests.app.export.rooms import SIZE, off_the_walls, pixel_grid, room_frames, write_room
 

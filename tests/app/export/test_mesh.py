@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.surface import Mesh, decimated, extract, without_floaters
 from stream_recon.app.export.tsdf import View, Volume
-from stream_recon.app.results import Intrinsics
 from stream_recon.configs.errors import ConfigError, ResourceError
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 

@@ -2,8 +2,8 @@ import numpy as np
 import pycolmap
 import pytest
 
+from stream_recon.app.core.types import ImageTransform, Intrinsics
 from stream_recon.app.export.view import pinhole_view
-from stream_recon.app.results import ImageTransform, Intrinsics
 from tests.app.export.rooms import pixel_grid
 
 SOURCE = Intrinsics(300.0, 300.0, 200.0, 150.0)

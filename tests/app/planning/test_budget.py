@@ -7,11 +7,11 @@ import torch
 
 from stream_recon.app.planning import budget
 from stream_recon.app.planning.budget import H200, DeviceRates, calls_per_second, run_memory, step_seconds
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.frame_cache import FrameCache
 from stream_recon.cache.kernels.flashinfer_attention import WORKSPACE_BYTES
-from stream_recon.cache.kinds import CACHE_CHOICES
-from stream_recon.cache.stream import StreamSchema
+from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import CacheChoice, Preset, load_preset
 
 SMALL = load_preset("small")

@@ -5,7 +5,7 @@ import pytest
 
 from stream_recon.app.planning.budget import H200, run_memory
 from stream_recon.app.planning.search import Choice, choices, parse_memory
-from stream_recon.cache.kinds import CACHE_CHOICES
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ConfigError, ResourceError
 from stream_recon.configs.schema import CacheChoice, Preset, load_preset
 from tests.networks import tiny_preset

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from stream_recon.app.planning.step_trace import network_size, trace_step
 from stream_recon.configs.schema import NetworkConfig, load_preset
-from stream_recon.models import hindsight, turn_search
 from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.odometry import refinement, rotation_search
 
 SMALL = load_preset("small").network
 ALONE = dataclasses.replace(SMALL, look_back=False)
@@ -66,7 +66,7 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
     config: NetworkConfig, grid: tuple[int, int], frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on a GPU: a turn is searched and looked at in any case.
-    for module in (hindsight, turn_search):
+    for module in (refinement, rotation_search):
         monkeypatch.setattr(module, "surely_none", lambda _: False)
     estimate = trace_step(config, grid, frames, half=False).peak_bytes
     # Kernels' own scratch space is not seen: a CPU's may lay a map out anew to resize it.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from stream_recon.app.scenes import ClipBatch, SceneShares
+from stream_recon.app.training.synthetic import ClipBatch, SceneShares
 from stream_recon.models.pose import quaternion_to_matrix
 
 

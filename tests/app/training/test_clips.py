@@ -4,9 +4,9 @@ from typing import cast
 import pytest
 import torch
 
-from stream_recon.app.scenes import ClipBatch, SceneGenerator
 from stream_recon.app.training.clips import GROUP_STEPS, ClipSupply
 from stream_recon.app.training.schedule import ClipShape, StepPlan, Visibility
+from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator
 from tests.app.training.planes import PlaneScenes
 
 CPU = torch.device("cpu")

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from stream_recon.app.scenes import ClipBatch
-from stream_recon.app.scenes.people import MOVING
 from stream_recon.app.training.losses import Criterion, LossWeights, draw_pairs, look_terms, matching_term
 from stream_recon.app.training.model import TrainingOutput
+from stream_recon.app.training.synthetic import ClipBatch
+from stream_recon.app.training.synthetic.people import MOVING
 from stream_recon.app.training.targets import LookTargets, Targets, build_targets, neighbours
-from stream_recon.models.look_back import Matches
 from stream_recon.models.network import Prediction
+from stream_recon.models.odometry.keyframe_matcher import Matches
 from tests.app.training.planes import plane_clips
 from tests.app.training.test_targets import scaled
 

@@ -1,8 +1,8 @@
 import torch
 import torch.nn.functional as F
 
-from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.app.training.targets import MISJUDGED_TURN, build_targets, compress, look_targets, misjudge
 from stream_recon.models.pose import matrix_to_quaternion, quaternion_to_matrix
 from tests.app.training.planes import plane_clips

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from stream_recon.app.scenes import SceneGenerator
 from stream_recon.app.training import trainer as trainer_module
 from stream_recon.app.training import validation, validator
 from stream_recon.app.training.distributed import Workers, join_workers
@@ -15,6 +14,7 @@ from stream_recon.app.training.losses import Losses
 from stream_recon.app.training.model import TYPICAL_FOV, build_model
 from stream_recon.app.training.profile import profile_steps
 from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
+from stream_recon.app.training.synthetic import SceneGenerator
 from stream_recon.app.training.trainer import Trainer, TrainingConfig
 from stream_recon.app.training.validator import HARD
 from stream_recon.configs.errors import ResourceError, WeightsError

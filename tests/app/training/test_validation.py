@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from stream_recon.app.scenes import ClipBatch
 from stream_recon.app.training.rotations import inverse_pose
+from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.app.training.validation import (
     FIELDS,
     ClipPrediction,

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameRevision, Revision
-from stream_recon.app.transforms import Similarity
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.points import ranked_points
 from stream_recon.app.viewer.timeline import Timeline

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.geometry import frame_points
+from stream_recon.app.core.depth_points import frame_points
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.points import ranked_points
 from tests.app.boxroom import HALF, room_result

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.results import FrameRevision, Intrinsics
-from stream_recon.app.transforms import Similarity, rotation_matrix
+from stream_recon.app.core.transforms import Similarity, rotation_matrix
+from stream_recon.app.core.types import FrameRevision, Intrinsics
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.viewer.clouds import Cloud, Places, similar, wall_distance
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_recon.app.geometry import frame_points
-from stream_recon.app.results import FrameRevision, Intrinsics, Revision
-from stream_recon.app.transforms import transform_points
+from stream_recon.app.core.depth_points import frame_points
+from stream_recon.app.core.transforms import transform_points
+from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result, walk_pose

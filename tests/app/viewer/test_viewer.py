@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from stream_recon.app.results import FrameRevision, Intrinsics, Revision
-from stream_recon.app.transforms import Similarity, rotation_matrix
-from stream_recon.app.viewer.inbox import WAITING_RESULTS
+from stream_recon.app.core.transforms import Similarity, rotation_matrix
+from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
+from stream_recon.app.viewer.queue import WAITING_RESULTS
 from stream_recon.app.viewer.viewer import STANDS_STILL, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig

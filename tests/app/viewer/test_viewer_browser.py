@@ -16,10 +16,10 @@ import pytest
 import viser
 from numpy.typing import NDArray
 
-from stream_recon.app.results import FrameRevision, Revision
+from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.viewer.cameras import PANEL_PIXELS
 from stream_recon.app.viewer.overview import FreeView
 from stream_recon.app.viewer.server import start_server, stop_server
-from stream_recon.app.viewer.standpoints import PANEL_PIXELS
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result

@@ -6,7 +6,7 @@ import torch
 from stream_recon.cache.attention import Span, TorchAttention
 from stream_recon.cache.fp8_pages import FP8, ValuePages, rounded, spread
 from stream_recon.cache.kernels.choose import supports_fp8
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 
 pytestmark = pytest.mark.gpu
 
@@ -53,7 +53,7 @@ def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> l
 @pytest.mark.parametrize("patches", PAGE_SIZES)
 def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patches: int) -> None:
     """With or without the step's own frame."""
-    from stream_recon.cache.kernels.widen import ALL_BUT_OWN, EVERYTHING, widen
+    from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN, EVERYTHING, widen
 
     pages, log = random_pages(patches), random(BASE, HEADS, CHANNELS)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)

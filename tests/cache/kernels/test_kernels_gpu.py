@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
-from stream_recon.cache.step_inputs import StepInputs
+from stream_recon.cache.step_metadata import StepInputs
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,198 @@
+"""One unit of a batch: source to result folder, measured on the way. Where one scene's failure ends."""
+
+import dataclasses
+import errno
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.batch.alignment import MisplacedError
+from stream_recon.app.batch.chunks import has_frames, open_unit
+from stream_recon.app.batch.file_marks import DepthMarks
+from stream_recon.app.batch.jobs import Outcome, Unit, UnitInterruptedError
+from stream_recon.app.batch.resume import LeftBehind, left_behind
+from stream_recon.app.batch.scene_scale import scene_in_metres
+from stream_recon.app.batch.stage_timer import Phases, Seconds
+from stream_recon.app.batch.store import Store
+from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.pipeline.interrupts import stop_on_signals
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
+from stream_recon.app.pipeline.resume import departure, go_on
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import read_result, read_run
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, Summary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import InputError, StreamReconError
+
+logger = logging.getLogger(__name__)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def run_unit(
+    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases | None = None
+) -> Outcome:
+    """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
+
+    Args:
+        on_frames: called with the number of frames written, from another thread.
+        phases: of what came before, if that was for this unit's sake.
+    """
+    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames, phases or Phases("open")))
+
+
+def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
+    """The boundary of a scene: ``work`` gives what its manifest records, or raises anything at all."""
+    try:
+        return Outcome(name, "done", work())
+    except UnitInterruptedError:
+        return Outcome(name, "interrupted", reason="interrupted")
+    except MisplacedError as error:
+        return Outcome(name, "failed", reason=str(error), misplaced=True)
+    except (StreamReconError, OSError) as error:
+        return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
+    except Exception as error:
+        logger.exception("scene %s", name)
+        return Outcome(name, "failed", reason=f"{type(error).__name__}: {error}")
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, was that no room is left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _reconstruct(
+    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases
+) -> dict[str, Any]:
+    """Gives what the manifest records, and the seconds of the last phase.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: no frame can be read, or nothing written.
+    """
+
+    def count(frames: int) -> None:
+        if not counted:
+            counted.append(frames)
+            phases.enter("frames")
+        on_frames(frames)
+
+    counted: list[int] = []
+    phases.enter("open")
+    store.check_target(unit.name)
+    # The windows of a split scene are measured once they are joined.
+    truth = unit.scene.truth() if unit.window is None else None
+    begun = time.monotonic()
+    with store.own_workspace(unit.name, unit.key) as lock:
+        engine.reset()
+        with open_unit(unit) as source:
+            info = RunInfo.of(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
+            left = left_behind(lock.folder, info, lambda: Gatherer(truth, count))
+            phases.enter("first frames")
+            marks = DepthMarks(lock.folder)
+            try:
+                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left, marks)
+            except InputError:
+                if unit.window is None or has_frames(unit):
+                    raise
+                # The video ends, or breaks off, before this window: what comes before it is a result all the same.
+                return {"frames": 0}
+        if summary.interrupted:
+            raise UnitInterruptedError
+        if unit.mapping == "full" and unit.window is None and not left.is_refined:
+            phases.enter("refine")
+            refine_scene(unit, lock.folder, left.gatherer)
+        told: dict[str, Any] = {}
+        if unit.scale_from is not None and unit.window is None:
+            phases.enter("metres")
+            told = scene_in_metres(unit, unit.scale_from, lock.folder)
+        phases.enter("publish")
+        note_phases(lock.folder, phases.seconds)
+        lock.release()
+        result = record_of(summary, left.gatherer, time.monotonic() - begun, engine.device)
+        result |= {**told, "phases": phases.seconds}
+        store.publish(lock.folder, unit.name, unit.key, result, marks.marks)
+    return {**result, "phases": phases.seconds}
+
+
+def note_phases(folder: Path, seconds: Seconds) -> None:
+    """Say in a result's ``run.json`` how long each phase took. Raises OutputError."""
+    replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
+
+
+def _run_through(
+    engine: FrameEngine,
+    unit: Unit,
+    source: Source,
+    info: RunInfo,
+    lock: FolderLock,
+    left: LeftBehind,
+    marks: DepthMarks,
+) -> Summary:
+    """All frames of the unit, or those that are left to do."""
+    with ExitStack() as stack:
+        before = None
+        # The windows of a split scene are placed and refined once they are joined.
+        mapping = unit.mapping if unit.window is None else "off"
+        if left.unfinished is not None:
+            open_again = partial(open_unit, unit, resumed=True)
+            source = stack.enter_context(open_again())
+            source, before = go_on(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
+        writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
+        together = 1 if left.unfinished else engine.preset.stream.scale_frames
+        stage = stream_stage(
+            mapping,
+            together,
+            known_lens=unit.choice.camera is not None,
+            departure=departure(left.unfinished) if left.unfinished else None,
+        )
+        return reconstruct(
+            source, engine, writer, [left.gatherer, marks], before=before, stage=stage, mask_sky=unit.mask_sky
+        )
+
+
+def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
+    """Refine a scene's result before it is published.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: a file cannot be read or written.
+    """
+    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    with stop_on_signals() as stop:
+        try:
+            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+        except RefinementCancelledError as error:
+            raise UnitInterruptedError from error
+
+
+def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:
+    """What a manifest records of a finished scene, and the summary repeats."""
+    figures, plot = gatherer.figures(), gatherer.plot()
+    warnings = [*summary.warnings]
+    if gatherer.truth_error is not None:
+        warnings.append(f"depth was compared only up to a damaged file of truth: {gatherer.truth_error}")
+    return {
+        "frames": summary.frames_reconstructed,
+        "keyframes": summary.keyframes,
+        "damaged": summary.frames_damaged,
+        "seconds": round(seconds, 3),
+        "device": device,
+        "warnings": warnings,
+        "metric": gatherer.metric,
+        "figures": dataclasses.asdict(figures) if figures is not None else None,
+        "plot": dataclasses.asdict(plot),
+    }

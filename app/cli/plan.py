@@ -1,0 +1,110 @@
+"""``stream-recon plan``: what to run on a video with so much GPU memory, and the command for it."""
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from stream_recon.app.cli.console import PlainConsole
+from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
+from stream_recon.app.planning.search import Choice, Way, choices, parse_memory
+from stream_recon.app.result.files import replace_file
+from stream_recon.app.sources.source import open_source
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_kind
+from stream_recon.configs.errors import InputError, OutputError, ResourceError
+from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
+from stream_recon.configs.schema import load_preset, preset_names
+from stream_recon.models.embedded import EMBEDDED_PRESET
+
+OWN_CONTEXT_BYTES = 300 * 2**20
+"""CUDA's context in a process that has run no kernel: less than a run's, and rather estimated too low than too high."""
+
+
+def run(source: str, *, memory: str | None, preset: str | None, write: Path | None, overwrite: bool) -> int:
+    """Print the choices for a source, best first, and how to run the first; gives the exit code.
+
+    ``memory``: the GPU's, as `parse_memory` has it; None: what is free on this machine's. ``preset``: this one alone.
+    ``write``: a preset file to make of the first choice.
+
+    Raises:
+        StreamReconError: bad input, no GPU and no ``memory``, too little memory, ``write`` exists.
+    """
+    if write and write.exists() and not overwrite:
+        raise OutputError(f"{write} exists: use --overwrite, or another --write FILE.toml")
+    if write and write.suffix != ".toml":
+        raise OutputError(f"--write {write}: a preset file's name ends in .toml")
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    budget = parse_memory(memory) if memory else _free_memory(device)
+    names = [preset] if preset else preset_names()
+    presets = [(name, load_preset(name)) for name in names]
+    with open_source(source, max_frames=1) as frames:
+        frame = next(frames, None)
+        name = frames.name
+    if frame is None:
+        raise InputError(f"{name} sent no frame")
+    height, width = frame.rgb.shape[:2]
+    rates = measure_rates(device) if device else H200
+    kept_in = [name for name in CACHE_CHOICES if device is None or cache_kind(name).runs_on(device)]
+    found = choices(presets, (width, height), budget, rates, kept_in)
+    out = PlainConsole(soft_wrap=True)
+    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
+    out.print(_table(found))
+    _print_notes(out, rates, found, measured=device is not None)
+    if write:
+        replace_file(write, lambda file: file.write(preset_to_toml(found[0].way.preset).encode()))
+    _print_use(out, source, found[0].way, write)
+    return 0
+
+
+def _free_memory(device: torch.device | None) -> int:
+    """What a run could use of the device: this process has a context there as well, and takes it along."""
+    if device is None:
+        raise ResourceError("no CUDA device is here whose memory could be read: say how much there is, --memory 8GB")
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free) + OWN_CONTEXT_BYTES
+
+
+def _table(found: list[Choice]) -> Table:
+    table = Table("preset", "window", "image", "cache", "memory", "frames/s")
+    for choice in found:
+        way = choice.way
+        table.add_row(
+            way.preset.name,
+            str(way.preset.stream.window),
+            "x".join(map(str, way.image_size)),
+            way.cache,
+            f"{choice.memory.total / 1e9:.1f} GB",
+            f"{1 / choice.seconds:.0f}",
+        )
+    return table
+
+
+def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measured: bool) -> None:
+    where = "this machine's GPU" if measured else "no CUDA device is here to measure"
+    out.print(
+        f"Frames/s are expected of the network on an {rates.name} ({where}) once the window is full; reading, writing "
+        "and the viewer come on top. Memory is the most that a stream of any length takes, CUDA's own share included."
+    )
+    if not measured and any(choice.way.cache == "fp8" for choice in found):
+        out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
+
+
+def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
+    original = load_preset(way.base)
+    command = ["stream-recon", source, "--preset", str(file or way.base)]
+    out.print("To run the first:")
+    if file is None and way.preset != original:
+        stream, image = way.preset.stream, way.preset.image
+        changed = {"window": stream.window, "special_budget": stream.special_budget}
+        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with")
+        tables = table_to_toml("stream", changed) + table_to_toml("image", dataclasses.asdict(image))
+        out.print(tables.rstrip())
+        command[-1] = "FILE.toml"
+    if way.preset.network != load_preset(EMBEDDED_PRESET).network:
+        command += ["--weights", "CHECKPOINT.safetensors"]
+    if way.cache != "full":
+        command += ["--cache", way.cache]
+    out.print(shlex.join(command))

@@ -1,0 +1,1 @@
+"""Shared types, transforms, and operations on depth and points. Imports no other folder of ``app``."""

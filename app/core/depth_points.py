@@ -1,0 +1,118 @@
+"""Depth maps: to points and back to pixels, compared, and moved to another world."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.types import FrameResult, Intrinsics
+from stream_recon.configs.schema import PointsConfig
+
+UNSURE = 0.1
+"""Share of the median confidence: less is next to none."""
+
+
+@dataclass(frozen=True)
+class FramePoints:
+    """The points of one frame in its camera's axes (x right, y down, z forward), in row-major pixel order."""
+
+    xyz: NDArray[np.float32]  # [N, 3]
+    rgb: NDArray[np.uint8]  # [N, 3]
+    confidence: NDArray[np.float32]  # [N]
+
+    def __len__(self) -> int:
+        return len(self.xyz)
+
+    def take(self, indices: NDArray[np.intp] | NDArray[np.bool_]) -> "FramePoints":
+        """The points at ``indices`` (numbers or a mask)."""
+        return FramePoints(self.xyz[indices], self.rgb[indices], self.confidence[indices])
+
+
+def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
+    """Unproject a frame's sure pixels: those of `sure_pixels`."""
+    pixels = np.flatnonzero(sure_pixels(result, config))
+    xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
+    rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
+    return FramePoints(xyz, rgb, result.confidence.reshape(-1)[pixels].astype(np.float32, copy=False))
+
+
+def sure_pixels(result: FrameResult, config: PointsConfig) -> NDArray[np.bool_]:
+    """Mask [h, w] of the pixels whose depth may be taken for a surface.
+
+    Left out are pixels without a finite positive depth, depth edges, pixels below ``config.min_confidence``, and the
+    least confident share of the pixels (``config.confidence_quantile``; pixels as confident as the last one kept all
+    stay).
+    """
+    depth = result.depth
+    with np.errstate(invalid="ignore"):
+        valid = np.isfinite(depth) & (depth > 0)
+        keep = valid & ~depth_edges(np.where(valid, depth, np.float32(np.nan)), config.edge_ratio)
+    keep &= result.confidence >= config.min_confidence
+    if valid.any():
+        keep &= result.confidence >= _quantile(result.confidence[valid], config.confidence_quantile)
+    return keep
+
+
+def unproject(
+    rows: NDArray[np.integer], columns: NDArray[np.integer], z: NDArray[np.float32], camera: Intrinsics
+) -> NDArray[np.float32]:
+    """Points [N, 3] in the camera's axes of pixels [N] at depths ``z`` [N]."""
+    xyz = np.empty((len(z), 3), np.float32)
+    # Pixel (0, 0) covers [0, 1) x [0, 1): rays pass through its centre.
+    xyz[:, 0] = ((columns + np.float32(0.5)) - np.float32(camera.cx)) * np.float32(1 / camera.fx) * z
+    xyz[:, 1] = ((rows + np.float32(0.5)) - np.float32(camera.cy)) * np.float32(1 / camera.fy) * z
+    xyz[:, 2] = z
+    return xyz
+
+
+def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
+    """Mask [h, w] of the pixels on either side of a depth step.
+
+    A step lies between two 4-neighbours whose depths differ by more than ``ratio`` of the nearer one.
+    NaN marks pixels without depth; they make no step.
+    """
+    edges = np.zeros(depth.shape, bool)
+    limit = np.float32(1 + ratio)
+    for first, second in (
+        ((slice(-1),), (slice(1, None),)),
+        ((slice(None), slice(-1)), (slice(None), slice(1, None))),
+    ):
+        near, far = depth[first], depth[second]
+        step = (near > far * limit) | (far > near * limit)
+        edges[first] |= step
+        edges[second] |= step
+    return edges
+
+
+def _quantile(values: NDArray[np.float32], share: float) -> np.float32:
+    """Smallest value that is kept when ``share`` of ``values`` is dropped from below; no interpolation."""
+    rank = min(int(share * len(values)), len(values) - 1)
+    kept: np.float32 = np.partition(values, rank)[rank]
+    return kept
+
+
+def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Pixels [N, 2] of camera-space points [N, 3] under the 3x3 matrix ``K``; NaN behind the camera."""
+    points = np.asarray(xyz, np.float64)
+    depth = np.where(points[:, 2:] > 0, points[:, 2:], np.nan)
+    pixels: NDArray[np.float64] = (points / depth) @ np.asarray(K, np.float64)[:2].T
+    return pixels
+
+
+def depth_ratio(earlier: FrameResult, later: FrameResult) -> float | None:
+    """Ratio of the median depths of two maps of one picture; None where no pixel has depth in both.
+
+    Only pixels of next to no confidence, such as sky, are left out: the surest ones alone lie at some depths rather
+    than others, where the ratio may be another one.
+    """
+    chosen = (earlier.depth > 0) & (later.depth > 0)
+    for result in (earlier, later):
+        chosen &= result.confidence >= UNSURE * np.median(result.confidence)
+    return float(np.median(earlier.depth[chosen]) / np.median(later.depth[chosen])) if chosen.any() else None
+
+
+def moved(result: FrameResult, transform: Similarity) -> FrameResult:
+    """A result in another world of another unit."""
+    pose = transform.move_pose(result.T_world_camera)
+    return replace(result, T_world_camera=pose, depth=result.depth * np.float32(transform.scale))

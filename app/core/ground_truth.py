@@ -1,0 +1,96 @@
+"""What is known of a scene: poses, a camera, depth. Readers of data sets make it, evaluation measures against it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import ImageTransform, Intrinsics
+
+DEPTH_RANGE_M = (0.1, 60.0)
+"""Metric truth outside of it is left out."""
+
+
+@dataclass(frozen=True)
+class MatchedPixels:
+    """True depths and the network pixels that see the same points."""
+
+    z: NDArray[np.float64]  # [K]
+    rows: NDArray[np.intp]  # [K]
+    columns: NDArray[np.intp]  # [K]
+
+
+@dataclass(frozen=True)
+class DepthMap:
+    """Dense truth: depth in metres over the whole source image, at any resolution."""
+
+    metres: NDArray[np.floating]  # [H, W], 0 where unknown
+
+    def at_network(self, transform: ImageTransform) -> MatchedPixels:
+        """The truth under each network pixel's centre, where it is known and in range."""
+        width, height = transform.network_size
+        left, top, _, _ = transform.crop
+        scale_x, scale_y = transform.scale
+        u = left + (np.arange(width) + 0.5) / scale_x
+        v = top + (np.arange(height) + 0.5) / scale_y
+        x = _cells(u, transform.source_size[0], self.metres.shape[1])
+        y = _cells(v, transform.source_size[1], self.metres.shape[0])
+        z = self.metres[y[:, None], x[None, :]]
+        rows, columns = np.nonzero((z > DEPTH_RANGE_M[0]) & (z < DEPTH_RANGE_M[1]))
+        return MatchedPixels(z[rows, columns].astype(np.float64), rows, columns)
+
+
+@dataclass(frozen=True)
+class DepthPoints:
+    """Sparse truth: points in source pixels with depth, in a unit of its own."""
+
+    uvz: NDArray[np.float64]  # [K, 3]
+
+    def at_network(self, transform: ImageTransform) -> MatchedPixels:
+        """The points in front of the camera that fall on the network's image, with the pixel each lies in."""
+        width, height = transform.network_size
+        scale_x, scale_y = transform.scale
+        columns = np.floor((self.uvz[:, 0] - transform.crop[0]) * scale_x).astype(np.intp)
+        rows = np.floor((self.uvz[:, 1] - transform.crop[1]) * scale_y).astype(np.intp)
+        inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height) & (self.uvz[:, 2] > 0)
+        return MatchedPixels(self.uvz[inside, 2], rows[inside], columns[inside])
+
+
+def _cells(position: NDArray[np.floating], extent: int, cells: int) -> NDArray[np.intp]:
+    """Cell of a grid of ``cells`` over [0, extent) that each position lies in."""
+    found: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
+    return found
+
+
+DepthTruth = DepthMap | DepthPoints
+Poses = Mapping[int, NDArray[np.float64]]
+
+
+def no_depth(index: int) -> DepthTruth | None:
+    """Depth of a scene that has none."""
+    return None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of a scene, by frame index as in `Frame.index`."""
+
+    source_size: tuple[int, int]
+    """Width and height of the images."""
+    poses: Poses
+    """Camera-to-world [4, 4], camera axes x right, y down, z forward; frames without a true pose are missing."""
+    intrinsics: Intrinsics | None
+    """In pixels of the images; pixel (0, 0) covers [0, 1) x [0, 1). None too where no pinhole describes the lens."""
+    metric: bool
+    """Lengths are metres; else in a unit of the scene's own (structure from motion)."""
+    has_depth: bool
+    read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
+
+    def depth(self, index: int) -> DepthTruth | None:
+        """Truth for one frame, read from its file; None where there is none.
+
+        Raises:
+            InputError: a depth file of the wrong form.
+        """
+        return self.read_depth(index)

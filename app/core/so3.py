@@ -1,0 +1,54 @@
+"""Rotations and their tangent vectors, in stacks of any shape."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import quaternion_xyzw
+
+FloatArray = NDArray[np.float64]
+
+_SMALL = 1e-4
+"""Below this angle in rad series take the place of quotients of nothing by nothing."""
+
+
+def skew(v: FloatArray) -> FloatArray:
+    """Matrices [..., 3, 3] with skew(v) @ x = cross(v, x)."""
+    out = np.zeros((*v.shape, 3))
+    out[..., 0, 1], out[..., 0, 2], out[..., 1, 2] = -v[..., 2], v[..., 1], -v[..., 0]
+    out[..., 1, 0], out[..., 2, 0], out[..., 2, 1] = v[..., 2], -v[..., 1], v[..., 0]
+    return out
+
+
+def exp(v: FloatArray) -> FloatArray:
+    """Rotations [..., 3, 3] about the axes v [..., 3] by their lengths in rad (Rodrigues)."""
+    square = np.sum(v * v, axis=-1)[..., None, None]
+    angle = np.sqrt(square)
+    small = angle < _SMALL
+    safe = np.where(small, 1.0, angle)
+    sine = np.where(small, 1 - square / 6, np.sin(safe) / safe)
+    versine = np.where(small, 0.5 - square / 24, (1 - np.cos(safe)) / safe**2)
+    K = skew(v)
+    return np.asarray(np.eye(3) + sine * K + versine * (K @ K))
+
+
+def log(R: FloatArray) -> FloatArray:
+    """Axis times angle [..., 3], angle in [0, pi] rad, of rotations [..., 3, 3]."""
+    # Through the quaternion: exact near 0 and near pi alike.
+    q = quaternion_xyzw(R)
+    sine = np.linalg.norm(q[..., :3], axis=-1, keepdims=True)
+    small = sine < _SMALL
+    factor = np.where(
+        small, 2 / np.maximum(q[..., 3:], 0.5), 2 * np.arctan2(sine, q[..., 3:]) / np.where(small, 1.0, sine)
+    )
+    return np.asarray(factor * q[..., :3])
+
+
+def inverse_right_jacobian(v: FloatArray) -> FloatArray:
+    """[..., 3, 3] with log(exp(v) @ exp(d)) = v + it @ d to first order in d (Sola et al. 2018, eq. 144)."""
+    square = np.sum(v * v, axis=-1)[..., None, None]
+    angle = np.sqrt(square)
+    small = angle < _SMALL
+    safe = np.where(small, 1.0, angle)
+    quotient = np.where(small, 1 / 12, 1 / safe**2 - 0.5 / (safe * np.tan(safe / 2)))
+    K = skew(v)
+    return np.asarray(np.eye(3) + 0.5 * K + quotient * (K @ K))

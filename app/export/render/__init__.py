@@ -1,0 +1,1 @@
+"""Videos of a camera path through a result."""

@@ -1,1 +1,0 @@
-"""Videos of a result: a camera that flies through its points."""

@@ -1,1 +1,0 @@
-"""Geometry while the stream runs: causal poses against a map of keyframes, and a map that corrects itself."""

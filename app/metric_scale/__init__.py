@@ -1,0 +1,1 @@
+"""Metric scale of a result: markers, distances, heights and GPS tracks."""

@@ -1,0 +1,61 @@
+"""A result brought to metres: cameras, trajectory, tracks, cloud and what run.json says, as one revision."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.result.amend import amend
+from stream_recon.app.result.cameras import since_first
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.tracks import read_tracks
+from stream_recon.app.result.unit import UNIT, Metres, own_to_now
+
+
+class Page(Protocol):
+    """A viewer that shows the result as it was first given out, and all revisions of it."""
+
+    def revise(self, revision: Revision) -> None: ...
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        """Sparse points [N, 3], and pairs [E, 2] of frames."""
+
+
+def bring_to_metres(
+    result: ResultFolder,
+    metres: Metres,
+    on_progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    pages: Sequence[Page] = (),
+) -> bool:
+    """Move a whole result. ``metres``: of its world as it is now, see `measured`.
+
+    Depth files, first poses and the network's stay as they are.
+
+    Returns:
+        False where it was cancelled: everything is as it was.
+
+    Raises:
+        OutputError: no room, or a damaged file; likewise.
+    """
+    now = own_to_now(result.run)
+    metres = metres.after(now)
+    change = metres.own_to_metres @ now.inverse()
+    cameras = [camera.moved(change) for camera in result.cameras]
+    revision = Revision(
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, depth_field=c.depth_field) for c in cameras)
+    )
+    tracks = read_tracks(result.folder)
+    if tracks is not None:
+        tracks = replace(tracks, points=change.apply(tracks.points))
+    record = {UNIT: metres.to_json()}
+    if not amend(result, revision, record, tracks, on_progress, cancelled):
+        return False
+    for page in pages:
+        page.revise(since_first(cameras))
+        if tracks is not None:
+            page.show_map(tracks.points, tracks.loops)
+    return True

@@ -1,1 +1,0 @@
-"""The result folder, written while the run goes on and read back."""

@@ -1,0 +1,1 @@
+"""The run: threads and queues from a source to its listeners."""

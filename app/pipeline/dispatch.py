@@ -1,0 +1,131 @@
+"""From the engine to the listeners: a thread that tells them, and one before it where a stage stands between."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+
+from stream_recon.app.core.disk_table import Ascending
+from stream_recon.app.core.transforms import is_rigid
+from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
+from stream_recon.app.pipeline.channel import Channel
+from stream_recon.app.pipeline.health import HealthWatch
+from stream_recon.app.pipeline.listeners import ResultListener, Stage
+from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.configs.errors import StreamReconError
+
+RESULTS_BEHIND = 16
+IDLE_SECONDS = 1.0
+
+
+class Delivery:
+    """Bounded queues and the bodies of their threads.
+
+    Args:
+        listeners: told in this order; see `ResultListener`.
+        stage: see `Stage`; None: results go straight to the listeners.
+        health: looks at each result before the listeners do.
+        between: called by the listeners' thread after each item, and now and then while none comes.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[ResultListener],
+        stage: Stage | None,
+        health: HealthWatch,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.failed = False
+        """Whether a listener raised an error that a user can do something about."""
+        self._listeners = listeners
+        self._stage = stage
+        self._health = health
+        self._between = between
+        self._staged: Channel[tuple[FrameResult, PreparedFrame]] = Channel(RESULTS_BEHIND)
+        self._items: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
+        self._frames: dict[int, PreparedFrame] = {}
+        self._abandoned = threading.Event()
+        self._added = Ascending()
+
+    @property
+    def wants_grey(self) -> bool:
+        """Whether frames are to carry `PreparedFrame.grey`."""
+        return self._stage is not None and self._stage.wants_grey
+
+    def start(self, pool: Executor) -> list[Future[None]]:
+        """Begin the threads; the futures end after `close`, or raise what went wrong. The listeners' comes first."""
+        bodies = [self._listen] if self._stage is None else [self._listen, self._run_stage]
+        return [pool.submit(body) for body in bodies]
+
+    def expect(self, frame: PreparedFrame) -> None:
+        """Note a frame whose result will be sent: the stage gets both."""
+        if self._stage is not None:
+            self._frames[frame.index] = frame
+
+    def send(self, result: FrameResult) -> bool:
+        """Hand a result on, waiting for room. False once a listener or the stage has failed."""
+        if self._stage is None:
+            return self._items.send(result)
+        return self._staged.send((result, self._frames.pop(result.index)))
+
+    def close(self) -> None:
+        """No result will come any more. What was sent is still delivered, and the stage has its last word."""
+        self._staged.close()
+        if self._stage is None:
+            self._items.close()
+
+    def abandon(self) -> None:
+        """`close`, but what the stage has not looked at yet is dropped, and it has no last word."""
+        self._abandoned.set()
+        self._staged.close(discard=True)
+        self.close()
+
+    def _run_stage(self) -> None:
+        assert self._stage is not None
+        try:
+            for result, frame in self._staged:
+                with memory_errors():
+                    items = self._stage.push(result, frame)
+                if not all(self._items.send(item) for item in items):
+                    return
+            if not self._abandoned.is_set():
+                with memory_errors():
+                    items = self._stage.finish()
+                all(self._items.send(item) for item in items)
+        finally:
+            self._staged.close(discard=True)
+            self._items.close()
+
+    def _listen(self) -> None:
+        try:
+            while not self._items.exhausted:
+                item = self._items.receive(IDLE_SECONDS)
+                if item is not None:
+                    self._tell(item)
+                self._between()
+        except StreamReconError:
+            self.failed = True
+            raise
+        finally:
+            self._items.close(discard=True)
+
+    def _tell(self, item: FrameResult | Revision) -> None:
+        if isinstance(item, FrameResult):
+            self._added.append(item.index)
+            # A copy: the engine holds on to some results, and not to what listeners work out of them.
+            item = replace(item, health=self._health.judge(item))
+            for listener in self._listeners:
+                listener.add(item)
+            return
+        self._check(item)
+        for listener in self._listeners:
+            listener.revise(item)
+
+    def _check(self, revision: Revision) -> None:
+        """The one place where a revision is looked at: listeners rely on it."""
+        indices = {frame.index for frame in revision.frames}
+        assert len(indices) == len(revision.frames), "a revision names a frame twice"
+        unknown = [index for index in indices if index not in self._added]
+        assert not unknown, f"frames {sorted(unknown)} have no result to revise"
+        assert all(is_rigid(frame.T_world_camera) for frame in revision.frames), "a revised pose is not rigid"
+        assert all(0 < frame.depth_scale < float("inf") for frame in revision.frames), "a depth scale is not positive"

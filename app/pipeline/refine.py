@@ -1,0 +1,288 @@
+"""A finished result refined by geometry: from its folder, with the source's images, into its folder."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.pipeline.cpu_threads import usable_cores
+from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.result.amend import amend
+from stream_recon.app.result.cameras import Camera, since_first
+from stream_recon.app.result.folder import ResultFolder, result_of
+from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.result.unit import UNIT
+from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.frame_data import DepthOf, DepthReader, Scale, View
+from stream_recon.app.slam.offline.pose_interpolation import Carrier, interpolated
+from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.report import Refinement, Report, Sketch
+from stream_recon.app.slam.offline.warm_start import Placed
+from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+STORED_IMAGES = "the source's images are gone: refined with the small ones of the result, which is less exact"
+
+MOST_WORKERS = 8
+"""Each holds an image and what is found in it; what they find is put together by one thread."""
+
+READING_SHARE = 0.05
+"""Of the progress: the depth files come first."""
+
+
+class Page(ResultListener, Protocol):
+    """A viewer: beside revisions it takes what a map stands on."""
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        """Sparse points [N, 3], and pairs [E, 2] of source frames that close loops."""
+
+
+class RefinementCancelledError(Exception):
+    """The user would not wait; the result is as it was."""
+
+
+def refine_result(
+    result: ResultFolder,
+    open_again: Callable[[], Source] | None,
+    on_progress: Callable[[float, str], None] = lambda share, what: None,
+    on_points: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    listeners: Sequence[ResultListener] = (),
+    page: Page | None = None,
+    workers: int | None = None,
+) -> Report:
+    """Refine a result from what the network gave, whatever was done to it since, and write it.
+
+    Args:
+        open_again: the source once more, with the same choice of frames; None, or an InputError: it is gone, and the
+            result's own small images are used.
+        on_progress: told the share that is done and what is under way.
+        on_points: told how many frames' points are in place, of how many.
+        listeners: hear the revision once it is known.
+        page: shows how it goes on, and what came of it; where it ends early, the result as it was.
+        workers: threads for features and matches; None: one for each core, within reason.
+
+    Raises:
+        RefinementCancelledError: ``cancelled`` said so; the result is as it was.
+        StreamReconError: a file cannot be read or written; likewise.
+    """
+
+    def show(share: float, what: str) -> None:
+        if cancelled():
+            raise RefinementCancelledError
+        on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
+
+    every = [camera.as_network for camera in result.cameras]
+    cameras = result.with_depth(every)
+    images = _images(result, cameras, open_again)
+    views = []
+    for number, camera in enumerate(cameras):
+        views.append(View.of(result_of(result.folder, camera), images.scale))
+        if cancelled():
+            raise RefinementCancelledError
+        on_progress(READING_SHARE * number / len(cameras), "depth")
+
+    def show_sketch(sketch: Sketch) -> None:
+        assert page is not None
+        focal = sketch.lens.focal / images.scale.factor
+        page.revise(_moved(every, *_for_all(every, cameras, sketch.T_world_camera, sketch.depth_scale), focal))
+        page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
+
+    try:
+        known_lens = bool(result.run.get("options", {}).get("camera"))
+        on_sketch = show_sketch if page else None
+        threads = workers or _workers()
+        placed = _placed(result, images.scale)
+        found = refine(
+            views, images, images.scale, show, threads, placed=placed, on_sketch=on_sketch, known_lens=known_lens
+        )
+        record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
+        focal = found.lens.focal / found.scale.factor if found.fit is not None else None
+        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        revision = _with_fields(moved, cameras, found.depth_fields)
+        for listener in (*listeners, *((page,) if page else ())):
+            listener.revise(revision)
+        if page:
+            _show(page, tracks)
+        # Again in the reconstruction's own unit, whatever it was in.
+        changes = {"mapping": record, **({UNIT: None} if UNIT in result.run else {})}
+        if not amend(result, _of_files(revision, every), changes, tracks, on_points, cancelled):
+            raise RefinementCancelledError
+    except BaseException:
+        if page:
+            page.revise(since_first(result.cameras))
+            _show(page, read_tracks(result.folder))
+        raise
+    return found.report
+
+
+def _placed(result: ResultFolder, scale: Scale) -> Placed | None:
+    """The frames that have depth where the stream has put them; None where it has not, or where they were refined."""
+    cameras = result.with_depth(result.cameras)
+    if "mapping" in result.run or all(camera.network is None for camera in cameras):
+        return None
+    # One lens took all of them.
+    focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
+    T = np.array([camera.T_world_camera for camera in cameras])
+    units = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
+    return Placed(T, np.array(units), focal * scale.factor)
+
+
+def _workers() -> int:
+    return min(usable_cores(), MOST_WORKERS)
+
+
+def _show(page: Page, tracks: SparseTracks | None) -> None:
+    if tracks is None:
+        page.show_map(np.zeros((0, 3)), np.zeros((0, 2), np.int32))
+    else:
+        page.show_map(tracks.points, tracks.loops)
+
+
+def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
+    """Pairs [L, 2] of positions as numbers in the source."""
+    return np.array(index, np.int32)[np.array(pairs, np.intp).reshape(-1, 2)]
+
+
+class _Images:
+    """`stream_recon.app.slam.offline.refine.Images`: of the source, or where it is gone of the result."""
+
+    def __init__(
+        self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
+    ) -> None:
+        self.scale = scale
+        self.warning = None if open_again is not None else STORED_IMAGES
+        self._folder, self._cameras, self._open = result.folder, cameras, open_again
+
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
+        if self._open is None:
+            for position in positions:
+                stored = self._result(position)
+                yield position, _on_canvas(stored, self.scale), partial(DepthReader.of, stored, self.scale)
+            return
+        wanted = {self._cameras[position].index: position for position in positions}
+        last = max(wanted, default=-1)
+        with self._open() as source:
+            for frame in source:
+                if frame.index in wanted:
+                    position = wanted[frame.index]
+                    yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
+                if frame.index >= last:
+                    return
+
+    def _depth(self, position: int) -> DepthReader:
+        return DepthReader.of(self._result(position), self.scale)
+
+    def _result(self, position: int) -> FrameResult:
+        return result_of(self._folder, self._cameras[position])
+
+
+def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+    if not cameras:
+        raise InputError(f"{result.folder} has no frames to refine")
+    first = result_of(result.folder, cameras[0])
+    size = first.transform.source_size
+    if open_again is not None and _is_there(open_again, cameras[0].index, size):
+        return _Images(result, cameras, open_again, Scale.of(size))
+    factor = min(Scale.of(size).factor, sum(first.transform.scale) / 2)
+    small = Scale(factor, (max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)))
+    return _Images(result, cameras, None, small)
+
+
+def _is_there(open_again: Callable[[], Source], index: int, size: tuple[int, int]) -> bool:
+    """Whether the source still begins with that frame."""
+    try:
+        with open_again() as source:
+            frame = next(iter(source), None)
+    except InputError:
+        return False
+    return frame is not None and frame.index == index and (frame.rgb.shape[1], frame.rgb.shape[0]) == size
+
+
+def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
+    """The stored picture where it lies in the source image."""
+    left, top, width, height = (round(v * scale.factor) for v in result.transform.crop)
+    canvas = np.zeros((scale.size[1], scale.size[0]), np.uint8)
+    grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), (width, height), interpolation=cv2.INTER_AREA)
+    part = canvas[top : top + height, left : left + width]
+    part[:] = grey[: part.shape[0], : part.shape[1]]
+    return canvas
+
+
+def _for_all(
+    every: Sequence[Camera], kept: Sequence[Camera], T: FloatArray, depth_scale: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Poses and depth scales of all frames from those [N] of the kept ones; the others are carried along."""
+    if len(every) == len(kept):
+        return T, depth_scale
+    row = {camera.index: number for number, camera in enumerate(every)}
+    positions = np.array([row[camera.index] for camera in kept])
+    before = np.array([camera.T_world_camera for camera in every])
+    carrier = Carrier(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
+    poses = np.array([carrier.pose(number) for number in range(len(every))])
+    return poses, interpolated(positions.tolist(), depth_scale, len(every))
+
+
+def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
+    """The same against the depth in the files: joined windows had units of their own from the first."""
+    return Revision(
+        tuple(
+            dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_first)
+            for frame, camera in zip(revision.frames, cameras, strict=True)
+        )
+    )
+
+
+def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
+    """Frames as first given out, at new poses [N, 4, 4]; ``depth_scale``: of the depths of ``cameras``; ``focal``: in
+    pixels of the source, None as before."""
+    frames = []
+    for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
+        k = camera.intrinsics
+        lens = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
+        unit = float(scale) * camera.depth_scale / camera.depth_scale_first
+        frames.append(FrameRevision(camera.index, pose, unit, lens))
+    return Revision(tuple(frames))
+
+
+def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[np.float16]) -> Revision:
+    """With the depth fields [N, ...] of the frames that have depth; those of zeros are none."""
+    known = {camera.index: field for camera, field in zip(cameras, fields, strict=True) if field.any()}
+    return Revision(tuple(dataclasses.replace(f, depth_field=known.get(f.index)) for f in revision.frames))
+
+
+def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:
+    fitted: Fit | None = found.fit
+    if fitted is None:
+        return None
+    seen, factor, lens = fitted.observations, found.scale.factor, found.lens
+    index = np.array([cameras[position].index for position in found.keyframes], np.int32)
+    order = np.argsort(seen.point, kind="stable")
+    total = np.bincount(seen.point, fitted.errors, len(fitted.scene.points))
+    size = cameras[0].source_size or (0, 0)
+    return SparseTracks(
+        points=fitted.scene.points,
+        errors=(total / np.maximum(fitted.views_of_points, 1) / factor).astype(np.float32),
+        frame=index[seen.camera[order]],
+        point=seen.point[order].astype(np.int32),
+        pixel=(seen.pixel[order] / factor).astype(np.float32),
+        lens=np.array([lens.focal / factor, lens.cx / factor, lens.cy / factor, lens.k1]),
+        source_size=np.array(size, np.int32),
+        loops=_frames_of(found.loops, index.tolist()),
+    )
+
+
+def _record(report: Report, warning: str | None) -> dict[str, Any]:
+    """The object ``mapping`` of ``run.json``."""
+    rounded = {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in dataclasses.asdict(report).items()
+    }
+    return {**rounded, "warning": warning}

@@ -1,0 +1,90 @@
+"""Going on with a run that was cut off: source and engine brought to where its folder ends."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import Seam
+from stream_recon.app.pipeline.health import weak_spans
+from stream_recon.app.pipeline.pipeline import Before
+from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.result.resume import Unfinished
+from stream_recon.app.result.run_record import now_text
+from stream_recon.app.slam.mode import Departure
+from stream_recon.app.sources.readers import Stretch
+from stream_recon.app.sources.source import Source
+
+
+def go_on(
+    unfinished: Unfinished,
+    engine: FrameEngine,
+    source: Source,
+    open_again: Callable[[], Source],
+    stack: ExitStack,
+    *,
+    as_network: bool,
+) -> tuple[Source, Before]:
+    """The source at the frame that comes next, and what to tell `reconstruct` of the run so far.
+
+    Args:
+        engine: as after `reset`; its world is the run's from here on.
+        source: of which no frame was taken yet. Where it cannot be entered in the middle, another one is read up to
+            there, by ``open_again``, which ``stack`` closes.
+        as_network: the engine goes on in the world that the network had, for geometry goes on behind it; else in that
+            of the result.
+
+    Raises:
+        StreamReconError: the source cannot be read, or a depth file is damaged; no memory.
+    """
+    last, taken = unfinished.last, len(unfinished.cameras)
+    if not source.resume(last.index, last.timestamp, taken):
+        source = stack.enter_context(open_again())
+        source.resume_slowly(last.index, taken)
+    stream = engine.preset.stream
+    remembered = max(stream.window, stream.camera_window)
+    first, later = unfinished.last_stream(stream.scale_frames, remembered, as_network=as_network)
+    with memory_errors():
+        seam = engine.resume(first, later)
+    return source, _before(unfinished, seam)
+
+
+def departure(unfinished: Unfinished) -> Departure:
+    """Where the geometry goes on that the run had."""
+    last, network = unfinished.last, unfinished.last.as_network
+    return Departure(
+        last.T_world_camera,
+        network.T_world_camera,
+        last.depth_scale / network.depth_scale,
+        last.intrinsics.fx,
+        last.stretch,
+    )
+
+
+def _before(unfinished: Unfinished, seam: Seam) -> Before:
+    seconds = unfinished.told("timings", dict).get("seconds", 0.0)
+    return Before(
+        frames=len(unfinished.cameras),
+        keyframes=unfinished.keyframes,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
+        resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+        health=tuple(camera.health for camera in unfinished.cameras if camera.health is not None),
+        weak=tuple(weak_spans(unfinished.told("health", dict))),
+        stretches=tuple(_stretches(unfinished)),
+        unseen=_count(unfinished.told("frames", dict).get("unseen")),
+        last=unfinished.last_frame(),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _stretches(unfinished: Unfinished) -> Iterator[Stretch]:
+    """Those that a frame belongs to; what a damaged record says is left out."""
+    for told in unfinished.told("stretches", list):
+        with suppress(TypeError):
+            stretch = Stretch(**told)
+            if isinstance(stretch.index, int) and stretch.index <= unfinished.last.index:
+                yield stretch

@@ -1,0 +1,336 @@
+"""Camera poses on disk: ``cameras.json`` and ``trajectory.txt``, valid after every frame.
+
+``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
+``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
+within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
+``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
+joined, ``stretch`` after the first gap or cut, ``health`` where it is known, ``network`` where the frame was given out
+otherwise than the network said, and ``depth_field`` where a refinement knows more of the depth than its scale: rows of
+`stream_recon.app.core.depth_correction`, by whose exponential depth is to be multiplied, too.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.depth_correction import Field, checked
+from stream_recon.app.core.disk_table import Ascending
+from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
+from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
+from stream_recon.app.result.files import GrowingFile, replace_file
+from stream_recon.configs.errors import OutputError
+
+CAMERAS_NAME = "cameras.json"
+TRAJECTORY_NAME = "trajectory.txt"
+
+FORMAT = 2
+LARGEST_LENGTH = 1e6
+"""Of a scale frame's distance; what is further cannot be thinned by voxels any more."""
+_INTRINSICS = ("fx", "fy", "cx", "cy")
+_TAIL = b"\n]}\n"
+_TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One frame's line in ``cameras.json``."""
+
+    index: int
+    timestamp: float
+    T_world_camera: NDArray[np.float64]  # [4, 4], as last known
+    T_world_camera_first: NDArray[np.float64]  # [4, 4], as first given out
+    intrinsics: Intrinsics
+    """In pixels of the source image, as last known."""
+    intrinsics_first: Intrinsics
+    is_keyframe: bool
+    flow: float | None
+    source_size: tuple[int, int] | None
+    """Width and height of the source image; None in files of format 1."""
+    depth_scale: float = 1.0
+    """What the depth in the frame's file has to be multiplied with."""
+    stretch: int = 0
+    depth_scale_first: float = 1.0
+    """The same as first given out: 1, but for windows that were joined and had units of their own."""
+    health: float | None = None
+    """See `FrameResult`; as first given out."""
+    network: NetworkEstimate | None = None
+    """What the network said; None where that is what was first given out."""
+    depth_field: Field | None = None
+    """By what the depth is to be corrected besides, as last known; as first given out it is by nothing."""
+
+    @property
+    def as_first(self) -> "Camera":
+        """The camera before any revision."""
+        return replace(
+            self,
+            T_world_camera=self.T_world_camera_first,
+            intrinsics=self.intrinsics_first,
+            depth_scale=self.depth_scale_first,
+            depth_field=None,
+        )
+
+    @property
+    def as_network(self) -> "Camera":
+        """The camera as the network gave it; its depth scale is of the depth file."""
+        said = self.network
+        if said is None:
+            return self.as_first
+        scale = said.depth_scale * self.depth_scale_first
+        return replace(
+            self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale, depth_field=None
+        )
+
+    def moved(self, change: Similarity) -> "Camera":
+        """The camera as last known in another world and unit; as first given out it stays."""
+        pose = change.move_pose(self.T_world_camera)
+        return replace(self, T_world_camera=pose, depth_scale=self.depth_scale * change.scale)
+
+    @classmethod
+    def of(cls, result: FrameResult) -> "Camera":
+        """The camera of a result that is given out for the first time."""
+        pose = np.asarray(result.T_world_camera, np.float64)
+        flow = None if result.flow is None else float(result.flow)
+        return cls(
+            index=result.index,
+            timestamp=float(result.timestamp),
+            T_world_camera=pose,
+            T_world_camera_first=pose,
+            intrinsics=result.intrinsics,
+            intrinsics_first=result.intrinsics,
+            is_keyframe=bool(result.is_keyframe),
+            flow=flow,
+            source_size=result.transform.source_size,
+            stretch=result.stretch,
+            health=result.health,
+            network=result.network,
+        )
+
+    def revised(self, frame: FrameRevision) -> "Camera":
+        """The camera as it is after a revision."""
+        return replace(
+            self,
+            T_world_camera=np.asarray(frame.T_world_camera, np.float64),
+            depth_scale=float(frame.depth_scale),
+            intrinsics=self.intrinsics if frame.intrinsics is None else frame.intrinsics,
+            depth_field=frame.depth_field,
+        )
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        width, height = self.source_size or (None, None)
+        record: dict[str, Any] = {
+            "index": self.index,
+            "timestamp": self.timestamp,
+            "T_world_camera": self.T_world_camera.tolist(),
+            "T_world_camera_first": self.T_world_camera_first.tolist(),
+            **_named(self.intrinsics),
+            "width": width,
+            "height": height,
+            "depth_scale": self.depth_scale,
+            "keyframe": self.is_keyframe,
+            "flow": self.flow,
+        }
+        if self.intrinsics_first != self.intrinsics:
+            record["intrinsics_first"] = _named(self.intrinsics_first)
+        if self.depth_scale_first != 1:
+            record["depth_scale_first"] = self.depth_scale_first
+        if self.stretch:
+            record["stretch"] = self.stretch
+        if self.health is not None:
+            record["health"] = self.health
+        if self.network is not None:
+            record["network"] = {
+                "T_world_camera": self.network.T_world_camera.tolist(),
+                **_named(self.network.intrinsics),
+                "depth_scale": self.network.depth_scale,
+            }
+        if self.depth_field is not None:
+            # Five digits are enough to come back to the same half precision.
+            nodes = self.depth_field.astype(np.float64).tolist()
+            record["depth_field"] = [[float(f"{value:.5g}") for value in row] for row in nodes]
+        return json.dumps(record, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "Camera":
+        """Read a line of a file of that format.
+
+        Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, of another kind or has a value
+        that no run writes, such as nan.
+        """
+        last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_first"))
+        if last.shape != (4, 4) or first.shape != (4, 4) or not is_rigid(np.stack([last, first])):
+            raise ValueError("a pose is not a rigid 4x4 matrix")
+        if np.abs([last[:3, 3], first[:3, 3]]).max() > LARGEST_LENGTH:
+            raise ValueError("a camera is out of all proportion")
+        intrinsics = _intrinsics(record)
+        first_intrinsics = record.get("intrinsics_first")
+        sized = version >= 2 and record["width"] is not None
+        depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
+        depth_scale_first = float(record.get("depth_scale_first", 1.0))
+        if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_first <= LARGEST_LENGTH:
+            raise ValueError("a depth scale is not above 0")
+        index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
+        if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
+            raise ValueError("a frame's number, time or flow is none")
+        health = record.get("health")
+        if health is not None and not 0 <= health <= 1:
+            raise ValueError("a health is not between 0 and 1")
+        return cls(
+            index=index,
+            timestamp=timestamp,
+            T_world_camera=last,
+            T_world_camera_first=first,
+            intrinsics=intrinsics,
+            intrinsics_first=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
+            is_keyframe=bool(record["keyframe"]),
+            flow=flow,
+            source_size=(int(record["width"]), int(record["height"])) if sized else None,
+            depth_scale=depth_scale,
+            stretch=int(record.get("stretch", 0)),
+            depth_scale_first=depth_scale_first,
+            health=None if health is None else float(health),
+            network=_network(record["network"]) if "network" in record else None,
+            depth_field=checked(record["depth_field"]) if "depth_field" in record else None,
+        )
+
+    def to_tum(self) -> str:
+        """One line of a TUM trajectory."""
+        x, y, z = self.T_world_camera[:3, 3]
+        qx, qy, qz, qw = quaternion_xyzw(self.T_world_camera[:3, :3])
+        return f"{self.timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
+
+
+def _network(record: Mapping[str, Any]) -> NetworkEstimate:
+    T, scale = np.array(record["T_world_camera"], np.float64), float(record["depth_scale"])
+    if T.shape != (4, 4) or not is_rigid(T) or np.abs(T[:3, 3]).max() > LARGEST_LENGTH:
+        raise ValueError("a pose of the network is not a rigid 4x4 matrix")
+    if not 0 < scale <= LARGEST_LENGTH:
+        raise ValueError("a depth scale is not above 0")
+    return NetworkEstimate(T, _intrinsics(record), scale)
+
+
+def _named(k: Intrinsics) -> dict[str, float]:
+    return {name: float(getattr(k, name)) for name in _INTRINSICS}
+
+
+def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
+    k = Intrinsics(*(float(record[name]) for name in _INTRINSICS))
+    if not np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() or min(k.fx, k.fy) <= 0:
+        raise ValueError("intrinsics that no camera has")
+    return k
+
+
+class CameraFiles:
+    """Both files while they grow."""
+
+    def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
+        """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
+        self._indices = Ascending()
+        for camera in known:
+            self._indices.append(camera.index)
+        lines = (_line(row, camera) for row, camera in enumerate(known))
+        self._cameras = GrowingFile.replacing(folder / CAMERAS_NAME, _head(revisions), lines, _TAIL)
+        self._trajectory = GrowingFile.replacing(
+            folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in known)
+        )
+
+    def append(self, camera: Camera) -> None:
+        """Add the next frame to both files. Raises OutputError."""
+        self._cameras.append(_line(len(self._indices), camera))
+        self._indices.append(camera.index)
+        self._trajectory.append(camera.to_tum().encode())
+
+    def row(self, index: int) -> int:
+        """How many frames come before the one of that index."""
+        return self._indices.position(index)
+
+    def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
+        """Bring some frames, by index, up to date: first ``cameras.json``, then the trajectory, each in one step.
+
+        ``revisions``: how many have then been taken in. Frames that are not named are copied as bytes.
+
+        Raises:
+            OutputError: a file cannot be written, and stays as it was.
+        """
+        rows = ((self.row(index), new) for index, new in frames.items())
+        cameras = {row: self._camera(row).revised(new) for row, new in rows}
+        self._cameras.rewrite(_head(revisions), {row: _line(row, camera) for row, camera in cameras.items()})
+        lines = {row: camera.to_tum().encode() for row, camera in cameras.items()}
+        self._trajectory.rewrite(_TRAJECTORY_HEAD, lines)
+
+    def close(self) -> None:
+        self._cameras.close()
+        self._trajectory.close()
+
+    def _camera(self, row: int) -> Camera:
+        return Camera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
+
+
+def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
+    """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
+    lines = [_line(row, camera) for row, camera in enumerate(cameras)]
+    replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
+    path = [camera.to_tum().encode() for camera in cameras]
+    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
+
+
+def since_first(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
+    """What takes frames from where they were first given out to where they are.
+
+    ``unit``: what the depth first given out was multiplied with since, for whoever hears this.
+    """
+    return Revision(
+        tuple(
+            FrameRevision(
+                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first / unit, c.intrinsics, c.depth_field
+            )
+            for c in cameras
+        )
+    )
+
+
+def _head(revisions: int) -> bytes:
+    return f'{{"format": {FORMAT}, "revisions": {revisions},\n"frames": [\n'.encode()
+
+
+def _line(row: int, camera: Camera) -> bytes:
+    return (b",\n" if row else b"") + camera.to_json().encode()
+
+
+def iterate_cameras(path: Path) -> Iterator[Camera]:
+    """The frames of a ``cameras.json`` one by one, in memory that does not grow with their number.
+
+    Raises:
+        OutputError: not a file written here, or damaged, or of a later version of the program.
+    """
+    try:
+        with path.open("rb") as file:
+            version, before = _version(path, file.readline(), file.readline()), -1
+            for line in file:
+                if line.startswith(b"{"):
+                    camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+                    if camera.index <= before:
+                        raise ValueError("its frames are not in the order of their numbers")
+                    before = camera.index
+                    yield camera
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+def _version(path: Path, first: bytes, second: bytes) -> int:
+    """The format of the file that begins with these lines."""
+    try:
+        version = parse_json(first.rstrip().rstrip(b",") + b"}")["format"]
+    except (ValueError, KeyError, TypeError):
+        version = None
+    if not isinstance(version, int) or second.rstrip() != b'"frames": [':
+        raise OutputError(f"{path} is not a cameras.json of stream-recon")
+    if not 1 <= version <= FORMAT:
+        raise OutputError(f"{path} is of format {version}: this version of stream-recon reads up to {FORMAT}")
+    return version

@@ -1,0 +1,116 @@
+"""Which depth files a run keeps: endless sources would fill any disk."""
+
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stream_recon.app.core.types import FrameResult
+from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.depth import depth_path
+from stream_recon.app.result.files import output_errors
+from stream_recon.app.result.stale_points import BYTES_PLACED
+from stream_recon.configs.errors import OutputError
+
+KeepDepth = Literal["all", "keyframes", "none"]
+
+BYTES_A_PIXEL = 4.25
+"""Of a depth file: depth and confidence of two bytes each, and the picture's JPEG."""
+BYTES_A_CAMERA = 1600
+"""In cameras.json and trajectory.txt, and in what a run holds of `Placements` until its end."""
+
+
+@dataclass(frozen=True)
+class DiskLimit:
+    """What may stay on the disk."""
+
+    keep_depth: KeepDepth = "all"
+    max_bytes: int | None = None
+    """Of the whole result; the oldest depth files go first, keyframes' last. None: no bound."""
+
+
+class DepthBudget:
+    """Of one run: asked before a depth file is written, and told after."""
+
+    def __init__(self, folder: Path, limit: DiskLimit) -> None:
+        self._folder, self._limit = folder, limit
+        self._plain, self._keyframes = _Queue(), _Queue()
+        """Frames whose files are there."""
+        self._bytes = 0
+        self._frames = 0
+        self.removed = 0
+        """Frames without a depth file, since it was not written or removed again."""
+
+    def wants(self, result: FrameResult) -> bool:
+        """Whether the frame's depth shall be written at all."""
+        keep = self._limit.keep_depth
+        wanted = keep == "all" or (keep == "keyframes" and result.is_keyframe)
+        self.removed += not wanted
+        self._frames += 1
+        return wanted
+
+    def found(self, cameras: Sequence[Camera]) -> None:
+        """Note the files of frames that an earlier run wrote. Raises OutputError."""
+        self._frames += len(cameras)
+        if self._limit.max_bytes is not None:
+            for camera in cameras:
+                self._note(camera.index, is_keyframe=camera.is_keyframe)
+
+    def wrote(self, result: FrameResult) -> None:
+        """Note the frame's file, and remove old ones until all fits.
+
+        Raises:
+            OutputError: poses and cloud alone are beyond the limit.
+        """
+        if self._limit.max_bytes is None:
+            return
+        self._note(result.index, is_keyframe=result.is_keyframe)
+        with output_errors(self._folder):
+            others = sum((self._folder / name).stat().st_size for name in (POINTS_NAME, CAMERAS_NAME, TRAJECTORY_NAME))
+            others += self._frames * BYTES_PLACED
+            while self._bytes + others > self._limit.max_bytes and (self._plain or self._keyframes):
+                path = depth_path(self._folder, (self._plain or self._keyframes).take())
+                with suppress(FileNotFoundError):
+                    self._bytes -= path.stat().st_size
+                    path.unlink()
+                self.removed += 1
+        if others > self._limit.max_bytes:
+            raise OutputError(
+                f"{self._folder} has reached --max-disk by poses and points alone ({others / 1e9:.2f} GB); what was "
+                "finished before is kept"
+            )
+
+    def _note(self, index: int, *, is_keyframe: bool) -> None:
+        with output_errors(self._folder):
+            self._bytes += depth_path(self._folder, index).stat().st_size
+        (self._keyframes if is_keyframe else self._plain).put(index)
+
+
+class _Queue:
+    """Numbers, first in, first out: 8 bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers, self._taken = array("q"), 0
+
+    def __len__(self) -> int:
+        return len(self._numbers) - self._taken
+
+    def put(self, number: int) -> None:
+        self._numbers.append(number)
+
+    def take(self) -> int:
+        self._taken += 1
+        number = self._numbers[self._taken - 1]
+        if 2 * self._taken > len(self._numbers):
+            del self._numbers[: self._taken]
+            self._taken = 0
+        return number
+
+
+def bytes_a_frame(pixels: int, keep: KeepDepth, keyframe_share: float = 0.3) -> float:
+    """About how many bytes a frame of so many network ``pixels`` adds to a result, without points."""
+    share = {"all": 1.0, "keyframes": keyframe_share, "none": 0.0}[keep]
+    return BYTES_A_CAMERA + share * pixels * BYTES_A_PIXEL

@@ -1,0 +1,1 @@
+"""Bundle adjustment, pose-only adjustment, pose graphs and triangulation."""

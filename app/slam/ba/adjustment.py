@@ -1,0 +1,208 @@
+"""Robust bundle adjustment: poses, points, one lens and depth scales that agree best with all observations.
+
+Levenberg-Marquardt on reweighted least squares, points eliminated (Triggs et al., Bundle Adjustment: A Modern
+Synthesis, 2000). The loss is Cauchy's; where the start is far off call it again and again with a smaller scale, each
+time from the last solution and without the observations that are now far off.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
+from stream_recon.app.slam.ba.parameter_blocks import Variables
+from stream_recon.app.slam.ba.pose_priors import Links
+from stream_recon.app.slam.ba.problem import Problem, Scene
+from stream_recon.app.slam.ba.residuals import (
+    Losses,
+    linearise_sightings,
+    order_sightings,
+    pixel_errors,
+    sightings_cost,
+    squared_errors,
+)
+from stream_recon.app.slam.ba.schur import Elimination, Normal, damped_square
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_UNDAMPED = 1e-9
+"""Damping for what is said of a solution: what nothing holds stays solvable."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Costs are half the sum of the losses over all residuals, priors included."""
+
+    scene: Scene
+    cost_before: float
+    cost: float
+    iterations: int
+    converged: bool
+    """Not stopped before by their number or from outside."""
+    errors: FloatArray  # [O, 2]
+    """Projection less observation in pixels, in the order of the observations; NaN where behind the camera."""
+    depth: FloatArray  # [O]
+    """Of the points along the z axes of their cameras."""
+
+    @property
+    def distances(self) -> FloatArray:
+        """Reprojection errors [O] in pixels; inf where a point lies behind the camera."""
+        distances = np.linalg.norm(self.errors, axis=1)
+        return np.where(np.isnan(distances), np.inf, distances)
+
+    @property
+    def rms_px(self) -> float:
+        """Over the points in front of their cameras; NaN where there are none."""
+        distances = self.distances[np.isfinite(self.distances)]
+        return float(np.sqrt(np.mean(distances**2))) if len(distances) else float("nan")
+
+    @property
+    def median_px(self) -> float:
+        """NaN where nothing was observed."""
+        return float(np.median(self.distances)) if len(self.errors) else float("nan")
+
+
+@dataclass(frozen=True)
+class LensInformation:
+    """What observations say of the lens after elimination of all else, without the priors on the lens itself.
+
+    Of errors of one sigma. Real ones are larger or smaller, and not independent: divide by ``variance`` and by what
+    their dependence calls for.
+    """
+
+    matrix: FloatArray  # [2, 2], of log focal and k1
+    variance: float
+    """Of the observations in units of their sigmas squared, by the median."""
+
+    def log_focal(self, k1_sigma: float | None = None) -> float:
+        """Information on the log of the focal length; ``k1_sigma``: of k1, None where k1 is known."""
+        return self._of(0, k1_sigma)
+
+    def k1(self, log_focal_sigma: float | None = None) -> float:
+        """Information on k1; ``log_focal_sigma``: of the log focal length, None where it is known."""
+        return self._of(1, log_focal_sigma)
+
+    def _of(self, index: int, sigma: float | None) -> float:
+        other = 1 - index
+        shared = 0.0 if sigma is None else self.matrix[0, 1] ** 2 / (self.matrix[other, other] + sigma**-2)
+        return max(float(self.matrix[index, index] - shared), 0.0)
+
+
+def adjust(
+    problem: Problem,
+    loss_scale: float = 1.0,
+    iterations: int = 50,
+    tolerance: float = 1e-5,
+    should_stop: StopTest | None = None,
+) -> Solution:
+    """The scene of least cost near the problem's.
+
+    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations (pixels where they have
+    none). ``tolerance``: the share of the cost that a step has to lower it by for another one to be taken.
+    ``should_stop``: asked before each iteration; the best scene so far is returned.
+    """
+    model = _Adjustment(problem, loss_scale)
+    found = minimise(model, model.start, iterations, tolerance, should_stop)
+    seen = np.empty((3, len(problem.observations)))
+    seen[:2, model.sorted], seen[2, model.sorted] = pixel_errors(found.state, model.sightings)
+    scene = found.state.scene(problem.scene, model.order, model.free)
+    return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, seen[:2].T, seen[2])
+
+
+def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformation:
+    """At the problem's scene, best a solution; whether or not its lens is free. Zero where nothing holds the scene."""
+    model = _Adjustment(problem, loss_scale)
+    normal = model.without_lens_priors(model.start)
+    try:
+        information, _, _ = model.elimination.lens_system(model.elimination.reduced(normal, _UNDAMPED))
+    except SingularError:
+        information = np.zeros((2, 2))
+    errors, _ = pixel_errors(model.start, model.sightings)
+    square = squared_errors(errors, model.sightings)
+    # The median of the sum of two squared normal variables is 2 log 2.
+    variance = float(np.median(square) / (2 * np.log(2))) if len(square) else 1.0
+    return LensInformation(information, variance)
+
+
+class _Adjustment:
+    """`levenberg.Model` over `Variables`. Cameras that may move come first, observations in their order."""
+
+    def __init__(self, problem: Problem, loss_scale: float) -> None:
+        scene, priors = problem.scene, problem.priors
+        count = len(scene.T_world_camera)
+        fixed = np.zeros(count, bool) if problem.fixed is None else np.asarray(problem.fixed, bool).copy()
+        if count and not fixed.any():
+            fixed[0] = True
+        self.order = np.argsort(fixed, kind="stable")
+        self.free = int(count - fixed.sum())
+        rank = np.empty(count, np.intp)
+        rank[self.order] = np.arange(count)
+        self.start = Variables.of(scene, self.order)
+        self.sightings, self.sorted, depth = order_sightings(
+            problem.observations, rank, self.start, scene.lens, problem.priors.depth_sigma
+        )
+        self.size = 7 if self.sightings.log_depth is not None else 6
+        self.elimination = Elimination(self.sightings, self.free, len(scene.points))
+        self.losses = Losses(loss_scale, priors.depth_loss_scale)
+        self.priors = priors
+        self.free_scales = problem.free_depth_scales and self.size == 7
+        self.free_lens = np.flatnonzero([problem.free_focal, problem.free_k1])
+        self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
+        self.links: Links | None = None
+        if problem.relative_poses is not None and len(problem.relative_poses.first):
+            loss = priors.relative_loss_scale
+            self.links = Links.of(problem.relative_poses, rank, depth, loss, self.free_scales)
+
+    def cost(self, state: Variables) -> float:
+        cost = sightings_cost(state, self.sightings, self.losses)
+        if self.links is not None:
+            cost += self.links.cost(state)
+        if self.free_scales:
+            cost += 0.5 * float(((state.log_scale[: self.free] / self.priors.log_depth_scale_sigma) ** 2).sum())
+        offsets, sigmas = self._lens_priors(state)
+        return cost + 0.5 * float(((offsets / sigmas) ** 2).sum())
+
+    def linearise(self, state: Variables) -> Normal:
+        normal = self.without_lens_priors(state)
+        offsets, sigmas = self._lens_priors(state)
+        normal.lens[[0, 1], [0, 1]] += sigmas**-2
+        normal.lens_gradient[:] += offsets * sigmas**-2
+        return normal
+
+    def without_lens_priors(self, state: Variables) -> Normal:
+        normal = self.elimination.normal(linearise_sightings(state, self.sightings, self.losses))
+        if self.links is not None:
+            normal = self.links.add_to(normal, state)
+        if self.size == 7:
+            # A scale that is not free is held by a prior that nothing moves.
+            information = self.priors.log_depth_scale_sigma**-2 if self.free_scales else np.inf
+            _hold_scales(normal, state.log_scale[: self.free], information)
+        return normal
+
+    def step(self, state: Variables, linear: Normal, damping: float) -> tuple[Variables, float]:
+        reduced = self.elimination.reduced(linear, damping)
+        cameras, points, lens = self.elimination.solve(reduced, self.free_lens)
+        slope = float((linear.camera_gradient * cameras).sum() + (linear.point_gradient * points).sum())
+        slope += float(linear.lens_gradient @ lens)
+        promised = 0.5 * (damping * damped_square(linear, cameras, points, lens) - slope)
+        return state.stepped(cameras, points, lens), promised
+
+    def _lens_priors(self, state: Variables) -> tuple[FloatArray, FloatArray]:
+        """How far log focal and k1 are from what is known of them, and its sigmas; inf where nothing is."""
+        focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
+        focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma
+        return np.array([focal, state.k1]), np.array([focal_sigma, self.priors.k1_sigma])
+
+
+def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> None:
+    """Add the prior of depth scales about 0; with infinite information take them out instead."""
+    if np.isfinite(information):
+        normal.camera[:, 6, 6] += information
+        normal.camera_gradient[:, 6] += log_scale * information
+        return
+    normal.rows.camera[:, 6] = 0
+    normal.camera[:, 6], normal.camera[:, :, 6], normal.camera[:, 6, 6] = 0, 0, 1
+    normal.camera_gradient[:, 6] = 0
+    normal.camera_lens[:, 6] = 0

@@ -1,0 +1,145 @@
+"""Symmetric positive definite systems of small blocks: dense, banded or sparse, whichever is least work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg as dense
+import scipy.sparse as sparse
+import scipy.sparse.linalg as sparse_linalg
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+from stream_recon.app.slam.ba.levenberg import SingularError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+Solve = Callable[[FloatArray], FloatArray]
+"""Right-hand sides [n, k] to solutions [n, k]."""
+
+_SMALL = 500
+"""Unknowns up to which nothing is gained over a dense factor."""
+_WORK = 4e10
+"""Multiplications, about a second, beyond which a factor by LAPACK gives way to a general sparse one."""
+
+
+FLOOR = 1e-9
+"""Damping of an unknown that nothing is known of, as a share of its kind's mean."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to factorise a matrix."""
+
+    way: Literal["dense", "band", "sparse"]
+    order: IntArray  # [blocks]; of the band
+    band: int
+    """Half the bandwidth, in blocks."""
+
+    @classmethod
+    def of(cls, matrix: Any) -> "Plan":
+        """What is least work for ``matrix``, BSR with square blocks."""
+        size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
+        order = np.arange(blocks)
+        unknowns = matrix.shape[0]
+        if unknowns <= _SMALL:
+            return cls("dense", order, blocks)
+        pattern = sparse.csr_matrix((np.ones(len(matrix.indices), np.int8), matrix.indices, matrix.indptr))
+        order = np.asarray(reverse_cuthill_mckee(pattern, symmetric_mode=True), np.intp)
+        rank = np.empty(blocks, np.intp)
+        rank[order] = np.arange(blocks)
+        rows = np.repeat(np.arange(blocks), np.diff(matrix.indptr))
+        band = int(np.abs(rank[rows] - rank[matrix.indices]).max())
+        banded, whole = unknowns * float((band + 1) * size) ** 2, unknowns**3 / 3
+        if min(banded, whole) > _WORK:
+            return cls("sparse", order, band)
+        return cls("band" if banded < whole else "dense", order, band)
+
+
+def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
+    """``matrix``: an array or BSR, symmetric. Raises SingularError where it is not positive definite."""
+    try:
+        if isinstance(matrix, np.ndarray):
+            return _whole(matrix)
+        if not np.isfinite(matrix.data).all():
+            raise SingularError
+        # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
+        plan = plan or Plan.of(matrix)
+        if plan.way == "dense":
+            return _whole(matrix.toarray())
+        if plan.way == "band":
+            return _banded(matrix, plan)
+        # Pivots of a positive definite matrix may stay on the diagonal.
+        lu = sparse_linalg.splu(
+            matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+        return lambda rhs: lu.solve(np.ascontiguousarray(rhs))
+    except (dense.LinAlgError, RuntimeError) as error:
+        raise SingularError from error
+
+
+def _whole(matrix: FloatArray) -> Solve:
+    if not np.isfinite(matrix).all():
+        raise SingularError
+    factor = dense.cho_factor(matrix, lower=True, check_finite=False)
+    return lambda rhs: dense.cho_solve(factor, rhs, check_finite=False)
+
+
+def _banded(matrix: Any, plan: Plan) -> Solve:
+    size, n = matrix.blocksize[0], matrix.shape[0]
+    rank = np.empty(len(plan.order), np.intp)
+    rank[plan.order] = np.arange(len(plan.order))
+    rows, columns = rank[np.repeat(np.arange(len(rank)), np.diff(matrix.indptr))], rank[matrix.indices]
+    lower = rows >= columns
+    rows, columns, blocks = rows[lower], columns[lower], matrix.data[lower]
+    i, j = np.arange(size)[:, None], np.arange(size)
+    below = (rows - columns)[:, None, None] * size + (i - j)
+    at = np.broadcast_to((columns * size)[:, None, None] + j, below.shape)
+    kept = below >= 0
+    # Column-major, as LAPACK wants it.
+    band = np.zeros(((plan.band + 1) * size, n), order="F")
+    band[below[kept], at[kept]] = blocks[kept]
+    factor = dense.cholesky_banded(band, lower=True, overwrite_ab=True, check_finite=False)
+    to = (plan.order[:, None] * size + np.arange(size)).reshape(-1)
+
+    def solve(rhs: FloatArray) -> FloatArray:
+        out = np.empty_like(rhs)
+        out[to] = dense.cho_solve_banded((factor, True), rhs[to], check_finite=False)
+        return out
+
+    return solve
+
+
+def kinds_diagonal(blocks: FloatArray) -> FloatArray:
+    """What damping adds to ``blocks`` [C, D, D]: on their diagonals the means of turn (3), move (3) and scale (1 or 0).
+
+    Means, so that it is the same however the world lies.
+    """
+    out = np.zeros_like(blocks)
+    for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
+        entries = np.arange(blocks.shape[1])[kind]
+        if len(entries):
+            mean = np.einsum("cii->c", blocks[:, kind, kind]) / len(entries)
+            floor = FLOOR * mean.mean() if len(mean) else 0.0
+            mean = np.maximum(mean, floor if floor > 0 else 1.0)
+            out[:, entries, entries] = mean[:, None]
+    return out
+
+
+def block_diagonal(blocks: FloatArray) -> Any:
+    count, size = blocks.shape[:2]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
+
+
+def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
+    """A symmetric BSR matrix of ``count`` blocks a side from ``blocks`` [E, D, D] at (first, second), summed."""
+    size = blocks.shape[1]
+    rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.argsort(rows, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+    data = np.concatenate([blocks, blocks.transpose(0, 2, 1)])[order]
+    shape = (count * size, count * size)
+    return sparse.bsr_matrix((data, columns[order], starts), shape=shape, blocksize=(size, size))

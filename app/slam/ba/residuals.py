@@ -1,0 +1,188 @@
+"""Residuals of observations with their derivatives, for many at once.
+
+Arrays are laid out by component, observations last: each operation runs over contiguous memory.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.parameter_blocks import Variables
+from stream_recon.app.slam.ba.problem import Lens, Observations
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+BEHIND_PX = 1e3
+"""The error that a point counts with where it lies behind a camera; it pulls at nothing."""
+
+
+NEAR = 1e-3
+"""Of the usual depth: nearer points count as behind the camera."""
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """Observations ordered by camera, the adjustment's order of cameras; by component."""
+
+    camera: IntArray  # [O]
+    per_camera: IntArray  # [N]
+    point: IntArray  # [O]
+    pixel: FloatArray  # [2, O], from the principal point
+    inverse_sigma: FloatArray  # [O], 1 / pixels
+    log_depth: FloatArray | None  # [O]; 0 where none was measured
+    inverse_depth_sigma: FloatArray | None  # [O]; 0 where none was measured
+    near: float
+    """What is less deep than this counts as behind."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Scales of the Cauchy loss c^2 log(1 + e^2 / c^2), in sigmas (pixels where sigma is 1)."""
+
+    pixel: float
+    depth: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Residuals and derivatives, times the square root of their weight; 2 rows an observation, 3 with depths."""
+
+    joint: FloatArray  # [rows, D + 3, O]: by the camera's turn, centre, log depth scale; by the lens; the residual
+    point: FloatArray  # [rows, 3, O]
+
+    @property
+    def camera(self) -> FloatArray:
+        """[rows, D, O], D 6 or, with depths, 7."""
+        return self.joint[:, :-3]
+
+    @property
+    def lens(self) -> FloatArray:
+        """[rows, 2, O], by log focal and k1."""
+        return self.joint[:, -3:-1]
+
+    @property
+    def residual(self) -> FloatArray:
+        """[rows, O]."""
+        return self.joint[:, -1]
+
+
+def order_sightings(
+    observations: Observations, rank: IntArray, start: Variables, lens: Lens, depth_sigma: float = 1.0
+) -> tuple[Sightings, IntArray, float]:
+    """Observations by camera, cameras by ``rank`` [N]; their order; and the usual depth of the points in ``start``.
+
+    That depth is NaN where no camera sees a point ahead. ``start`` has its cameras by rank.
+    """
+    order = np.lexsort((observations.point, rank[observations.camera]))
+    seen = observations.take(order)
+    camera = rank[seen.camera]
+    sigma = np.ones(len(seen)) if seen.sigma is None else np.asarray(seen.sigma, np.float64)
+    log_depth = inverse = None
+    if seen.depth is not None:
+        depth = np.asarray(seen.depth, np.float64)
+        known = np.isfinite(depth) & (depth > 0)
+        log_depth, inverse = np.log(np.where(known, depth, 1.0)), known / depth_sigma
+    pixel = np.ascontiguousarray((np.asarray(seen.pixel, np.float64) - (lens.cx, lens.cy)).T)
+    per_camera = np.bincount(camera, minlength=len(rank))
+    sightings = Sightings(camera, per_camera, seen.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
+    z = in_camera(start, sightings)[0][2]
+    ahead = z[z > 0]
+    usual = float(np.median(ahead)) if len(ahead) else float("nan")
+    return replace(sightings, near=NEAR * usual if len(ahead) else 0.0), order, usual
+
+
+def in_camera(variables: Variables, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
+    """Points [3, O] in their cameras' axes, and the rotations [3, 3, O] from the world to there."""
+    counts = sightings.per_camera
+    R = np.repeat(variables.rotation.transpose(2, 1, 0).reshape(9, -1), counts, axis=1).reshape(3, 3, -1)
+    away = np.take(variables.points, sightings.point, axis=1) - np.repeat(variables.centre.T, counts, axis=1)
+    return R[:, 0] * away[0] + R[:, 1] * away[1] + R[:, 2] * away[2], R
+
+
+def pixel_errors(variables: Variables, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
+    """Projection less observation [2, O] in pixels, NaN behind the camera; and depths [O]."""
+    xyz, _ = in_camera(variables, sightings)
+    z = np.where(xyz[2] > sightings.near, xyz[2], np.nan)
+    plane = xyz[:2] / z
+    factor = np.exp(variables.log_focal) * (1 + variables.k1 * (plane[0] ** 2 + plane[1] ** 2))
+    return factor * plane - sightings.pixel, xyz[2]
+
+
+def squared_errors(error: FloatArray, sightings: Sightings) -> FloatArray:
+    """[O], in sigmas, of errors [2, O] in pixels."""
+    square = error[0] ** 2 + error[1] ** 2
+    return np.asarray(np.where(np.isnan(square), BEHIND_PX**2, square) * sightings.inverse_sigma**2)
+
+
+def sightings_cost(variables: Variables, sightings: Sightings, losses: Losses) -> float:
+    """Half the sum of the losses."""
+    error, z = pixel_errors(variables, sightings)
+    cost = cauchy(squared_errors(error, sightings), losses.pixel)
+    if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
+        scale = np.repeat(variables.log_scale, sightings.per_camera)
+        log_z = np.log(np.maximum(z, sightings.near))
+        cost += cauchy(((log_z - sightings.log_depth - scale) * sightings.inverse_depth_sigma) ** 2, losses.depth)
+    return cost
+
+
+def linearise_sightings(variables: Variables, sightings: Sightings, losses: Losses) -> Rows:
+    xyz, R = in_camera(variables, sightings)
+    seen = xyz[2] > sightings.near
+    x, y, z = xyz
+    per_z = 1 / np.where(seen, z, 1.0)
+    u, v = x * per_z, y * per_z
+    squared = u * u + v * v
+    focal, k1 = np.exp(variables.log_focal), variables.k1
+    bent = focal * (1 + k1 * squared)
+    error = np.stack([bent * u, bent * v])
+    by_focal = error.copy()
+    error -= sightings.pixel
+    e2 = (error[0] ** 2 + error[1] ** 2) * sightings.inverse_sigma**2
+    weight = np.where(seen, sightings.inverse_sigma / np.sqrt(1 + e2 / losses.pixel**2), 0.0)
+
+    depths = sightings.log_depth is not None and sightings.inverse_depth_sigma is not None
+    rows, count = (3 if depths else 2), len(z)
+    linear = Rows(np.zeros((rows, 10 if depths else 9, count)), np.empty((rows, 3, count)))
+    residual, by_camera, by_point, lens = linear.residual, linear.camera, linear.point, linear.lens
+    residual[:2] = error * weight
+    lens[:2, 0] = by_focal * weight
+    factor = (focal * weight) * squared
+    lens[0, 1], lens[1, 1] = factor * u, factor * v
+
+    # Derivatives by the point in the camera's axes, from those by (u, v): the latter matrix is symmetric.
+    scaled = weight * per_z
+    slope = 2 * focal * k1
+    uu, uv, vv = (bent + slope * u * u) * scaled, (slope * scaled) * (u * v), (bent + slope * v * v) * scaled
+    inner = [(uu, uv, -(uu * u + uv * v)), (uv, vv, -(uv * u + vv * v))]
+    for row, (a, b, c) in enumerate(inner):
+        by_camera[row, 0], by_camera[row, 1], by_camera[row, 2] = b * z - c * y, c * x - a * z, a * y - b * x
+        by_point[row] = a * R[0] + b * R[1] + c * R[2]
+    if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
+        scale = np.repeat(variables.log_scale, sightings.per_camera)
+        off = (np.log(np.where(seen, z, 1.0)) - sightings.log_depth - scale) * sightings.inverse_depth_sigma
+        weight = np.where(seen, sightings.inverse_depth_sigma / np.sqrt(1 + (off / losses.depth) ** 2), 0.0)
+        residual[2] = off / np.sqrt(1 + (off / losses.depth) ** 2) * seen
+        c = weight * per_z
+        by_camera[2, 0], by_camera[2, 1], by_camera[2, 6] = -c * y, c * x, -weight
+        by_point[2] = c * R[2]
+    np.negative(by_point, out=by_camera[:, 3:6])
+    return linear
+
+
+def cauchy(square: FloatArray, scale: float) -> float:
+    """Half the sum of the losses of squared residuals."""
+    return float(0.5 * scale**2 * np.log1p(square / scale**2).sum())
+
+
+def undistorted(pixel: FloatArray, lens: Lens) -> FloatArray:
+    """Coordinates [O, 2] at depth 1 of the rays through pixels [O, 2]."""
+    bent = (np.asarray(pixel, np.float64) - (lens.cx, lens.cy)) / lens.focal
+    radius = np.linalg.norm(bent, axis=1)
+    straight = radius.copy()
+    # Newton's method on r (1 + k1 r^2) = radius; held back where the lens folds over.
+    for _ in range(8 if lens.k1 else 0):
+        slope = np.maximum(1 + 3 * lens.k1 * straight**2, 0.1)
+        straight -= (straight * (1 + lens.k1 * straight**2) - radius) / slope
+    return np.asarray(bent * (straight / np.where(radius > 0, radius, 1.0))[:, None] if lens.k1 else bent)

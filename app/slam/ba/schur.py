@@ -1,0 +1,267 @@
+"""Normal equations of an adjustment, and the points' elimination from them (the Schur complement; Brown 1958).
+
+Points meet one another only through cameras, so each is eliminated on its own: what is left is a system in cameras
+and lens. With V = L L^T of a point and W of each of its sightings, Y = W L^-T, the cameras' matrix loses Y Y^T.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.levenberg import SingularError
+from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
+from stream_recon.app.slam.ba.residuals import Rows, Sightings
+from stream_recon.app.slam.ba.schur_products import Products
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_POINT_SHARE = 0.01
+"""Of the damping of cameras."""
+_DENSE_UNKNOWNS, _DENSE_ENTRIES = 150, 2_000_000
+"""Of cameras, and of Y: up to these a dense product is less work than finding what is not zero."""
+_GROUPED_UNKNOWNS = 1400
+"""Of cameras: up to these the product is one of many dense ones, and a dense matrix."""
+
+
+@dataclass(frozen=True)
+class Normal:
+    """H = J^T J and g = J^T r by parts, before damping. C: free cameras, D unknowns each."""
+
+    rows: Rows
+    camera: FloatArray  # [C, D, D]
+    camera_lens: FloatArray  # [C, D, 2]
+    camera_gradient: FloatArray  # [C, D]
+    lens: FloatArray  # [2, 2]
+    lens_gradient: FloatArray  # [2]
+    point: FloatArray  # [6, M]: V00, V10, V11, V20, V21, V22
+    point_lens: FloatArray  # [2, 3, M]
+    point_gradient: FloatArray  # [3, M]
+    links: Any
+    """Of relative poses, between cameras: a BSR matrix [C D, C D], or None."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is left in cameras and lens, with what it takes to come back to the points."""
+
+    cameras: Any  # [C D, C D], an array or BSR
+    border: FloatArray  # [C D, 2], of cameras and lens
+    rhs: FloatArray  # [C D]
+    lens: FloatArray  # [2, 2]
+    lens_rhs: FloatArray  # [2]
+    Yt: Any  # [3 M, C D], likewise
+    y_lens: FloatArray  # [2, 3, M]
+    y_point: FloatArray  # [3, M]
+    root: FloatArray  # [6, M], of L^-1
+    size: int
+    """D."""
+
+
+class Elimination:
+    """The structure of one problem: which camera saw which point. Made once, used in every iteration."""
+
+    def __init__(self, sightings: Sightings, free: int, points: int) -> None:
+        """The first ``free`` cameras may move."""
+        self.free, self.points = free, points
+        self._point = sightings.point
+        self._starts = np.concatenate([[0], np.cumsum(sightings.per_camera)])
+        self._moving = int(self._starts[free])
+        moving = sightings.point[: self._moving]
+        self._by_point = np.argsort(moving, kind="stable")
+        self._point_starts = np.concatenate([[0], np.cumsum(np.bincount(moving, minlength=points))])
+        self._camera = sightings.camera[: self._moving]
+        self._camera_of = self._camera[self._by_point]
+
+    @cached_property
+    def _seen_once(self) -> bool:
+        """Whether no camera sees a point twice."""
+        return len(np.unique(self._camera * self.points + self._point[: self._moving])) == self._moving
+
+    @cached_property
+    def _products(self) -> Products | None:
+        if 7 * self.free > _GROUPED_UNKNOWNS or not self._seen_once:
+            return None
+        return Products(self._camera, self._point[: self._moving], self.free, self.points)
+
+    def normal(self, rows: Rows) -> Normal:
+        """Of the sightings alone; without links."""
+        size = rows.camera.shape[1]
+        joint = camera_products(rows.joint, self._starts)
+        lens = joint[:, size:, size:].sum(axis=0)
+        joint = joint[: self.free]
+        J, r = rows.point, rows.residual
+        point = [self._summed((J[:, i] * J[:, j]).sum(axis=0)) for i in range(3) for j in range(i + 1)]
+        gradient = [self._summed((J[:, i] * r).sum(axis=0)) for i in range(3)]
+        point_lens = [
+            # The lens bends no depth: two rows.
+            [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
+            for k in range(2)
+        ]
+        return Normal(
+            rows,
+            joint[:, :size, :size],
+            joint[:, :size, size:-1],
+            joint[:, :size, -1],
+            lens[:2, :2],
+            lens[:2, 2],
+            np.array(point),
+            np.array(point_lens),
+            np.array(gradient),
+            None,
+        )
+
+    def reduced(self, normal: Normal, damping: float) -> Reduced:
+        """After elimination of the points, everything damped. Raises SingularError."""
+        root = _inverse_root(normal.point, damping)
+        y_point = _times(root, normal.point_gradient)
+        y_lens = np.stack([_times(root, part) for part in normal.point_lens])
+        moving = slice(self._moving)
+        J = normal.rows.point[:, :, moving]
+        whitened = _times(np.take(root, self._point[moving], axis=1)[:, None], J.transpose(1, 0, 2))
+        Y = np.einsum("rdo,kro->dko", normal.rows.camera[:, :, moving], whitened)
+        cameras_first, points_first = self._both_ways(Y.transpose(2, 0, 1))
+        grouped = None if isinstance(cameras_first, np.ndarray) else self._products
+        taken = cameras_first @ points_first if grouped is None else grouped.of(Y)
+        damped = normal.camera + damping * kinds_diagonal(normal.camera)
+        cameras = _joined(damped, normal.links, sparsely=not isinstance(taken, np.ndarray)) - taken
+        columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
+        lost = cameras_first @ columns
+        flat = y_lens.reshape(2, -1)
+        return Reduced(
+            cameras,
+            normal.camera_lens.reshape(-1, 2) - lost[:, :2],
+            lost[:, 2] - normal.camera_gradient.reshape(-1),
+            normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T,
+            flat @ y_point.reshape(-1) - normal.lens_gradient,
+            points_first,
+            y_lens,
+            y_point,
+            root,
+            len(Y),
+        )
+
+    def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Information on the lens [2, 2] after elimination of all else, its right-hand side [2], and what cameras
+        do by the right-hand side and by the lens [C D, 3]. Raises SingularError.
+        """
+        if not self.free:
+            return reduced.lens, reduced.lens_rhs, np.zeros((0, 3))
+        solved = factorised(reduced.cameras)(np.column_stack([reduced.rhs, reduced.border]))
+        left = reduced.border.T @ solved
+        return reduced.lens - left[:, 1:], reduced.lens_rhs - left[:, 0], solved
+
+    def solve(self, reduced: Reduced, free_lens: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The step of cameras [C, D], points [3, M] and lens [2]. Raises SingularError."""
+        information, rhs, solved = self.lens_system(reduced)
+        lens = np.zeros(2)
+        if len(free_lens):
+            try:
+                lens[free_lens] = np.linalg.solve(information[np.ix_(free_lens, free_lens)], rhs[free_lens])
+            except np.linalg.LinAlgError as error:
+                raise SingularError from error
+        cameras = solved[:, 0] - solved[:, 1:] @ lens
+        moved = (reduced.Yt @ cameras).reshape(-1, 3).T
+        points = _transposed_times(reduced.root, -reduced.y_point - moved - np.tensordot(lens, reduced.y_lens, 1))
+        if not (np.isfinite(cameras).all() and np.isfinite(points).all() and np.isfinite(lens).all()):
+            raise SingularError
+        return cameras.reshape(self.free, reduced.size), points, lens
+
+    def _both_ways(self, Y: FloatArray) -> tuple[Any, Any]:
+        """``Y`` [O, D, 3] of the sightings as a matrix [C D, 3 M], and that transposed."""
+        size = Y.shape[1]
+        shape = (size * self.free, 3 * self.points)
+        if shape[0] <= _DENSE_UNKNOWNS and shape[0] * shape[1] <= _DENSE_ENTRIES and self._seen_once:
+            dense = np.zeros((self.free, size, self.points, 3))
+            dense[self._camera, :, self._point[: self._moving]] = Y
+            dense = dense.reshape(shape)
+            return dense, dense.T
+        data = np.ascontiguousarray(Y)
+        cameras_first = sparse.bsr_matrix(
+            (data, self._point[: self._moving], self._starts[: self.free + 1]), shape=shape, blocksize=(size, 3)
+        )
+        transposed = np.ascontiguousarray(data[self._by_point].transpose(0, 2, 1))
+        points_first = sparse.bsr_matrix(
+            (transposed, self._camera_of, self._point_starts), shape=shape[::-1], blocksize=(3, size)
+        )
+        return cameras_first, points_first
+
+    def _summed(self, values: FloatArray) -> FloatArray:
+        """Over the sightings of each point."""
+        return np.bincount(self._point, values, self.points).astype(np.float64, copy=False)
+
+
+def _joined(blocks: FloatArray, links: Any, *, sparsely: bool) -> Any:
+    """Cameras' own ``blocks`` [C, D, D] and their links: BSR, or else an array."""
+    if sparsely:
+        return block_diagonal(blocks) if links is None else block_diagonal(blocks) + links
+    count, size = blocks.shape[:2]
+    out = np.zeros((count * size, count * size)) if links is None else links.toarray()
+    each = np.arange(count)
+    out.reshape(count, size, count, size)[each, :, each] += blocks
+    return out
+
+
+def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
+    """J^T J [N, k, k] of each camera by ``joint`` [rows, k, O], a camera's sightings from one of ``starts`` on."""
+    out = np.zeros((len(starts) - 1, joint.shape[1], joint.shape[1]))
+    for product, begin, end in zip(out, starts, starts[1:], strict=False):
+        if begin < end:
+            for row in joint[:, :, begin:end]:
+                product += row @ row.T
+    return out
+
+
+def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> float:
+    """The step's squared length as damping weighs it."""
+    square = float(np.einsum("cij,ci,cj->", kinds_diagonal(normal.camera), cameras, cameras))
+    square += float((_point_damping(normal.point) * points**2).sum())
+    return square + float(_lens_damping(normal.lens) @ lens**2)
+
+
+def _lens_damping(lens: FloatArray) -> FloatArray:
+    diagonal = np.diag(lens)
+    # Of what nothing is known any damping will do.
+    return np.where(diagonal > 0, diagonal, 1.0)
+
+
+def _point_damping(point: FloatArray) -> FloatArray:
+    """[M]; by the trace, for the same reason as `kinds_diagonal`, and little of it.
+
+    Along the rays a point seen under small angles is known far less than across them, where the trace comes from:
+    damped like cameras it would hardly move.
+    """
+    trace = (point[0] + point[2] + point[5]) / 3
+    floor = FLOOR * trace.mean() if len(trace) else 0.0
+    return np.asarray(_POINT_SHARE * np.maximum(trace, floor if floor > 0 else 1.0))
+
+
+def _inverse_root(V: FloatArray, damping: float) -> FloatArray:
+    """L^-1 of V = L L^T, damped: [6, M] to [6, M], both lower triangles by rows."""
+    more = damping * _point_damping(V)
+    tiny = np.finfo(float).tiny
+    l00 = np.sqrt(np.maximum(V[0] + more, tiny))
+    l10, l20 = V[1] / l00, V[3] / l00
+    l11 = np.sqrt(np.maximum(V[2] + more - l10**2, more))
+    l21 = (V[4] - l20 * l10) / l11
+    l22 = np.sqrt(np.maximum(V[5] + more - l20**2 - l21**2, more))
+    i00, i11, i22 = 1 / l00, 1 / l11, 1 / l22
+    i10, i21 = -l10 * i00 * i11, -l21 * i11 * i22
+    return np.stack([i00, i10, i11, -(l20 * i00 + l21 * i10) * i22, i21, i22])
+
+
+def _times(lower: FloatArray, x: FloatArray) -> FloatArray:
+    """Lower triangles [6, ...] by vectors [3, ...]."""
+    return np.stack(
+        [lower[0] * x[0], lower[1] * x[0] + lower[2] * x[1], lower[3] * x[0] + lower[4] * x[1] + lower[5] * x[2]]
+    )
+
+
+def _transposed_times(lower: FloatArray, x: FloatArray) -> FloatArray:
+    return np.stack(
+        [lower[0] * x[0] + lower[1] * x[1] + lower[3] * x[2], lower[2] * x[1] + lower[4] * x[2], lower[5] * x[2]]
+    )

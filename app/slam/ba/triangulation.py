@@ -1,0 +1,158 @@
+"""Points from where several cameras saw them: linear first (DLT on rays), then by reprojection errors."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.levenberg import minimise_each
+from stream_recon.app.slam.ba.parameter_blocks import Variables
+from stream_recon.app.slam.ba.problem import Lens, Observations, Scene
+from stream_recon.app.slam.ba.residuals import (
+    Losses,
+    Sightings,
+    linearise_sightings,
+    order_sightings,
+    pixel_errors,
+    squared_errors,
+    undistorted,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+_FARTHEST = 1e5
+"""Points lie no farther off than this many times the extent of the cameras that saw them."""
+
+
+@dataclass(frozen=True)
+class Triangulation:
+    """Of M tracks; those seen less than twice are NaN, with an angle of 0 and not in front."""
+
+    points: FloatArray  # [M, 3], in the world
+    angle_deg: FloatArray  # [M]
+    """Between rays far apart: at least half of the widest angle between any two, and mostly that itself."""
+    in_front: Mask  # [M]
+    """Of all cameras of the track."""
+    rms_px: FloatArray  # [M]
+    """Reprojection error; inf where behind a camera."""
+    views: IntArray  # [M]
+
+
+def triangulate(
+    T_world_camera: FloatArray,
+    lens: Lens,
+    observations: Observations,
+    count: int,
+    loss_scale: float = 1e3,
+    iterations: int = 5,
+) -> Triangulation:
+    """Points of ``count`` tracks, which are what ``observations`` calls points.
+
+    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; wide, so that a track
+    with a wrong member shows. Measured depths are not looked at.
+    """
+    T = np.asarray(T_world_camera, np.float64)
+    seen = replace(observations, depth=None)
+    views = np.bincount(seen.point, minlength=count)
+    plane = undistorted(seen.pixel, lens)
+    rays = np.einsum("oij,oj->oi", T[seen.camera, :3, :3], np.column_stack([plane, np.ones(len(seen))]))
+    rays /= np.linalg.norm(rays, axis=1, keepdims=True)
+    start = _linear(T[seen.camera, :3, 3], rays, seen.point, count)
+    variables = Variables.of(Scene(T, start, lens), np.arange(len(T)))
+    sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
+    # A point that starts behind a camera has nothing to descend on there.
+    model = _Points(variables, replace(sightings, near=0.0), loss_scale)
+    points, _ = minimise_each(model, start, iterations, 1e-6, damping=1e-6)
+    error, z = pixel_errors(model.variables(points), model.sightings)
+    square = np.where(np.isnan(error[0]), np.inf, (error**2).sum(axis=0))
+    behind = np.bincount(sightings.point, ~(z > 0), count) > 0
+    known = views >= 2
+    rms = np.sqrt(np.bincount(sightings.point, square, count) / np.maximum(views, 1))
+    return Triangulation(
+        np.where(known[:, None], points, np.nan),
+        np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0),
+        known & ~behind,
+        np.where(known, rms, np.inf),
+        views,
+    )
+
+
+def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) -> FloatArray:
+    """Points [count, 3] of least distance to the rays, homogeneous, so that far ones do no harm.
+
+    Unit rays d from c say (I - d d^T) (X - c w) = 0 of (X, w). Coordinates are about the mean of a track's centres, in
+    units of their extent.
+    """
+    views = np.maximum(np.bincount(point, minlength=count), 1)
+    mean = _summed(centres, point, count) / views[:, None]
+    away = centres - mean[point]
+    extent = np.sqrt(np.bincount(point, (away**2).sum(axis=1), count) / views)
+    extent = np.where(extent > 0, extent, 1.0)
+    away = away / extent[point, None]
+    P = np.eye(3) - rays[:, :, None] * rays[:, None]
+    Pc = np.einsum("oij,oj->oi", P, away)
+    A = np.zeros((count, 4, 4))
+    A[:, :3, :3] = _summed(P.reshape(-1, 9), point, count).reshape(-1, 3, 3)
+    A[:, :3, 3] = A[:, 3, :3] = -_summed(Pc, point, count)
+    A[:, 3, 3] = np.bincount(point, (Pc * away).sum(axis=1), count)
+    _, vectors = np.linalg.eigh(A)
+    X, w = vectors[:, :3, 0], vectors[:, 3, 0]
+    # In front of the cameras on the whole, also where w has lost its sign to noise.
+    forward = np.sign((_summed(rays, point, count) * X).sum(axis=1))
+    w = np.where(np.abs(w) * _FARTHEST < 1, np.where(forward < 0, -1, 1) / _FARTHEST, w)
+    return np.asarray(mean + extent[:, None] * X / w[:, None])
+
+
+def _widest_angle_deg(rays: FloatArray, point: IntArray, count: int) -> FloatArray:
+    """From the ray farthest from each track's first one to the one farthest from that."""
+    order = np.argsort(point, kind="stable")
+    track = point[order]
+    starts = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, np.intp)
+    angle = np.zeros(count)
+    if not len(starts):
+        return angle
+    ordered = rays[order]
+    lengths = np.diff(np.r_[starts, len(track)])
+    far = ordered[starts]
+    widest = np.zeros(len(starts))
+    for _ in range(2):
+        chord = np.linalg.norm(ordered - np.repeat(far, lengths, axis=0), axis=1)
+        widest = np.maximum.reduceat(chord, starts)
+        farthest = np.flatnonzero(chord == np.repeat(widest, lengths))
+        # The first of equals.
+        far = ordered[farthest[np.searchsorted(farthest, starts)]]
+    angle[track[starts]] = np.degrees(2 * np.arcsin(np.minimum(widest / 2, 1.0)))
+    return angle
+
+
+def _summed(values: FloatArray, point: IntArray, count: int) -> FloatArray:
+    """Rows [O, k] over the sightings of each point: [count, k]."""
+    return np.stack([np.bincount(point, column, count) for column in values.T], axis=1)
+
+
+class _Points:
+    """`levenberg.Many`: a state is [M, 3], in the world."""
+
+    def __init__(self, start: Variables, sightings: Sightings, loss_scale: float) -> None:
+        self.sightings = sightings
+        self._start, self._losses = start, Losses(loss_scale, 1.0)
+
+    def variables(self, state: FloatArray) -> Variables:
+        return replace(self._start, points=np.ascontiguousarray(state.T))
+
+    def costs(self, state: FloatArray) -> FloatArray:
+        square = squared_errors(pixel_errors(self.variables(state), self.sightings)[0], self.sightings)
+        scale = self._losses.pixel
+        each = 0.5 * scale**2 * np.log1p(square / scale**2)
+        return np.bincount(self.sightings.point, each, len(state)).astype(np.float64, copy=False)
+
+    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rows = linearise_sightings(self.variables(state), self.sightings, self._losses)
+        J, point, count = rows.point, self.sightings.point, len(state)
+        H = _summed(np.einsum("rio,rjo->oij", J, J).reshape(-1, 9), point, count).reshape(-1, 3, 3)
+        return H, _summed(np.einsum("rio,ro->oi", J, rows.residual), point, count)
+
+    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
+        return np.asarray(state + steps)

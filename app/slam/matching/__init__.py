@@ -1,0 +1,1 @@
+"""Features, matching, retrieval, covisible pairs and tracks."""

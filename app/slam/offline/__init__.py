@@ -1,0 +1,1 @@
+"""Refinement of a finished result: matching, initialization, bundle adjustment, depth correction."""

@@ -1,0 +1,97 @@
+"""Which frames are adjusted together: enough to cover what is seen, sharp ones, and never more than `MOST`."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.frame_data import View, carried
+
+STEP = 0.02
+"""Displacement of the image from one keyframe to the next, as a share of its longer side."""
+LONGEST_GAP = 15
+"""So many frames on there is a keyframe even where the network sees no motion: it may be wrong."""
+EARLY = 0.6
+"""A sharper frame may be taken instead from this share of the way on."""
+BLURRED = 0.3
+"""Of the median sharpness around: such a frame says little about where it is."""
+LOST = 0.25
+"""From here on a blurred frame is better than none."""
+MOST = 2500
+"""What the refinement holds grows with them: half a megabyte of descriptors each."""
+
+
+def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = MOST) -> list[int]:
+    """Positions in ``views`` of the keyframes, in order; the first and the last frame of each stretch are among them.
+
+    Args:
+        size: width and height of the working image.
+        most: how many there may be.
+    """
+    starts = [0, *(k for k in range(1, len(views)) if views[k].stretch != views[k - 1].stretch), len(views)]
+    return [
+        begin + k
+        for begin, end in pairwise(starts)
+        for k in _of_stretch(views[begin:end], size, max(most * (end - begin) // max(len(views), 1), 2))
+    ]
+
+
+def _of_stretch(views: Sequence[View], size: tuple[int, int], most: int) -> list[int]:
+    if len(views) < 3:
+        return list(range(len(views)))
+    moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])
+    # Where steps are large the sum over them bounds the number; on from there the threshold does.
+    step, gap = STEP, LONGEST_GAP
+    while True:
+        chosen = _choose(views, size, step, gap, sharp=_sharp(views))
+        if len(chosen) <= most:
+            return chosen
+        step, gap = max(step * 1.3, float(moved.sum()) / (4 * most)), max(gap, int(1.3 * len(views) / most) + 1)
+
+
+def displacement(first: View, second: View, size: tuple[int, int]) -> float:
+    """Median displacement of what ``first`` shows when seen from ``second``, as a share of the longer side.
+
+    Points that leave the image count as far away; 1 where there is nothing to be carried over.
+    """
+    uv, z = first.grid.pixels()
+    if not len(uv):
+        return 1.0
+    lens = Lens((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
+    there, _ = carried(lens, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
+    moved = np.nan_to_num(np.linalg.norm(there - uv[::3], axis=1), nan=np.inf)
+    return min(float(np.median(moved)) / max(size), 1.0)
+
+
+def _sharp(views: Sequence[View]) -> NDArray[np.bool_]:
+    values = np.array([view.sharpness for view in views])
+    window = 30
+    around = np.array([np.median(values[max(0, i - window) : i + window + 1]) for i in range(len(values))])
+    return values >= BLURRED * around
+
+
+def _choose(
+    views: Sequence[View], size: tuple[int, int], step: float, longest: int, sharp: NDArray[np.bool_]
+) -> list[int]:
+    chosen = [0]
+    candidates: list[int] = []
+    for i in range(1, len(views)):
+        moved = displacement(views[chosen[-1]], views[i], size)
+        if moved >= EARLY * step:
+            candidates.append(i)
+        if moved < step and i - chosen[-1] < longest:
+            continue
+        usable = [c for c in candidates or [i] if sharp[c]]
+        if not usable and moved < LOST and i - chosen[-1] < longest:
+            continue
+        # The last one as sharp as any: keyframes far apart say more.
+        pool = usable or [i]
+        best = max(views[c].sharpness for c in pool)
+        chosen.append(max(c for c in pool if views[c].sharpness >= 0.8 * best))
+        candidates = []
+    if chosen[-1] != len(views) - 1:
+        chosen.append(len(views) - 1)
+    return chosen

@@ -1,0 +1,83 @@
+"""What a refinement gives, and what it says of itself."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.frame_data import Scale
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class Report:
+    """What was done."""
+
+    keyframes: int = 0
+    features: int = 0
+    pairs_tried: int = 0
+    pairs_accepted: int = 0
+    loops: int = 0
+    stretches: int = 1
+    """That no matches tie together: each one is kept where the network has it."""
+    tracks: int = 0
+    observations: int = 0
+    reprojection_px_before: float | None = None
+    reprojection_px: float | None = None
+    focal_before: float | None = None
+    focal: float | None = None
+    """Both in pixels of the source image."""
+    k1: float | None = None
+    start: str = "network"
+    """Or ``stream``, where that had put the keyframes nearer to the matches; ``bent lens``; ``matches`` where these
+    contradicted the network's motion altogether."""
+    disagreement_before: float | None = None
+    disagreement: float | None = None
+    """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
+    depth_agreement_before: float | None = None
+    depth_agreement: float | None = None
+    """Share of the image on whose depth neighbouring keyframes agree, see `judgement.CLOSE`."""
+    depth_fields: int = 0
+    """Keyframes whose depth is corrected by more than a scale."""
+    depth_error_before: float | None = None
+    depth_error: float | None = None
+    """Median of the log of depth against points that no field was fitted to: with scales alone, with the fields."""
+    left_to_network: list[dict[str, object]] = field(default_factory=list)
+    """Stretches: first and last frame, and why."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """How things stand while a refinement goes on: for whoever watches."""
+
+    T_world_camera: FloatArray  # [N, 4, 4], of all frames
+    depth_scale: FloatArray  # [N]
+    lens: Lens
+    """In working pixels."""
+    points: FloatArray  # [M, 3]
+    loops: list[tuple[int, int]]
+    """Pairs of positions in the result."""
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """All that changed. Arrays are over all frames of the result."""
+
+    T_world_camera: FloatArray  # [N, 4, 4]
+    depth_scale: FloatArray  # [N]
+    lens: Lens
+    """In working pixels."""
+    scale: Scale
+    keyframes: list[int]
+    """Positions in the result."""
+    fit: Fit | None
+    """Of the keyframes; None where nothing was adjusted."""
+    loops: list[tuple[int, int]]
+    """Pairs of keyframes (numbers among these) that are far apart in time and were matched."""
+    report: Report
+    depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
+    """By what depth is to be corrected besides its scale; see `stream_recon.app.core.depth_correction`."""

@@ -1,0 +1,1 @@
+"""Back end during the stream: tracker, local and global bundle adjustment, loop closure."""

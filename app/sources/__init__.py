@@ -1,0 +1,1 @@
+"""Videos, image folders, cameras, addresses and recordings as frames."""

@@ -1,0 +1,256 @@
+"""What cameras write into their photographs and videos: focal length, and where they were.
+
+EXIF 2.3 (JEITA CP-3451C) within JPEG, TIFF, PNG and WebP; of QuickTime files the metadata keys that Apple describes.
+Only what is asked for here is looked at, and nothing beyond the first `LARGEST` bytes of a photograph.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import BinaryIO
+
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.configs.errors import InputError
+
+LARGEST = 1 << 18
+DIAGONAL_35MM = math.hypot(36.0, 24.0)
+"""Millimetres: the equivalent focal length is defined by the diagonal (CIPA DCG-001)."""
+SAME_FOCAL = 0.01
+MOST_ENTRIES = 1000
+MOST_BOXES = 10_000
+LARGEST_METADATA = 1 << 20
+VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
+
+_SIZES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 10: "ii"}
+_EXIF, _GPS = 0x8769, 0x8825
+_FOCAL, _FOCAL_35MM, _PLANE_X, _PLANE_UNIT, _WIDTH = 0x920A, 0xA405, 0xA20E, 0xA210, 0xA002
+_MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0}
+_WHOLE, _REAL, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
+
+
+@dataclass(frozen=True)
+class Exif:
+    """What a file says; None for what it does not."""
+
+    focal_35mm: float | None = None
+    """Focal length of the camera that would see as much on film of 36 x 24 mm, in millimetres."""
+    focal_widths: float | None = None
+    """Focal length in widths of the image as the sensor has it, from the density of its pixels."""
+    place: tuple[float, float, float] | None = None
+    """Latitude and longitude in degrees, height above the sea in metres or nan."""
+
+
+def read_exif(path: Path) -> Exif:
+    """What a photograph says; nothing where it has no such data, or damaged ones. Raises InputError: unreadable."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path} cannot be read: {reason}") from error
+    block = _block(data)
+    try:
+        return Exif() if block is None else _exif(block)
+    except (struct.error, ValueError, ArithmeticError, IndexError):
+        return Exif()
+
+
+def camera_of_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
+    """The camera of photographs of that width and height as they are shown; which way they were held does not matter.
+
+    Raises:
+        InputError: they do not say their focal length, or differ in it.
+    """
+    widest = max(size)
+    focals = []
+    for path in paths:
+        exif = read_exif(path)
+        if exif.focal_35mm:
+            focals.append(exif.focal_35mm / DIAGONAL_35MM * math.hypot(*size))
+        elif exif.focal_widths:
+            focals.append(exif.focal_widths * widest)
+    if not focals:
+        raise InputError(f"--intrinsics exif: {name} does not say its camera's focal length")
+    if max(focals) > min(focals) * (1 + SAME_FOCAL):
+        raise InputError(
+            f"--intrinsics exif: the images of {name} differ in focal length, {min(focals):.0f} to {max(focals):.0f} px"
+        )
+    return _centred(median(focals), size)
+
+
+def camera_of_video(path: Path, size: tuple[int, int]) -> Calibration:
+    """The camera of a phone's video of that width and height as it is shown. Raises InputError: it does not say."""
+    try:
+        with path.open("rb") as file:
+            focal = _video_focal(file)
+    except (OSError, ValueError, struct.error):
+        focal = None
+    if focal is None:
+        raise InputError(f"--intrinsics exif: {path.name} does not say its camera's focal length")
+    return _centred(focal / DIAGONAL_35MM * math.hypot(*size), size)
+
+
+def _centred(focal: float, size: tuple[int, int]) -> Calibration:
+    return Calibration(focal, focal, size[0] / 2, size[1] / 2, size=size)
+
+
+def _block(data: bytes) -> bytes | None:
+    """The TIFF structure within a file."""
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return data
+    if data[:2] == b"\xff\xd8":
+        at = 2
+        while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
+            length = int.from_bytes(data[at + 2 : at + 4], "big")
+            if data[at + 1] == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+                return data[at + 10 : at + 2 + length]
+            at += 2 + max(length, 2)
+        return None
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return _chunk(data, 8, b"eXIf", ">I", ahead=True)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        found = _chunk(data, 12, b"EXIF", "<I", ahead=False)
+        return None if found is None else found.removeprefix(b"Exif\0\0")
+    return None
+
+
+def _chunk(data: bytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
+    """A chunk of a PNG, whose length comes ``ahead`` of its name, or of a WebP."""
+    while at + 8 <= len(data):
+        first, second = data[at : at + 4], data[at + 4 : at + 8]
+        (size,) = struct.unpack(length, first if ahead else second)
+        if (second if ahead else first) == wanted:
+            return data[at + 8 : at + 8 + size]
+        at += 8 + size + (4 if ahead else size % 2)
+    return None
+
+
+def _exif(block: bytes) -> Exif:
+    order = {b"II": "<", b"MM": ">"}[block[:2]] if block[:2] in (b"II", b"MM") else ""
+    if not order:
+        return Exif()
+    (first,) = struct.unpack_from(order + "I", block, 4)
+    main = _directory(block, order, first)
+    inner = _directory(block, order, int(main[_EXIF][0])) if _EXIF in main else {}
+    gps = _directory(block, order, int(main[_GPS][0])) if _GPS in main else {}
+    film, focal = _first(inner, _FOCAL_35MM), _first(inner, _FOCAL)
+    density, width = _first(inner, _PLANE_X), _first(inner, _WIDTH)
+    unit = _MILLIMETRES.get(int(_first(inner, _PLANE_UNIT) or 2), 25.4)
+    widths = focal * density / unit / width if focal and density and width else None
+    return Exif(film, widths, _place(gps))
+
+
+def _directory(block: bytes, order: str, at: int) -> dict[int, tuple[float, ...]]:
+    """Numbers by their tags; text as the codes of its characters."""
+    (count,) = struct.unpack_from(order + "H", block, at)
+    found: dict[int, tuple[float, ...]] = {}
+    for number in range(min(count, MOST_ENTRIES)):
+        tag, kind, length = struct.unpack_from(order + "HHI", block, at + 2 + 12 * number)
+        if kind not in _SIZES or not 0 < length < MOST_ENTRIES:
+            continue
+        layout = f"{length}s" if kind == 2 else _SIZES[kind] * length
+        where = at + 2 + 12 * number + 8
+        if struct.calcsize(order + layout) > 4:
+            (where,) = struct.unpack_from(order + "I", block, where)
+        if where + struct.calcsize(order + layout) > len(block):
+            continue
+        values = struct.unpack_from(order + layout, block, where)
+        if kind == 2:
+            found[tag] = tuple(values[0])
+        elif kind in (5, 10):
+            found[tag] = tuple(a / b if b else math.nan for a, b in zip(values[::2], values[1::2], strict=True))
+        else:
+            found[tag] = tuple(float(value) for value in values)
+    return found
+
+
+def _first(directory: dict[int, tuple[float, ...]], tag: int) -> float | None:
+    value = directory.get(tag, (0.0,))[0]
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _place(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] | None:
+    angles = []
+    for sign, degrees, negative in ((1, 2, "S"), (3, 4, "W")):
+        if sign not in gps or len(gps.get(degrees, ())) < 3:
+            return None
+        whole, minutes, seconds = gps[degrees][:3]
+        value = whole + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
+        angles.append(-value if chr(int(gps[sign][0])) == negative else value)
+    if not (abs(angles[0]) <= 90 and abs(angles[1]) <= 180):
+        return None
+    height = gps.get(6, (math.nan,))[0] * (-1 if gps.get(5, (0.0,))[0] == 1 else 1)
+    return angles[0], angles[1], height
+
+
+def _video_focal(file: BinaryIO) -> float | None:
+    """From the metadata of the film or of one of its tracks."""
+    for films in _boxes(file, 0, _end(file), {b"moov"}):
+        for box in _boxes(file, *films[1:], {b"meta", b"trak"}):
+            metas = [box] if box[0] == b"meta" else list(_boxes(file, *box[1:], {b"meta"}))
+            for _, first, last in metas:
+                found = _key(file, first, last)
+                if found is not None:
+                    return found
+    return None
+
+
+def _key(file: BinaryIO, begin: int, end: int) -> float | None:
+    # ISO's box has four bytes of a version before its parts, QuickTime's has not.
+    file.seek(begin)
+    begin += 0 if file.read(8)[4:] == b"hdlr" else 4
+    parts = {name: (first, last) for name, first, last in _boxes(file, begin, end, {b"keys", b"ilst"})}
+    if len(parts) < 2 or any(last - first > LARGEST_METADATA for first, last in parts.values()):
+        return None
+    first, last = parts[b"keys"]
+    file.seek(first)
+    keys, at, number = file.read(last - first), 8, 0
+    while at + 8 <= len(keys):
+        size, number = int.from_bytes(keys[at : at + 4], "big"), number + 1
+        if keys[at + 8 : at + size] == VIDEO_FOCAL:
+            for _, inner, outer in _boxes(file, *parts[b"ilst"], {number.to_bytes(4, "big")}):
+                for _, value, stop in _boxes(file, inner, outer, {b"data"}):
+                    file.seek(value)
+                    return _value(file.read(min(stop - value, 64)))
+        at += max(size, 8)
+    return None
+
+
+def _value(data: bytes) -> float | None:
+    """A number after its kind and language."""
+    kind, rest = int.from_bytes(data[:4], "big"), data[8:]
+    if kind in _REAL and len(rest) in (4, 8):
+        value = struct.unpack(">f" if len(rest) == 4 else ">d", rest)[0]
+    elif kind in _WHOLE and rest:
+        value = float(int.from_bytes(rest, "big"))
+    elif kind == _TEXT:
+        value = float(rest.decode("ascii", errors="replace"))
+    else:
+        return None
+    return float(value) if 1 < value < 10_000 else None
+
+
+def _boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
+    """Boxes (ISO 14496-12) of those names: name, begin and end of what they hold."""
+    for _ in range(MOST_BOXES):
+        if begin + 8 > end:
+            return
+        file.seek(begin)
+        head = file.read(16)
+        size, name, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
+        if size == 1:
+            size, skip = int.from_bytes(head[8:16], "big"), 16
+        elif size == 0:
+            size = end - begin
+        if size < skip or begin + size > end:
+            return
+        if name in wanted:
+            yield name, begin + skip, begin + size
+        begin += size
+
+
+def _end(file: BinaryIO) -> int:
+    return file.seek(0, 2)

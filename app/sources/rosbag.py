@@ -1,0 +1,292 @@
+"""Recordings of robots: ROS 1 bags, ROS 2 bag folders and files, and MCAP, by the library rosbags."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app import MOST_PIXELS
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.readers import Reader, breaks_off
+from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
+
+SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
+RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
+RATE_FRAMES = 30
+"""Of whose times the rate is told."""
+DAMAGE = (
+    OSError, LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError, EOFError,
+    RecursionError, MemoryError, NotImplementedError, StopIteration, RuntimeError, struct.error, cv2.error,
+)  # fmt: skip
+"""What readers of such files raise for bytes that nobody wrote, beside their own errors."""
+_GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16}
+_COLOURS = {
+    "rgb8": (3, None),
+    "bgr8": (3, cv2.COLOR_BGR2RGB),
+    "8UC3": (3, cv2.COLOR_BGR2RGB),
+    "rgba8": (4, cv2.COLOR_RGBA2RGB),
+    "bgra8": (4, cv2.COLOR_BGRA2RGB),
+    "8UC4": (4, cv2.COLOR_BGRA2RGB),
+    "yuv422": (2, cv2.COLOR_YUV2RGB_UYVY),
+    "uyvy": (2, cv2.COLOR_YUV2RGB_UYVY),
+    "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
+    "yuyv": (2, cv2.COLOR_YUV2RGB_YUY2),
+    # OpenCV names a pattern by its second row and column.
+    "bayer_rggb8": (1, cv2.COLOR_BayerBG2RGB),
+    "bayer_bggr8": (1, cv2.COLOR_BayerRG2RGB),
+    "bayer_gbrg8": (1, cv2.COLOR_BayerGR2RGB),
+    "bayer_grbg8": (1, cv2.COLOR_BayerGB2RGB),
+}
+"""Channels of 8 bits, and how they become RGB."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file or folder is one of these, by its name and what is in it."""
+    if path.is_dir():
+        return (path / "metadata.yaml").is_file() and any(
+            file.name.endswith((".db3", ".mcap", ".db3.zstd", ".mcap.zstd")) for file in path.iterdir()
+        )
+    return path.suffix.lower() in SUFFIXES
+
+
+class RecordingReader(Reader):
+    """The images of one topic. Times are the messages' own, from the first one on; the camera is that of its
+    ``camera_info``, where that says one."""
+
+    def __init__(self, path: Path, topic: str | None = None) -> None:
+        """
+        Args:
+            topic: of images; None: the only one there is.
+
+        Raises:
+            InputError: not such a file, a damaged one, or no images in it.
+            ConfigError: no such topic, or several and none chosen.
+            ResourceError: the library is not installed.
+        """
+        library = _library()
+        self._errors = (
+            *DAMAGE,
+            library.highlevel.AnyReaderError,
+            library.rosbag1.ReaderError,
+            library.rosbag2.ReaderError,
+            library.serde.SerdeError,
+            library.typesys.TypesysError,
+            *_database_errors(),
+        )
+        self._closed = True
+        try:
+            store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
+            self._bag = library.highlevel.AnyReader([path], default_typestore=store)
+            self._bag.open()
+            self._closed = False
+            topics = {name: info for name, info in self._bag.topics.items() if info.msgtype in (RAW, COMPRESSED)}
+        except StreamReconError:
+            raise
+        except self._errors as error:
+            raise InputError(f"{path.name} is no recording that can be read: {_line(error)}") from error
+        try:
+            self._topic = _chosen(topics, topic, path.name)
+            self._connections = [c for c in self._bag.connections if c.topic == self._topic]
+            times = self._first_times()
+            super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
+            self.calibration = self._camera()
+        except BaseException:
+            self.close()
+            raise
+        self._messages = self._read(self._connections)
+        self._index, self._origin, self._time = -1, times[0], -1.0
+        self._message: Any = None
+        self._first: tuple[str, tuple[int, int]] | None = None
+
+    def grab(self) -> tuple[int, float] | None:
+        while True:
+            try:
+                self._message = next(self._messages, None)
+            except self._errors as error:
+                self._message = None
+                self.damaged += 1
+                self.warnings.append(f"{self.name} breaks off after frame {self._index}: {_line(error)}")
+            if self._message is None:
+                return None
+            self._index += 1
+            time = _stamp(self._message, self._origin)
+            # Clocks may be set back; time always moves on here.
+            self._time = time if time > self._time else self._time + 1 / self.rate
+            return self._index, self._time
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        try:
+            rgb = decoded(self._message)
+        except self._errors:
+            rgb = None
+        if rgb is None:
+            self.damaged += 1
+            self.warnings.append(f"frame {self._index} of {self.name} is no image that can be read, and was left out")
+            return None
+        size = (rgb.shape[1], rgb.shape[0])
+        name = f"image {self._index} of {self._topic}"
+        self._first = self._first or (name, size)
+        check_frame_size(name, size, *self._first)
+        return rgb
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._messages = iter(())
+            self._bag.close()
+
+    def _read(self, connections: list[Any]) -> Iterator[Any]:
+        for connection, _, data in self._bag.messages(connections):
+            yield self._bag.deserialize(data, connection.msgtype)
+
+    def _first_times(self) -> list[float]:
+        times = []
+        try:
+            for message in self._read(self._connections):
+                times.append(_stamp(message, 0.0))
+                if len(times) == RATE_FRAMES:
+                    break
+        except self._errors as error:
+            if not times:
+                raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
+        if not times:
+            raise InputError(f"{self._topic} has no images")
+        return times
+
+    def _camera(self) -> Calibration | None:
+        """The first that the topic's ``camera_info`` says; zeros say nothing."""
+        names = _info_topics(self._topic)
+        connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
+        try:
+            for message in self._read(connections) if connections else ():
+                return _calibration(message)
+        except (*self._errors, ConfigError) as error:
+            self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
+        return None
+
+
+def decoded(message: Any) -> NDArray[np.uint8] | None:
+    """The image [H, W, 3] of a message, raw or compressed; None where it is of no known form. May raise `DAMAGE`."""
+    data = np.frombuffer(message.data, np.uint8)
+    if not hasattr(message, "encoding"):
+        bgr = None if breaks_off(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
+        return None if bgr is None else np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    if not 0 < height * width <= MOST_PIXELS:
+        return None
+    if message.encoding in _GREY:
+        kind = np.dtype(_GREY[message.encoding]).newbyteorder(">" if message.is_bigendian else "<")
+        grey = _rows(data, height, width * kind.itemsize, step).copy().view(kind)
+        if kind.itemsize == 2:
+            grey = (grey >> 8).astype(np.uint8)
+        return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
+    if message.encoding not in _COLOURS:
+        return None
+    channels, how = _COLOURS[message.encoding]
+    image = np.ascontiguousarray(_rows(data, height, width * channels, step).reshape(height, width, channels))
+    return image if how is None else np.asarray(cv2.cvtColor(image, how), np.uint8)
+
+
+def _rows(data: NDArray[np.uint8], height: int, used: int, step: int) -> NDArray[np.uint8]:
+    """The used bytes of each row of an image, whose rows may be longer."""
+    return data[: height * step].reshape(height, step)[:, :used]
+
+
+def _chosen(topics: dict[str, Any], wanted: str | None, name: str) -> str:
+    if wanted is not None:
+        if wanted not in topics:
+            raise ConfigError(f"--topic {wanted}: the topics of images in {name} are {_listed(topics)}")
+        return wanted
+    # A raw topic says the same as its compressed one, and depth is no picture.
+    pictures = {
+        topic: info
+        for topic, info in topics.items()
+        if info.msgcount
+        and "depth" not in topic.lower()
+        and not (topic.endswith("/compressed") and topic.removesuffix("/compressed") in topics)
+    }
+    if not pictures:
+        raise InputError(f"{name} has no topic of images" + (f" but {_listed(topics)}" if topics else ""))
+    if len(pictures) > 1:
+        raise ConfigError(f"{name} has several topics of images, choose one by --topic: {_listed(pictures)}")
+    return next(iter(pictures))
+
+
+def _listed(topics: dict[str, Any]) -> str:
+    return ", ".join(f"{topic} ({info.msgcount})" for topic, info in topics.items()) or "none"
+
+
+def _info_topics(topic: str) -> tuple[str, ...]:
+    """Where the camera of a topic of images is told, by ROS's convention: beside it."""
+    base = topic.removesuffix("/compressed")
+    return (f"{base.rpartition('/')[0]}/camera_info", f"{base}/camera_info")
+
+
+def _stamp(message: Any, origin: float) -> float:
+    """Seconds of the header's clock since ``origin``."""
+    stamp = message.header.stamp
+    return float(stamp.sec) - origin + float(stamp.nanosec) * 1e-9
+
+
+def _rate(times: list[float]) -> float:
+    steps = np.diff(times)
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    return 1 / usual if 1e-3 < usual < 1e3 else 30.0
+
+
+def _calibration(message: Any) -> Calibration | None:
+    K = np.asarray(getattr(message, "K", None) if hasattr(message, "K") else message.k, np.float64).ravel()
+    D = np.asarray(message.D if hasattr(message, "D") else message.d, np.float64).ravel()
+    size = int(message.width), int(message.height)
+    if len(K) != 9 or not K[0] > 0 or min(size) < 1:
+        return None
+    fisheye = message.distortion_model in ("equidistant", "fisheye")
+    if not fisheye and any(D[5:]):
+        raise ConfigError(f"its distortion model {message.distortion_model} is not known here")
+    bent = tuple(float(value) for value in (D[:4] if fisheye else D[:5]))
+    lens = bent if len(bent) in (4, 5) else ()
+    # ROS's (0, 0) is the middle of the first pixel.
+    return Calibration(
+        float(K[0]),
+        float(K[4]),
+        float(K[2]) + 0.5,
+        float(K[5]) + 0.5,
+        "fisheye" if fisheye else "perspective",
+        lens,
+        size,
+    )
+
+
+def _line(error: BaseException) -> str:
+    """What an error says first; some tell half of the file."""
+    return next((line[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _library() -> ModuleType:
+    try:
+        import rosbags
+        import rosbags.highlevel
+        import rosbags.rosbag1
+        import rosbags.rosbag2
+        import rosbags.serde
+        import rosbags.typesys
+    except ImportError as error:
+        raise ResourceError(
+            "recordings of ROS are read by the library rosbags: pip install 'stream-recon[recordings]'"
+        ) from error
+    return rosbags  # type: ignore[no-any-return,unused-ignore]
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """Of the library that reads ROS 2's databases."""
+    try:
+        import apsw
+    except ImportError:
+        return ()
+    return (apsw.Error,)

@@ -1,0 +1,371 @@
+"""One way in for every kind of input: video file, folder of images, camera, stream address.
+
+>>> with open_source("walk.mp4", stride=2) as source:
+...     for frame in source:
+...         frame.index, frame.timestamp, frame.rgb.shape
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import Frame, Intrinsics
+from stream_recon.app.sources.calibration import EXIF, parse_camera
+from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
+from stream_recon.app.sources.masks import BLACK, MaskFolder
+from stream_recon.app.sources.readers import (
+    IMAGE_SUFFIXES,
+    ImageReader,
+    Reader,
+    Stretch,
+    VideoReader,
+    list_images,
+)
+from stream_recon.app.sources.rosbag import RecordingReader, is_recording
+from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.configs.errors import ConfigError, InputError
+
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ALL_FRAMES = FrameChoice()
+
+
+class Source:
+    """Frames of one input, in order, after the choice of which ones. Iterate once; a context manager."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        choice: FrameChoice = ALL_FRAMES,
+    ) -> None:
+        self._reader = reader
+        self._choice = choice
+        self._start = choice.start or 0.0
+        self._end = math.inf if choice.end is None else choice.end
+        self._to_skip = 0
+        self._taken_up_to: int | None = None
+        self._taken = 0
+        self._by_exif = choice.camera == EXIF
+        given = parse_camera(choice.camera) if choice.camera and not self._by_exif else None
+        self._calibration = given or reader.calibration
+        self._rectify: Rectifier | None = None
+        self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
+        if self._masks is not None:
+            self._masks.check(reader.image_names)
+        self._frames = self._choose()
+
+    @property
+    def intrinsics(self) -> Intrinsics | None:
+        """The camera of the frames as they are given, where it is known, from the first frame on."""
+        return self._rectify.intrinsics if self._rectify else None
+
+    @property
+    def camera(self) -> str | None:
+        """The known camera of the images that are read, as `Calibration.text` has it."""
+        if self._by_exif:
+            return EXIF
+        return self._calibration.text() if self._calibration else None
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    @property
+    def live(self) -> bool:
+        """Frames come by the clock; those that nobody takes in time are dropped. Files never drop."""
+        return self._reader.live
+
+    @property
+    def damaged(self) -> int:
+        """Frames so far that should be there and could not be decoded."""
+        return self._reader.damaged
+
+    @property
+    def dropped(self) -> int:
+        """Frames so far that a live source sent while the one before was still waiting."""
+        return self._reader.dropped
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """Where a new stretch began so far, beside the first."""
+        return list(self._reader.stretches)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a live source broke off and did not come back."""
+        return self._reader.lost
+
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong so far without ending the run, one line each."""
+        return list(self._reader.warnings)
+
+    @property
+    def frame_hint(self) -> int | None:
+        """About how many frames will come; containers err, so it is for progress bars alone."""
+        count = self._choice.count(self._reader.frame_hint, self._reader.rate)
+        return None if count is None else max(1, count)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return self
+
+    def __next__(self) -> Frame:
+        """
+        Raises:
+            InputError: images of different sizes; no frame at all was readable or within the chosen range.
+        """
+        return next(self._frames)
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
+        self._reader.close()
+
+    def skip(self, frames: int, *, read_through: bool = False) -> None:
+        """Pass over so many of the frames that would come first; images are not decoded, videos not converted.
+
+        Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
+        have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
+        """
+        assert self._choice.fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
+        self._to_skip = frames
+        if frames and not read_through and self._reader.seek(frames * self._choice.stride):
+            self._to_skip = 0
+
+    def resume(self, index: int, timestamp: float, taken: int) -> bool:
+        """Leave out all frames up to that of number ``index``, at ``timestamp`` seconds, the last of ``taken`` before.
+
+        False where that frame is not where the file's packets say: open the source once more and `resume_slowly`.
+        """
+        self.resume_slowly(index, taken)
+        if self._choice.fps is None and self._reader.seek(index):
+            step = self._reader.grab()
+            return step is not None and step[0] == index and abs(step[1] - timestamp) < 1e-6
+        return True
+
+    def resume_slowly(self, index: int, taken: int) -> None:
+        """As `resume`, but all that comes before is read."""
+        self._taken_up_to, self._taken = index, taken
+
+    def interrupt(self) -> None:
+        """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
+        if self._reader.live:
+            self._reader.close()
+
+    def _choose(self) -> Iterator[Frame]:
+        count = self._taken
+        if count == self._choice.max_frames:
+            return
+        frames = self._every_stride() if self._choice.fps is None else self._nearest_to_grid(self._choice.fps)
+        for frame in frames:
+            if self._taken_up_to is not None and frame.index <= self._taken_up_to:
+                continue
+            yield frame
+            count += 1
+            if count == self._choice.max_frames:
+                return
+        if not count and not self._reader.live:
+            raise InputError(self._why_nothing())
+
+    def _within(self) -> Iterator[tuple[int, float]]:
+        while (step := self._reader.grab()) is not None:
+            if step[1] >= self._end:
+                return
+            if step[1] >= self._start:
+                yield step
+
+    def _retrieve(self) -> NDArray[np.uint8] | None:
+        rgb = self._reader.retrieve()
+        if rgb is None or (self._calibration is None and not self._by_exif):
+            return rgb
+        size = rgb.shape[1], rgb.shape[0]
+        self._calibration = self._calibration or self._reader.said_camera(size)
+        if self._rectify is None or self._rectify.size != size:
+            self._rectify = Rectifier(self._calibration.for_size(size), size)
+        return self._rectify(rgb)
+
+    def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
+        mask = None
+        if self._masks is not None:
+            names = self._reader.image_names
+            mask = self._masks.read(names[index] if names else None, index, (rgb.shape[1], rgb.shape[0]))
+            if mask is not None and self._rectify is not None and self._rectify.bends:
+                # What a known camera's lens shows of it; what it does not show at all is black there, too.
+                mask = self._rectify(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
+        return Frame(index, timestamp, rgb, self._reader.stretch, mask)
+
+    def _every_stride(self) -> Iterator[Frame]:
+        taken = self._taken_up_to
+        due = -1 if taken is None else taken + self._choice.stride
+        for index, timestamp in self._within():
+            if index >= due and self._to_skip:
+                due = index + self._choice.stride
+                self._to_skip -= 1
+                continue
+            # Not a remainder: a live source may have dropped the very frame that was due.
+            if index >= due and (rgb := self._retrieve()) is not None:
+                due = index + self._choice.stride
+                yield self._frame(index, timestamp, rgb)
+
+    def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
+        """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
+
+        A live source takes the first of these frames instead, since waiting for the others would delay it.
+        """
+        cell, best, error = -1, None, math.inf
+        origin: float | None = None
+        covered = 0.0
+        for index, timestamp in self._within():
+            origin = timestamp if origin is None else origin
+            position = (timestamp - origin) * fps
+            here = math.floor(position + 0.5)
+            covered = position + fps / self._reader.rate
+            if here != cell:
+                if best is not None:
+                    yield best
+                cell, best, error = here, None, math.inf
+            if abs(position - here) < error and not (self.live and error < math.inf):
+                rgb = self._retrieve()
+                if rgb is not None:
+                    best, error = self._frame(index, timestamp, rgb), abs(position - here)
+                    if self.live:
+                        yield best
+                        best = None
+        # A last point after the end of the last frame is none of this source's.
+        if best is not None and (cell == 0 or cell < covered - 1e-6):
+            yield best
+
+    def _why_nothing(self) -> str:
+        if self._reader.damaged:
+            return f"not one frame of {self.name} is readable"
+        end = f" and --end {self._end:g} s" if self._end < math.inf else " and its end"
+        return f"{self.name} has no frame between --start {self._start:g} s{end}"
+
+
+def open_source(
+    spec: str,
+    *,
+    stride: int = 1,
+    fps: float | None = None,
+    start: float | None = None,
+    end: float | None = None,
+    max_frames: int | None = None,
+    camera: str | None = None,
+    masks: str | None = None,
+    topic: str | None = None,
+    reconnect: float = RECONNECT_SECONDS,
+) -> Source:
+    """Open a video file, an image file, a folder of images, a recording of ROS, a camera number or a stream address.
+
+    Args:
+        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
+            A path that exists wins over a camera number.
+        stride: take every n-th frame.
+        fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
+        start, end: seconds in the source's own time; ``end`` is left out.
+        max_frames: stop after so many frames taken.
+        camera: a known camera (see `parse_camera`), without whose lens the frames come.
+        masks: a folder of masks, see `MaskFolder`.
+        topic: of images in a recording of ROS; None: the only one.
+        reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
+
+    Raises:
+        InputError: nothing there, or nothing that can be decoded.
+        ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
+    """
+    choice = FrameChoice(stride, fps, start, end, max_frames, camera, masks, topic)
+    if not 0 <= reconnect < math.inf:
+        raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    reader = _open_reader(spec, fps, reconnect, topic)
+    if topic is not None and not isinstance(reader, RecordingReader):
+        reader.close()
+        raise ConfigError(f"--topic {topic}: {reader.name} is no recording of ROS")
+    if camera == EXIF:
+        reader.said_camera((3, 2))  # told before anything is read
+    if isinstance(reader, ImageReader):
+        choice = dataclasses.replace(choice, fps=None)
+    elif fps is not None and stride != 1:
+        reader.close()
+        raise ConfigError("use --fps or --stride, not both")
+    return Source(reader, choice)
+
+
+def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | None) -> Reader:
+    if ADDRESS.match(spec):
+        return _open_address(spec, reconnect)
+    path = Path(spec).expanduser()
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if not exists:
+        if spec.isascii() and spec.isdecimal() and len(spec) < 5:
+            return _open_live(int(spec), f"camera {spec}", reconnect)
+        raise InputError(f"no such file or folder: {spec}")
+    try:
+        recording = is_recording(path)
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if recording:
+        return RecordingReader(path, topic)
+    if path.is_dir():
+        return _open_folder(path, fps)
+    if path.is_char_device():
+        return _open_live(path, str(path), reconnect)
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return ImageReader([path], path.name, fps)
+    if not path.is_file():
+        raise InputError(f"{spec} is no plain file: a program's output is read by an address, such as tcp:// or udp://")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    if empty:
+        raise InputError(f"{spec} is an empty file")
+    return VideoReader(open_capture(path, path.name), path.name, path)
+
+
+def without_password(address: str) -> str:
+    """An address fit for messages and result files: without ``user:password@``."""
+    return re.sub(r"(?<=://)[^/]*@", "", address)
+
+
+def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
+    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect)
+
+
+def _open_address(spec: str, reconnect: float) -> Reader:
+    name = without_password(spec)
+    capture = open_capture(spec, name)
+    # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
+    if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
+        return VideoReader(capture, name)
+    return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)
+
+
+def _open_folder(path: Path, fps: float | None) -> Reader:
+    try:
+        images = list_images(path)
+        inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not images:
+        looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
+        where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
+        raise InputError(f"no images in {path} ({where})")
+    return ImageReader(images, path.resolve().name, fps)

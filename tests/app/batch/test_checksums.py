@@ -1,0 +1,51 @@
+import hashlib
+import io
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.batch import checksums
+from stream_recon.app.batch.checksums import file_digest, stream_digest
+
+
+@pytest.fixture
+def blocks_of_100(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(checksums, "READ_BYTES", 7)
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100])
+def test_a_small_file_has_its_plain_digest(tmp_path: Path, blocks_of_100: None, size: int) -> None:
+    content = bytes(range(256))[:size]
+    (tmp_path / "a").write_bytes(content)
+    assert (
+        file_digest(tmp_path / "a") == hashlib.sha256(content).hexdigest() == stream_digest(io.BytesIO(content), size)
+    )
+
+
+@pytest.mark.parametrize("size", [101, 200, 250, 1234])
+def test_a_large_one_is_taken_in_blocks(tmp_path: Path, blocks_of_100: None, size: int) -> None:
+    content = bytes(n * n % 251 for n in range(size))
+    (tmp_path / "a").write_bytes(content)
+    parts = b"".join(hashlib.sha256(content[begin : begin + 100]).digest() for begin in range(0, size, 100))
+    expected = f"blocks:{hashlib.sha256(parts).hexdigest()}"
+    assert file_digest(tmp_path / "a") == expected == stream_digest(io.BytesIO(content), size)
+    assert file_digest(tmp_path / "a", expected) == expected
+
+
+def test_what_was_recorded_whole_is_compared_whole(tmp_path: Path, blocks_of_100: None) -> None:
+    content = bytes(1000)
+    (tmp_path / "a").write_bytes(content)
+    whole = hashlib.sha256(content).hexdigest()
+    assert file_digest(tmp_path / "a", whole) == whole == stream_digest(io.BytesIO(content), 1000, whole)
+
+
+def test_any_changed_byte_shows(tmp_path: Path, blocks_of_100: None) -> None:
+    content = bytearray(1050)
+    (tmp_path / "a").write_bytes(content)
+    before = file_digest(tmp_path / "a")
+    for place in (0, 99, 100, 512, 1049):
+        changed = bytearray(content)
+        changed[place] = 1
+        (tmp_path / "a").write_bytes(changed)
+        assert file_digest(tmp_path / "a") != before

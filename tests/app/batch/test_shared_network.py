@@ -1,0 +1,89 @@
+"""Scenes at once through one network, on the CPU, against the same scenes one after the other."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from stream_recon.app.batch.jobs import EngineLoader
+from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.shared_network import StreamPool, check_streams, shares_by_itself
+from stream_recon.app.batch.store import LocalStore
+from stream_recon.app.batch.workers import Pool, SerialPool
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.configs.errors import ResourceError, WeightsError
+from stream_recon.configs.preset_file import preset_to_toml
+from tests.app.batch.fakes import Listening, RoomScene, room_scene
+from tests.app.fake_engine import trajectory_of
+from tests.app.media import write_images
+from tests.networks import tiny_network, tiny_preset
+
+
+def tiny_loader(folder: Path) -> EngineLoader:
+    preset = tiny_preset(keyframes="flow", flow_threshold=5.0)
+    (folder / "tiny.toml").write_text(preset_to_toml(preset))
+    weights = {name: tensor.clone() for name, tensor in tiny_network(preset).state_dict().items()}
+    save_file(weights, folder / "tiny.safetensors")
+    return EngineLoader(ModelChoice(str(folder / "tiny.toml"), folder / "tiny.safetensors", device="cpu"))
+
+
+def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineLoader, pool: Pool) -> list[str]:
+    batch = Batch(root, store, scenes, FrameChoice())
+    summary = run_batch(batch, loader, pool, Listening())
+    return [scene["status"] for scene in summary["scenes"]]
+
+
+def test_scenes_at_once_come_out_as_one_after_the_other(tmp_path: Path) -> None:
+    root, loader = tmp_path / "data", tiny_loader(tmp_path)
+    scenes = [room_scene(root / name, frames, known=False) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
+    stores = [LocalStore(tmp_path / name) for name in ("together", "apart")]
+    pools = [StreamPool(loader, stores[0], 2), SerialPool(loader, stores[1])]
+    for store, pool in zip(stores, pools, strict=True):
+        assert done(root, scenes, store, loader, pool) == ["done"] * 3
+    for scene in scenes:
+        together, apart = (trajectory_of(tmp_path / name / scene.name) for name in ("together", "apart"))
+        assert together.shape == apart.shape == (scene.frames, 8)
+        assert abs(together - apart).max() < 1e-4
+
+
+def test_a_scene_that_fails_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+    root, loader = tmp_path / "data", tiny_loader(tmp_path)
+    scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]
+    write_images(root / "bad", ["6.jpg"], (64, 48))
+    store = LocalStore(tmp_path / "out")
+    pool = StreamPool(loader, store, 2)
+    assert done(root, scenes, store, loader, pool) == ["done", "failed", "done", "done"]
+    assert not multiprocessing.active_children(), "workers and the network's process have ended"
+
+
+def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
+    root, loader = tmp_path / "data", tiny_loader(tmp_path)
+    scenes = [room_scene(root / "a", 3, known=False), room_scene(root / "b", 3, known=False)]
+    store, pool = LocalStore(tmp_path / "out"), StreamPool(loader, LocalStore(tmp_path / "out"), 2)
+    file = tmp_path / "tiny.safetensors"
+    file.write_bytes(file.read_bytes()[:2000])
+    batch = Batch(root, store, scenes, FrameChoice())
+    with pytest.raises(WeightsError, match="not a readable"):
+        run_batch(batch, loader, pool, Listening())
+
+
+def test_scenes_share_the_embedded_network_by_themselves_where_there_is_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineLoader, "gpus", lambda self: ["0"] if self.uses_gpu else [])
+    assert shares_by_itself(EngineLoader(ModelChoice()))
+    assert not shares_by_itself(EngineLoader(ModelChoice(device="cpu")))
+    assert not shares_by_itself(EngineLoader(ModelChoice(cache="fp8")))
+    assert not shares_by_itself(EngineLoader(ModelChoice(preset="lingbot-map", weights=tmp_path / "full.safetensors")))
+    assert not shares_by_itself(tiny_loader(tmp_path))
+
+
+def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:
+    check_streams(EngineLoader(ModelChoice()))
+    with pytest.raises(ResourceError, match="--streams needs --cache full, not fp8"):
+        check_streams(EngineLoader(ModelChoice(cache="fp8")))
+    with pytest.raises(ResourceError, match=r"own attention kernel.*not fa2"):
+        check_streams(EngineLoader(ModelChoice(attention="fa2")))

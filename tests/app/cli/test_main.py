@@ -1,0 +1,346 @@
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream_recon.app.cli import reconstruct as commands
+from stream_recon.app.cli.reconstruct import default_output
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.slam.offline.report import Report
+from stream_recon.app.viewer.viewer import Viewer
+from tests.app.fake_engine import FakeEngine
+from tests.app.media import write_broken_avi, write_images, write_video
+from tests.app.program import exit_code
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def loaded() -> list[ModelChoice]:
+    """Each model that was asked for."""
+    return []
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[ModelChoice]) -> Run:
+    """The program in ``tmp_path``, with an engine that needs no network; gives the exit code."""
+
+    def load(choice: ModelChoice) -> FakeEngine:
+        loaded.append(choice)
+        return FakeEngine()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ModelChoice, "load", load)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    return partial(exit_code, monkeypatch)
+
+
+def error_line(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("stream-recon: error: ")
+    return line
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['stream-recon', *sys.argv[1:]]\n"
+        "from stream_recon.app.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    commands = [[word, "--help"] for word in ("view", "eval", "batch", "datasets", "plan")]
+    for arguments in (["--help"], *commands, ["--version"]):
+        begun = time.monotonic()
+        subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
+        assert time.monotonic() - begun < 3, "well under a second on a machine that is not busy with tests"
+
+
+def test_version(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capfd.readouterr().out.startswith("stream-recon 0.")
+
+
+def test_one_argument_is_enough(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "my walk.mp4", 12)
+    assert run("my walk.mp4", "--port", "0") == 0
+    out = capfd.readouterr().out
+    assert "viewer: http://127.0.0.1:" in out and "result: my-walk-recon" in out and "done: 12 frames" in out
+    assert len(read_result(tmp_path / "my-walk-recon")) == 12
+
+
+def test_the_address_is_printed_before_anything_is_computed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+
+    def load(_: ModelChoice) -> FakeEngine:
+        printed.append(capfd.readouterr().out)
+        return FakeEngine()
+
+    monkeypatch.setattr(ModelChoice, "load", load)
+    write_video(tmp_path / "a.mp4", 5)
+    assert run("a.mp4", "--port", "0") == 0
+    assert "viewer: http://127.0.0.1:" in printed[0]
+
+
+def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
+    write_video(tmp_path / "a.mp4", 30)
+    choice = ["--stride", "3", "--start", "0.5", "--end", "2.5", "--max-frames", "4"]
+    model = ["--weights", "w.safetensors", "--device", "cpu", "--keyframes", "5", "--cache", "fp8"]
+    assert run("a.mp4", "-o", "out", "--no-viewer", *choice, *model) == 0
+    assert [r.index for r in read_result(tmp_path / "out")] == [5, 8, 11, 14]
+    assert loaded == [ModelChoice("small", Path("w.safetensors"), "cpu", "auto", "5", "fp8")]
+    options = read_result(tmp_path / "out").run["options"]
+    assert options == {
+        "source": "a.mp4", "stride": 3, "fps": None, "start": 0.5, "end": 2.5, "max_frames": 4, "camera": None,
+        "keyframes": "5",
+    }  # fmt: skip
+
+
+def test_fps_and_preset_options(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
+    write_video(tmp_path / "a.mp4", 30)
+    shutil.copy(Path(commands.__file__).parents[2] / "configs" / "small.toml", tmp_path / "own.toml")
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--fps", "2", "--preset", "own.toml", "--keyframes", "every") == 0
+    assert [r.index for r in read_result(tmp_path / "out")] == [0, 5, 10, 15, 20, 25]
+    assert (loaded[0].preset, loaded[0].keyframes) == ("own.toml", "every")
+
+
+def test_bad_input_is_one_line_and_code_2(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 3)
+    write_video(tmp_path / "cut.mp4", 30)
+    (tmp_path / "cut.mp4").write_bytes((tmp_path / "cut.mp4").read_bytes()[:300])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.mp4").write_text("hello")
+    mixed = write_images(tmp_path / "mixed", ["1.png", "2.png"])
+    write_images(mixed, ["10.png"], (32, 48))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").write_text("x")
+    (tmp_path / "bad.toml").write_text("[network]\nwidth = 1")
+    cases = {
+        ("none.mp4",): "no such file",
+        ("text.mp4",): "text.mp4 is not a video",
+        ("cut.mp4",): "cut.mp4 is not a video",
+        ("empty",): "no images in empty",
+        ("mixed",): "10.png is 32x48 but 1.png is 64x48",
+        ("a.mp4", "-o", "taken"): "taken exists: use --overwrite",
+        ("a.mp4", "-o", "a.mp4"): "a.mp4 is a file",
+        ("a.mp4", "--preset", "huge"): "no preset 'huge'",
+        ("a.mp4", "--preset", "bad.toml"): "width",
+        ("a.mp4", "--keyframes", "often"): "keyframes must be",
+        ("a.mp4", "--stride", "0"): "--stride must be at least 1",
+        ("a.mp4", "--start", "99"): "no frame between",
+        ("view", "empty"): "empty is not a result",
+        ("view", "none"): "no such result folder",
+    }
+    for arguments, message in cases.items():
+        viewer = [] if arguments[0] == "view" else ["--no-viewer"]
+        assert run(*arguments, *viewer) == 2, arguments
+        err = capfd.readouterr().err
+        lines = [line for line in err.splitlines() if "frames" not in line or "error" in line]
+        assert message in lines[-1] and lines[-1].startswith("stream-recon: error: "), (arguments, err)
+    assert (tmp_path / "taken" / "x").read_text() == "x"
+    assert len(read_result(tmp_path / "mixed-recon")) == 2, "what was finished before the odd image is kept"
+
+
+def test_a_port_in_use(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 3)
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert run("a.mp4", "-o", "out", "--port", str(busy.getsockname()[1])) == 2
+    assert "port" in error_line(capfd)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_leaves_an_old_result_alone(run: Run, tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 6)
+    assert run("a.mp4", "-o", "out", "--no-viewer") == 0
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "1.png").write_bytes(b"nothing")
+    for source in ("none.mp4", "bad"):
+        assert run(source, "-o", "out", "--overwrite", "--no-viewer") == 2
+    assert len(list(read_result(tmp_path / "out"))) == 6
+
+
+def test_overwrite_needs_the_option(run: Run, tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 6)
+    assert run("a.mp4", "-o", "out", "--no-viewer") == 0
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--max-frames", "2") == 2
+    assert len(read_result(tmp_path / "out")) == 6
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--max-frames", "2", "--overwrite") == 0
+    assert len(read_result(tmp_path / "out")) == 2
+
+
+def test_damage_is_a_warning_and_code_0(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_broken_avi(tmp_path / "b.avi", 30)
+    assert run("b.avi", "--no-viewer", "-o", "out") == 0
+    captured = capfd.readouterr()
+    assert "warning: b.avi breaks off at" in captured.err and "damaged" in captured.out
+    assert read_result(tmp_path / "out").run["frames"]["damaged"] > 0
+
+
+def test_ctrl_c_has_its_own_exit_code(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(frame: Any) -> None:
+        if frame.index == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ModelChoice, "load", lambda *_: FakeEngine(before_push=interrupt))
+    write_video(tmp_path / "a.mp4", 100)
+    assert run("a.mp4", "-o", "out", "--no-viewer") == 130
+    assert len(read_result(tmp_path / "out")) == 8
+    assert read_result(tmp_path / "out").run["interrupted"] is True
+
+
+def test_nothing_can_be_paused_once_all_frames_are_in(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> Report:
+        viewer.flush()
+        seen.append((viewer.page.ended, len(viewer.page.timeline)))
+        return Report()
+
+    monkeypatch.setattr(commands, "refined", refined)
+    write_video(tmp_path / "a.mp4", 9)
+    assert run("a.mp4", "--port", "0") == 0
+    assert seen == [(True, 9)]
+
+
+def test_keep_open_serves_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 5)
+    threading.Timer(4.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begun = time.monotonic()
+    assert run("a.mp4", "--port", "0", "--keep-open") == 0
+    assert time.monotonic() - begun >= 3.5
+    assert "The viewer stays open at http://127.0.0.1:" in capfd.readouterr().out
+
+
+def test_view_shows_a_result_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 9)
+    assert run("a.mp4", "-o", "out", "--no-viewer") == 0
+    (tmp_path / "a.mp4").unlink()
+    capfd.readouterr()
+    threading.Timer(4.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    assert run("view", "out", "--port", "0") == 0
+    out = capfd.readouterr().out
+    assert "viewer: http://127.0.0.1:" in out and "9 frames of a.mp4" in out
+
+
+@pytest.mark.parametrize("word", ["view", "eval"])
+def test_a_path_is_never_mistaken_for_a_command(
+    run: Run, tmp_path: Path, word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_images(tmp_path / word, ["1.png", "2.png"])
+    write_video(tmp_path / f"{word}.mp4", 3)
+    assert run(f"./{word}", "--no-viewer", "-o", "folder") == 0
+    assert run(f"{word}.mp4", "--no-viewer", "-o", "video") == 0
+    assert run("--no-viewer", "-o", "later", word) == 0
+    assert [len(read_result(tmp_path / name)) for name in ("folder", "video", "later")] == [2, 3, 2]
+    capfd.readouterr()
+    assert run(word) == 2
+    assert f"'{word}' is a command: for the file or folder of that name write ./{word}" in error_line(capfd)
+
+
+def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stream_recon.app.cli import evaluate
+
+    seen: list[Any] = []
+
+    def fake_run(sequences: list[Path], **options: Any) -> int:
+        seen.extend([sequences, options])
+        return 1
+
+    monkeypatch.setattr(evaluate, "run", fake_run)
+    arguments = "a b --stride 5 --frames 48 --json r.json --preset p --weights w --device cpu --attention sdpa"
+    assert run("eval", *arguments.split(), "--keyframes", "flow") == 1
+    assert seen == [
+        [Path("a"), Path("b")],
+        {
+            "stride": 5,
+            "frames": 48,
+            "json_path": Path("r.json"),
+            "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
+            "mapping": "full",
+            "camera": None,
+        },
+    ]
+
+
+def test_a_known_camera_of_scenes_is_given_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("eval", "batch"):
+        assert run(command, "a", "--calibrated", "--intrinsics", "100,100,50,50") == 2
+        assert "not both" in capsys.readouterr().err
+        assert run(command, "a", "--intrinsics", "exif.txt") == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_default_folder_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shots.v2").mkdir()
+    names = {
+        "clips/Été 1.mp4": "Été-1-recon",
+        "shots.v2": "shots.v2-recon",
+        "0": "camera-0-recon",
+        "rtsp://user:secret@cam.local:554/live": "cam.local-recon",
+    }
+    for spec, name in names.items():
+        assert default_output(spec, overwrite=False) == Path(name)
+    (tmp_path / "shots.v2-recon").mkdir()
+    (tmp_path / "shots.v2-recon-2").mkdir()
+    assert default_output("shots.v2", overwrite=False) == Path("shots.v2-recon-3")
+    assert default_output("shots.v2", overwrite=True) == Path("shots.v2-recon")
+
+
+def test_run_json_is_plain_json(run: Run, tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 5)
+    assert run("a.mp4", "-o", "out", "--no-viewer") == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert record["interrupted"] is False and record["attention"] == "sdpa" and record["cache"] == "full"
+
+
+def test_a_known_camera_is_kept_throughout(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "walk", [f"{n}.png" for n in range(4)])
+    (tmp_path / "camera.txt").write_text("1 SIMPLE_RADIAL 640 480 500 320 240 -0.1\n")
+    assert run("walk", "--no-viewer", "-o", "out", "--intrinsics", "camera.txt") == 0
+    (tmp_path / "camera.txt").unlink()
+    result = read_result(tmp_path / "out")
+    focals = {camera.intrinsics.fx for camera in result.cameras} | {c.intrinsics_first.fx for c in result.cameras}
+    assert len(focals) == 1
+    assert result.run["network_focal"] not in (None, *focals)
+    assert run("refine", "out") == 0
+    assert {camera.intrinsics.fx for camera in read_result(tmp_path / "out").cameras} == focals
+    assert run("export", "out", "--format", "transforms", "-o", "there") == 0
+    content = json.loads((tmp_path / "there" / "transforms.json").read_text())
+    assert content["fl_x"] == content["fl_y"] == pytest.approx(focals.pop())
+    assert "small ones" not in capfd.readouterr().err  # the source was read again, through the same lens
+    assert run("walk", "--no-viewer", "-o", "two", "--intrinsics", "1,2,3") == 2
+    assert "use fx,fy,cx,cy" in error_line(capfd)
+
+
+def test_refine_and_mapping(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "walk", [f"{n}.png" for n in range(4)])
+    assert run("walk", "--no-viewer", "--mapping", "off", "-o", "off") == 0
+    assert "mapping" not in read_result(tmp_path / "off").run
+    assert run("walk", "--no-viewer", "-o", "full") == 0
+    assert "mapping" in read_result(tmp_path / "full").run
+    assert run("refine", "off") == 0
+    assert "mapping" in read_result(tmp_path / "off").run
+    capfd.readouterr()
+    assert run("refine", "walk") == 2
+    assert "is not a result" in error_line(capfd)

@@ -1,0 +1,114 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from stream_recon.app.cli import plan
+from stream_recon.app.planning.budget import H200, run_memory
+from stream_recon.cache import cache_dtypes
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
+from stream_recon.configs.schema import load_preset
+from tests.app.media import write_video
+from tests.app.program import exit_code
+
+WHOLE, IN_FP8 = (run_memory(load_preset("small"), (12, 16), cache).total for cache in CACHE_CHOICES)
+TIGHT = f"{(IN_FP8 - 1_000_000) / 1e6:.0f}MB"
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``stream-recon plan walk.mp4`` on a machine without a GPU, in a folder with that video; gives the exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    write_video(tmp_path / "walk.mp4", 2)
+    return partial(exit_code, monkeypatch, "plan", "walk.mp4")
+
+
+def error_line(capfd: pytest.CaptureFixture[str]) -> str:
+    (line,) = capfd.readouterr().err.splitlines()
+    return line.removeprefix("stream-recon: error: ")
+
+
+def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--memory", "2GB", "--preset", "small") == 0
+    out = capfd.readouterr().out
+    assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (no CUDA device is here" in out
+    assert "224x168" in out and "full" in out
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small"
+
+
+def test_where_little_is_missing_the_cache_goes_into_fp8(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
+    out = capfd.readouterr().out
+    assert "takes a GPU of compute capability 8.9" in out
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small --cache fp8"
+
+
+def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
+    run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(plan, "measure_rates", lambda device: H200)
+    monkeypatch.setattr(cache_dtypes, "supports_fp8", lambda device: False)
+    assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
+    assert "fp8" not in capfd.readouterr().out
+
+
+def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--memory", "24GB") == 0
+    out = capfd.readouterr().out
+    assert "lingbot-map" in out and "small" in out
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset lingbot-map --weights CHECKPOINT.safetensors"
+
+
+def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("--memory", TIGHT, "--preset", "small") == 0
+    out = capfd.readouterr().out
+    assert "[stream]\nwindow = 9\nspecial_budget = 384\n[image]\nmax_patches = 208\nmax_side = 378\n" in out
+    assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset FILE.toml --cache fp8"
+    assert run("--memory", TIGHT, "--preset", "small", "--write", "mine.toml") == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "stream-recon walk.mp4 --preset mine.toml --cache fp8"
+    mine, small = load_preset(str(tmp_path / "mine.toml")), load_preset("small")
+    assert (mine.stream.window, mine.stream.special_budget) == (9, 384)
+    assert (mine.network, mine.image, mine.points) == (small.network, small.image, small.points)
+
+
+def test_a_file_is_replaced_only_when_that_is_asked_for(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("precious")
+    arguments = ("--memory", TIGHT, "--preset", "small", "--write", "mine.toml")
+    assert run(*arguments) == 2
+    assert "mine.toml exists: use --overwrite" in error_line(capfd)
+    assert mine.read_text() == "precious"
+    assert run(*arguments, "--overwrite") == 0
+    assert load_preset(str(mine)).stream.window == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no CUDA device is here whose memory could be read: say how much there is, --memory 8GB"),
+        (("--memory", "much"), "--memory must be a size such as 8GB"),
+        (("--memory", "100MB", "--preset", "small"), "the smallest choice for this source, preset small with window 1"),
+        (("--memory", "8GB", "--preset", "huge"), "no preset 'huge'"),
+        (("--memory", "8GB", "--write", "mine.txt"), "a preset file's name ends in .toml"),
+        (("--memory", "2GB", "--preset", "small", "--write", "none/mine.toml"), "cannot write none/mine.toml"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Run, arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert message in error_line(capfd)
+
+
+def test_a_video_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(monkeypatch, "plan", "none.mp4", "--memory", "8GB") == 2
+    assert "no such file" in error_line(capfd)

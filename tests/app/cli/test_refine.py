@@ -1,0 +1,54 @@
+"""What a page is told while a result is refined."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.cli.console import PlainConsole
+from stream_recon.app.cli import refine
+from stream_recon.app.cli.refine import refined
+from stream_recon.app.pipeline.refine import RefinementCancelledError
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.sources.source import open_source
+from tests.app.page import Page
+from tests.app.slam.room import Video, drifting, walk
+
+FRAMES = 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    truth = walk(16)[:FRAMES]
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    video.write_images(tmp_path / "images")
+    video.write_result(tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Page()
+    images = partial(open_source, str(folder.parent / "images"))
+    report = refined(read_result(folder), images, PlainConsole(soft_wrap=True), PlainConsole(stderr=True), page)
+    assert report is not None and report.reprojection_px is not None
+    shares = [float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%$", text))]
+    assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
+    assert f"refined; points of {FRAMES} of {FRAMES} frames are in place" in page.said
+    assert page.revisions and not page.added
+    printed = capsys.readouterr().out.splitlines()
+    assert page.said[-1].split("\n\n") == printed
+    assert page.said[-1].startswith("refined: ") and " px instead of " in page.said[-1]
+
+
+def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise RefinementCancelledError
+
+    monkeypatch.setattr(refine, "refine_result", stopped)
+    page = Page()
+    assert refined(read_result(folder), None, PlainConsole(), PlainConsole(stderr=True), page) is None
+    (text,) = page.said
+    assert text.startswith("refinement stopped: the result is complete")

@@ -1,0 +1,113 @@
+"""Engines whose steps another process does, against the engine that does them itself. Here that process is a thread."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.core.types import FrameResult
+from stream_recon.app.engine import server
+from stream_recon.app.engine.client import RemoteEngine, connect
+from stream_recon.app.engine.engine import Engine, LoadedModel
+from stream_recon.app.engine.server import StreamServer, open_listener, refuse
+from stream_recon.configs.errors import ResourceError, WeightsError
+from stream_recon.configs.schema import Preset
+from tests.app.engine.test_engine import frames
+from tests.networks import tiny_network, tiny_preset
+
+WEIGHTS = "ab" * 32
+
+
+def preset() -> Preset:
+    return tiny_preset(keyframes="flow", flow_threshold=5.0, max_gap=3, special_budget=8)
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Iterator[Path]:
+    """Of a server with two seats."""
+    path = tmp_path / "s"
+    with open_listener(path, 8) as listener:
+        model = LoadedModel(tiny_network(preset()), preset(), WEIGHTS, "fp32")
+        threading.Thread(target=StreamServer(listener, model, 2).serve, daemon=True).start()
+        yield path
+
+
+def alone(count: int, seed: int, size: tuple[int, int] = (84, 56)) -> list[FrameResult]:
+    engine = Engine(tiny_network(preset()), preset(), WEIGHTS)
+    return list(engine.stream(frames(count, size, seed)))
+
+
+def assert_same(got: list[FrameResult], expected: list[FrameResult]) -> None:
+    assert [r.index for r in got] == [r.index for r in expected]
+    for result, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(result.T_world_camera, wanted.T_world_camera, atol=1e-5)
+        np.testing.assert_allclose(result.depth, wanted.depth, rtol=1e-4)
+        np.testing.assert_allclose(result.confidence, wanted.confidence, rtol=1e-4)
+        assert result.intrinsics.fx == pytest.approx(wanted.intrinsics.fx, rel=1e-5)
+        assert (result.is_keyframe, result.transform) == (wanted.is_keyframe, wanted.transform)
+
+
+def test_engines_at_the_same_time_get_what_each_gets_alone(socket: Path) -> None:
+    """Four scenes in three threads and two seats; one is of another shape, one ends before its scale frames do."""
+    scenes = [(14, 1, (84, 56)), (9, 2, (84, 56)), (11, 3, (56, 84)), (2, 4, (84, 56))]
+    results: dict[int, list[FrameResult]] = {}
+
+    def work(numbers: list[int]) -> None:
+        engine = connect(socket, 20)
+        for number in numbers:
+            count, seed, size = scenes[number]
+            engine.reset()
+            results[number] = list(engine.stream(frames(count, size, seed)))
+
+    threads = [threading.Thread(target=work, args=(numbers,), daemon=True) for numbers in ([0], [1, 3], [2])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for number, (count, seed, size) in enumerate(scenes):
+        assert_same(results[number], alone(count, seed, size))
+
+
+def test_an_engine_that_breaks_off_leaves_its_seat_to_others(socket: Path) -> None:
+    expected = alone(8, 5)
+    for _ in range(4):
+        engine = connect(socket, 20)
+        for frame in frames(6, seed=9):
+            engine.push(frame)
+        engine._connection.close()
+    assert_same(list(connect(socket, 20).stream(frames(8, seed=5))), expected)
+
+
+def test_an_engine_says_what_it_is(socket: Path) -> None:
+    engine: RemoteEngine = connect(socket, 20)
+    assert (engine.device, engine.precision, engine.cache, engine.threads) == ("cpu", "fp32", "full", 0)
+    assert engine.weights_sha256 == WEIGHTS and engine.preset == preset()
+    list(engine.stream(frames(4)))
+    assert engine.attention == "sdpa"
+
+
+def test_memory_that_is_short_is_an_error_of_the_one_who_asked(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = connect(socket, 20)
+    with monkeypatch.context() as short:
+        short.setattr(server.StreamBatch, "__init__", _no_room)
+        with pytest.raises(ResourceError, match="no room"):
+            list(engine.stream(frames(4)))
+    engine.reset()
+    assert_same(list(engine.stream(frames(4))), alone(4, 0))
+
+
+def _no_room(*_: object, **__: object) -> None:
+    raise ResourceError("no room")
+
+
+def test_a_network_that_cannot_be_loaded_and_a_server_that_is_gone_are_clear_errors(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(open_listener(tmp_path / "s", 8))
+        threading.Thread(target=refuse, args=(listener, WeightsError("of another family")), daemon=True).start()
+        with pytest.raises(WeightsError, match="of another family"):
+            connect(tmp_path / "s", 20)
+    with pytest.raises(ResourceError, match="does not answer"):
+        connect(tmp_path / "absent", 0.0)

@@ -1,0 +1,136 @@
+"""A camera that turns around in a room: exact results, in a world and unit of each stream's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.types import FrameResult, PreparedFrame
+from stream_recon.app.engine import session
+from stream_recon.app.engine.engine import Engine
+from stream_recon.app.engine.submap import MIN_FRAMES, Anchor
+from tests.app.batch.fakes import world_of
+from tests.app.boxroom import room_result, walk_pose
+from tests.app.engine.test_engine import frames as noise_frames
+from tests.networks import tiny_network, tiny_preset
+
+SCALE = 4
+
+
+def prepared(result: FrameResult) -> PreparedFrame:
+    return PreparedFrame(result.index, result.timestamp, result.rgb, result.transform)
+
+
+def play(results: list[FrameResult], overlap: float) -> tuple[list[FrameResult], list[int]]:
+    """What `Anchor` makes of a run, and before which frames a new stream began."""
+    anchor, world, begun, placed = Anchor(overlap, SCALE), world_of(0), [], []
+    first, rest = results[:SCALE], results[SCALE:]
+    placed += anchor.place([prepared(r) for r in first], first)
+    known = {result.index: result for result in results}
+    for result in rest:
+        if anchor.is_lost:
+            begun.append(result.index)
+            world = world_of(result.index)
+            anchor.renew([moved(known[frame.index], world) for frame in anchor.frames])
+        placed += anchor.place([prepared(result)], [moved(result, world)])
+    return placed, begun
+
+
+def test_new_streams_lie_in_the_first_ones_world() -> None:
+    truth = [room_result(index) for index in range(110)]
+    placed, begun = play(truth, 0.3)
+    assert len(begun) >= 2 and min(np.diff([0, *begun])) >= MIN_FRAMES - SCALE
+    assert [result.index for result in placed] == list(range(110))
+    for result, true in zip(placed, truth, strict=True):
+        np.testing.assert_allclose(result.T_world_camera, true.T_world_camera, atol=1e-5)
+        np.testing.assert_allclose(result.depth, true.depth, rtol=1e-4)
+
+
+def test_a_view_of_the_scale_frames_is_kept() -> None:
+    swaying = [room_result(index, walk_pose(0.4 * np.sin(0.3 * index))) for index in range(110)]
+    assert play(swaying, 0.3)[1] == []
+
+
+def test_only_keyframes_count() -> None:
+    assert play([room_result(index, keyframe=index < SCALE) for index in range(110)], 0.3)[1] == []
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.3])
+def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: float) -> None:
+    truth = [room_result(index) for index in range(40)]
+    anchor, placed = Anchor(overlap, SCALE), []
+    for begin, end, world in ((0, 20, world_of(0)), (20, 40, world_of(20))):
+        part = [moved(result, world) for result in truth[begin:end]]
+        placed += anchor.place([prepared(r) for r in part[:SCALE]], part[:SCALE])
+        for result in part[SCALE:]:
+            assert not anchor.is_lost
+            placed += anchor.place([prepared(result)], [result])
+        anchor.part()
+    np.testing.assert_allclose(placed[20].T_world_camera, placed[19].T_world_camera, atol=1e-9)
+    # Each stretch keeps its shape.
+    for a, b in ((0, 7), (20, 27)):
+        apart = np.linalg.inv(placed[a].T_world_camera) @ placed[b].T_world_camera
+        true = np.linalg.inv(truth[a].T_world_camera) @ truth[b].T_world_camera
+        np.testing.assert_allclose(apart[:3, :3], true[:3, :3], atol=1e-6)
+
+
+def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> None:
+    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
+    images = list(noise_frames(12))
+    results = [r for n, f in enumerate(images) for r in engine.push(replace(f, stretch=int(n >= 5)))]
+    results += engine.finish()
+    assert [r.index for r in results] == [f.index for f in images]
+    assert [r.stretch for r in results] == [0] * 5 + [1] * 7
+    assert engine.streams == 2
+    alone = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
+    fresh = [r for f in images[5:] for r in alone.push(f)]
+    for result, other in zip(results[5:], fresh, strict=True):
+        np.testing.assert_allclose(result.depth, other.depth, rtol=1e-5)
+    engine.reset()
+    assert len([r for f in images for r in engine.push(f)]) == 12 and engine.streams == 1
+
+
+def test_without_an_overlap_nothing_is_touched() -> None:
+    truth = [room_result(index) for index in range(110)]
+    placed, begun = play(truth, 0.0)
+    assert begun == [] and all(a is b for a, b in zip(placed[:SCALE], truth, strict=False))
+
+
+class Restless(Anchor):
+    @property
+    def is_lost(self) -> bool:
+        return self._count >= 12 and len(self._recent) == self._recent.maxlen
+
+
+def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "Anchor", Restless)
+    preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
+    engine = Engine(tiny_network(preset), preset, "0" * 64)
+    results = list(engine.stream(noise_frames(40)))
+    assert [result.index for result in results] == [3 * number for number in range(40)]
+    assert all(np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).all() for result in results)
+    assert engine.streams >= 3
+
+
+@pytest.mark.parametrize("kind", [Anchor, Restless])
+def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Anchor]
+) -> None:
+    monkeypatch.setattr(session, "Anchor", kind)
+    preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
+    network, images = tiny_network(preset), list(noise_frames(29))
+    engine, again = Engine(network, preset, "0" * 64), Engine(network, preset, "0" * 64)
+    frames = [engine.prepare(image) for image in images]
+    results = [result for frame in frames[:21] for result in engine.push(frame)]
+    pairs = {frame.index: (frame, result) for frame, result in zip(frames, results, strict=False)}
+    stands_on = engine.stands_on
+    assert (stands_on[0] > 0) is (kind is Restless)
+    seam = again.resume(
+        [pairs[index] for index in stands_on], [pair for index, pair in pairs.items() if index > stands_on[-1]]
+    )
+    assert again.stands_on == stands_on and seam.index == frames[20].index and seam.position < 1e-4
+    for frame in frames[21:]:
+        (ours,), (theirs,) = engine.push(frame), again.push(frame)
+        np.testing.assert_allclose(theirs.T_world_camera, ours.T_world_camera, atol=1e-4)
+        np.testing.assert_allclose(theirs.depth, ours.depth, rtol=1e-4)

@@ -1,0 +1,164 @@
+"""cameras.json: format 2, format 1, revisions that copy what they do not name."""
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream_recon.app.core.depth_correction import GRID, checked
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.types import FrameRevision, Intrinsics, NetworkEstimate
+from stream_recon.app.result.cameras import Camera, CameraFiles, iterate_cameras, since_first
+from stream_recon.app.result.files import GrowingFile
+from stream_recon.configs.errors import OutputError
+from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
+
+FORMAT_1 = """{"format": 1,
+"frames": [
+{"index": 4, "timestamp": 0.5, "T_world_camera": %s, "T_world_camera_first": %s, "fx": 3.0, "fy": 4.0, "cx": 1.0, "cy": 2.0, "keyframe": true, "flow": null},
+{"index": 6, "timestamp": 0.6, "T_world_camera": %s, "T_world_camera_first": %s, "fx": 3.0, "fy": 4.0, "cx": 1.0, "cy": 2.0, "keyframe": false, "flow": 2.5}
+]}
+"""  # noqa: E501
+
+
+def cameras(count: int) -> list[Camera]:
+    one = Camera.of(fake_result(prepared(frames(1)[0])))
+    return [replace(one, index=3 * i, T_world_camera=pose_at(i), T_world_camera_first=pose_at(i)) for i in range(count)]
+
+
+def written(folder: Path, count: int) -> CameraFiles:
+    files = CameraFiles(folder)
+    for camera in cameras(count):
+        files.append(camera)
+    return files
+
+
+def same(a: Camera, b: Camera) -> bool:
+    return a.to_json() == b.to_json()
+
+
+def test_format_2_comes_back_as_it_went_in(tmp_path: Path) -> None:
+    written(tmp_path, 3).close()
+    content = json.loads((tmp_path / "cameras.json").read_text())
+    assert (content["format"], content["revisions"]) == (2, 0)
+    frame = content["frames"][1]
+    assert (frame["width"], frame["height"], frame["depth_scale"]) == (64, 48, 1.0) and "intrinsics_first" not in frame
+    assert all(same(a, b) for a, b in zip(iterate_cameras(tmp_path / "cameras.json"), cameras(3), strict=True))
+
+
+def test_joined_windows_keep_the_unit_they_had_at_first(tmp_path: Path) -> None:
+    files = CameraFiles(tmp_path)
+    files.append(replace(cameras(1)[0], depth_scale=2.0, depth_scale_first=2.0))
+    files.close()
+    (camera,) = iterate_cameras(tmp_path / "cameras.json")
+    refined = camera.revised(FrameRevision(0, pose_at(5), 2.2))
+    assert refined.as_first.depth_scale == 2.0 and (refined.as_first.T_world_camera == pose_at(0)).all()
+    (since,) = since_first([refined]).frames
+    assert since.depth_scale == pytest.approx(1.1) and (since.T_world_camera == pose_at(5)).all()
+
+
+def test_what_the_network_said_is_kept_beside_what_was_given_out(tmp_path: Path) -> None:
+    said = NetworkEstimate(pose_at(5), Intrinsics(30, 31, 32, 24), 0.8)
+    files = CameraFiles(tmp_path)
+    files.append(replace(cameras(1)[0], network=said, depth_scale=1.5))
+    files.close()
+    (read,) = iterate_cameras(tmp_path / "cameras.json")
+    assert read.network is not None and (read.network.T_world_camera == said.T_world_camera).all()
+    network = read.as_network
+    assert (network.T_world_camera == pose_at(5)).all() and (read.T_world_camera == pose_at(0)).all()
+    assert (network.intrinsics, network.depth_scale) == (said.intrinsics, 0.8)
+    plain = cameras(3)[2].revised(FrameRevision(6, pose_at(9), 2.0)).as_network
+    assert (plain.T_world_camera == pose_at(2)).all() and plain.depth_scale == 1.0
+
+
+def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None:
+    field = checked(np.random.default_rng(1).normal(0, 0.1, (GRID, GRID)))
+    plain = cameras(1)[0]
+    assert "depth_field" not in plain.to_json()
+    refined = plain.revised(FrameRevision(plain.index, pose_at(2), 1.1, depth_field=field))
+    read = Camera.from_json(json.loads(refined.to_json()))
+    assert read.depth_field is not None and (read.depth_field == field).all() and read.depth_field.dtype == np.float16
+    assert read.as_first.depth_field is None and read.as_network.depth_field is None
+    moved = read.moved(Similarity(2.0, np.eye(3), np.zeros(3)))
+    assert moved.depth_field is read.depth_field, "a unit changes no ratio"
+    (since,) = since_first([moved]).frames
+    assert since.depth_field is read.depth_field
+    assert read.revised(FrameRevision(read.index, pose_at(2), 1.1)).depth_field is None
+    for wrong in ([[0.1]], "none", [[9.0] * GRID] * GRID):
+        with pytest.raises((ValueError, TypeError)):
+            Camera.from_json({**json.loads(refined.to_json()), "depth_field": wrong})
+
+
+def test_format_1_still_reads(tmp_path: Path) -> None:
+    pose, first = pose_at(3), pose_at(4)
+    text = FORMAT_1 % tuple(json.dumps(T.tolist()) for T in (pose, first, first, first))
+    (tmp_path / "cameras.json").write_text(text)
+    a, b = iterate_cameras(tmp_path / "cameras.json")
+    assert (a.index, a.timestamp, a.is_keyframe, a.flow, b.index, b.flow) == (4, 0.5, True, None, 6, 2.5)
+    assert (a.T_world_camera == pose).all() and (a.T_world_camera_first == first).all()
+    assert a.intrinsics == a.intrinsics_first == Intrinsics(3, 4, 1, 2)
+    assert (a.depth_scale, a.source_size) == (1.0, None)
+
+
+@pytest.mark.parametrize(("head", "reason"), [('{"format": 3,', "is of format 3"), ("{", "is not a cameras.json")])
+def test_other_formats_are_told(tmp_path: Path, head: str, reason: str) -> None:
+    (tmp_path / "cameras.json").write_text(f'{head}\n"frames": [\n\n]}}\n')
+    with pytest.raises(OutputError, match=reason):
+        list(iterate_cameras(tmp_path / "cameras.json"))
+
+
+def test_a_revision_changes_the_frames_it_names_and_no_byte_of_others(tmp_path: Path) -> None:
+    files = written(tmp_path, 6)
+    before = (tmp_path / "cameras.json").read_bytes().splitlines()
+    k = Intrinsics(40, 41, 30, 20)
+    files.revise({3: FrameRevision(3, pose_at(9), 2.5, k), 15: FrameRevision(15, pose_at(8))}, revisions=4)
+    after = (tmp_path / "cameras.json").read_bytes().splitlines()
+    assert json.loads(b"\n".join(after))["revisions"] == 4
+    assert [a == b for a, b in zip(after[2:-1], before[2:-1], strict=True)] == [True, False, True, True, True, False]
+    revised = list(iterate_cameras(tmp_path / "cameras.json"))
+    assert (revised[1].T_world_camera == pose_at(9)).all() and (revised[1].T_world_camera_first == pose_at(1)).all()
+    assert (revised[1].depth_scale, revised[1].intrinsics) == (2.5, k)
+    assert revised[1].intrinsics_first == revised[0].intrinsics == revised[5].intrinsics
+    # What is known stays where a later revision says nothing of it, and the files go on growing.
+    files.revise({3: FrameRevision(3, pose_at(7), 0.5)}, revisions=5)
+    files.append(replace(cameras(1)[0], index=99))
+    files.close()
+    last = list(iterate_cameras(tmp_path / "cameras.json"))
+    assert (last[1].depth_scale, last[1].intrinsics) == (0.5, k) and last[1].intrinsics_first == revised[0].intrinsics
+    assert [camera.index for camera in last] == [0, 3, 6, 9, 12, 15, 99]
+    lines = trajectory_of(tmp_path)
+    assert lines.shape == (7, 8)
+    np.testing.assert_allclose(lines[:, 1:4], [camera.T_world_camera[:3, 3] for camera in last], atol=1e-8)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_reading_takes_no_more_memory_for_more_frames(tmp_path: Path) -> None:
+    written(tmp_path, 2000).close()
+    tracemalloc.start()
+    assert sum(1 for _ in iterate_cameras(tmp_path / "cameras.json")) == 2000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000 < (tmp_path / "cameras.json").stat().st_size
+
+
+def test_a_rewrite_that_fails_leaves_the_file_growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = GrowingFile(tmp_path / "a", b"head ", b" tail")
+    for entry in (b"one ", b"two "):
+        file.append(entry)
+
+    def refuse(_path: Path, _target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OutputError, match="No space left"):
+        file.rewrite(b"HEAD ", {0: b"first "})
+    monkeypatch.undo()
+    file.append(b"three ")
+    assert (tmp_path / "a").read_bytes() == b"head one two three  tail"
+    file.rewrite(b"HEAD ", {1: b""})
+    file.append(b"four ")
+    file.close()
+    assert (tmp_path / "a").read_bytes() == b"HEAD one three four  tail" and not list(tmp_path.glob("*.part"))

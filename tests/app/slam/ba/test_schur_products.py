@@ -1,0 +1,29 @@
+"""Dense products by groups of points are the product of the whole, sparse matrix."""
+
+import numpy as np
+import pytest
+
+from stream_recon.app.slam.ba.schur_products import Products
+
+
+@pytest.mark.parametrize("loops", [0, 40])
+def test_groups_make_up_the_whole(loops: int) -> None:
+    random = np.random.default_rng(loops)
+    cameras, points, size = 60, 500, 7
+    seen = np.zeros((cameras, points), bool)
+    for point, first in enumerate(random.integers(0, cameras, points)):
+        seen[first : first + random.integers(1, 20), point] = True
+    # Where a loop closes points are seen from far apart.
+    seen[random.integers(0, cameras, loops), random.integers(0, points, loops)] = True
+    seen[:, :3] = False
+    camera, point = np.nonzero(seen)
+    Y = random.normal(size=(size, 3, len(camera)))
+    whole = np.zeros((cameras, size, points, 3))
+    whole[camera, :, point] = Y.transpose(2, 0, 1)
+    flat = whole.reshape(cameras * size, -1)
+    np.testing.assert_allclose(Products(camera, point, cameras, points).of(Y), flat @ flat.T, atol=1e-9)
+
+
+def test_nothing_seen_takes_nothing() -> None:
+    none = np.zeros(0, np.intp)
+    assert not Products(none, none, 3, 5).of(np.zeros((7, 3, 0))).any()

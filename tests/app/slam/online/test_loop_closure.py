@@ -1,0 +1,134 @@
+"""Loops while the stream runs: closed where a place is seen again, and only there."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import rotation_angle_deg
+from stream_recon.app.slam.matching.matching import NONE
+from stream_recon.app.slam.online import tracker
+from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
+from stream_recon.app.slam.online.keyframe_features import Place
+from stream_recon.app.slam.online.loop_closure import MOST_EDGES, NOTHING, Bend, Loop, Loops, _thinned
+from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.stage import StreamStage
+from tests.app.slam import room
+from tests.app.slam.online.test_stage import Heard, ate
+from tests.app.slam.room import FOCAL, Video, drifting, pose
+
+FloatArray = NDArray[np.float64]
+
+
+def round_trip(count: int, turns: float) -> FloatArray:
+    """Poses [count, 4, 4] along a circle, looking outwards."""
+    angles = np.linspace(0, 2 * np.pi * turns, count)
+    return np.array([pose((0.8 * np.sin(a), 0.1 * np.sin(3 * a), 0.8 * np.cos(a)), a) for a in angles])
+
+
+@pytest.fixture(scope="module")
+def again() -> tuple[Video, StreamStage, Heard]:
+    truth = round_trip(110, 1.25)
+    # A map that drifts: the focal length is wrong and stays so.
+    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=1.08 * FOCAL)
+    stage = StreamStage(together=4, known_lens=True)
+    return video, stage, Heard(video, stage)
+
+
+def gap(poses: FloatArray, truth: FloatArray, frames: tuple[int, int]) -> float:
+    """By how much the motion between two frames is wrong, in degrees."""
+    first, second = frames
+    found, true = (np.linalg.inv(T[first]) @ T[second] for T in (poses, truth))
+    return float(rotation_angle_deg(found[:3, :3].T @ true[:3, :3]))
+
+
+def test_a_place_seen_again_closes_a_loop(again: tuple[Video, StreamStage, Heard]) -> None:
+    video, stage, heard = again
+    assert len(stage.sparse.loops) and "loops" in stage.told
+    for first, second in stage.sparse.loops.tolist():
+        assert rotation_angle_deg(video.truth[first][:3, :3].T @ video.truth[second][:3, :3]) < 40
+        assert second - first > 60
+    first, second = stage.sparse.loops[0]
+    before, after = (gap(heard.poses(first=first_given), video.truth, (first, second)) for first_given in (True, False))
+    assert after < 0.5 * before
+    assert ate(heard.poses(), video.truth) < 0.7 * ate(heard.poses(first=True), video.truth)
+
+
+def test_what_was_given_out_does_not_know_of_later_loops(again: tuple[Video, StreamStage, Heard]) -> None:
+    video, _, heard = again
+    shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))
+    shorter.pictures, shorter.results = video.pictures[:60], video.results[:60]
+    stage = StreamStage(together=4, known_lens=True)
+    assert np.array_equal(Heard(shorter, stage).poses(first=True), heard.poses(first=True)[:60])
+    assert not len(stage.sparse.loops)
+
+
+def test_results_do_not_depend_on_the_clock(again: tuple[Video, StreamStage, Heard]) -> None:
+    video, stage, heard = again
+    other = StreamStage(together=4, known_lens=True)
+    assert np.array_equal(Heard(video, other).poses(), heard.poses())
+    assert np.array_equal(other.sparse.loops, stage.sparse.loops)
+
+
+def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, StreamStage, Heard]) -> None:
+    video, stage, heard = again
+    apart = StageApart(together=4, known_lens=True)
+    found = Heard(video, apart)
+    for first in (True, False):
+        assert np.array_equal(found.poses(first=first), heard.poses(first=first))
+    assert all(np.array_equal(found.first[k].depth, heard.first[k].depth) for k in heard.first)
+    assert np.array_equal(apart.sparse.loops, stage.sparse.loops) and apart.figures == stage.figures
+
+
+def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
+    monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
+    looked: list[int] = []
+    sort = Loops._sort
+
+    def watched(self: Loops, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
+        looked.append(len(found))
+        sort(self, found, keyframes)
+
+    monkeypatch.setattr(Loops, "_sort", watched)
+    truth = np.array([pose((0.0, 0.05 * np.sin(z), z), 1.3) for z in np.linspace(-6, 6, 100)])
+    stage = StreamStage(together=4)
+    Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), stage)
+    assert sum(looked) > 3, "places look alike there"
+    assert not len(stage.sparse.loops)
+
+
+def test_loops_are_closed_over_keyframes_that_have_forgotten(
+    monkeypatch: pytest.MonkeyPatch, again: tuple[Video, StreamStage, Heard]
+) -> None:
+    monkeypatch.setattr(tracker, "ACTIVE", 20)
+    stage = StreamStage(together=4, known_lens=True)
+    heard = Heard(again[0], stage)
+    assert len(stage.sparse.loops) and len(heard.last) == len(again[0].truth)
+    assert stage._front is not None and stage._front.held
+
+
+def test_a_bend_is_blended_between_what_is_known() -> None:
+    S = np.tile(np.eye(4), (3, 1, 1))
+    S[2, :3, 3], S[2, :3, :3] = (4, 0, 0), 2 * np.eye(3)
+    found = Bend(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
+    assert np.allclose(found[:2], np.eye(4)) and np.allclose(found[3], found[4])
+    assert np.isclose(found[2, 0, 3], 2) and np.isclose(found[2, 0, 0], np.sqrt(2))
+
+
+def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
+    few, many = loops(MOST_EDGES), loops(5 * MOST_EDGES)
+    assert _thinned(few) == few
+    kept = [loop.inliers for loop in _thinned(many)]
+    assert MOST_EDGES / 2 <= len(kept) <= MOST_EDGES and kept == sorted(set(kept))
+    apart = np.diff(kept)
+    assert kept[0] == 0 and kept[-1] == len(many) - 1
+    assert apart[-1] == 1 and apart[0] > 1 and (np.diff(apart) <= 0).all()
+
+
+def loops(count: int) -> list[Loop]:
+    """Numbered by their inliers."""
+    keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0, NO_TRACKS, NOTHING.uv, NOTHING.z, np.zeros(0), NOTHING.z)
+    place = Place(keyframe, NOTHING, NOTHING.z, {})
+    return [Loop(place, place, NONE, np.eye(4), number) for number in range(count)]

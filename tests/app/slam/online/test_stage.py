@@ -1,0 +1,196 @@
+"""The stage on a room whose truth is exact: causal poses, revisions, and what is left to the network."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import is_rigid
+from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.slam.mode import Departure
+from stream_recon.app.slam.online import tracker
+from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.sources.preprocess import grey_image
+from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
+
+FloatArray = NDArray[np.float64]
+
+
+class Heard:
+    """What a stage gave for a video, checked as it came."""
+
+    def __init__(self, video: Video, stage: StreamStage | StageApart, stretches: list[int] | None = None) -> None:
+        self.first: dict[int, FrameResult] = {}
+        self.last: dict[int, FrameResult | FrameRevision] = {}
+        for k, (rgb, result) in enumerate(zip(video.pictures, video.results, strict=True)):
+            if stretches:
+                result = replace(result, stretch=stretches[k])
+            grey = grey_image(rgb)
+            self._hear(stage.push(result, PreparedFrame(k, k / 10, result.rgb, result.transform, grey)))
+        self._hear(stage.finish())
+        assert list(self.first) == [result.index for result in video.results]
+
+    def _hear(self, items: object) -> None:
+        for item in items:  # type: ignore[attr-defined]
+            if isinstance(item, FrameResult):
+                assert item.index not in self.first
+                self.first[item.index] = self.last[item.index] = item
+                continue
+            assert isinstance(item, Revision)
+            assert len({frame.index for frame in item.frames}) == len(item.frames)
+            for frame in item.frames:
+                assert frame.index in self.first and is_rigid(frame.T_world_camera) and frame.depth_scale > 0
+                self.last[frame.index] = frame
+
+    def poses(self, *, first: bool = False) -> FloatArray:
+        kept = self.first if first else self.last
+        return np.array([kept[k].T_world_camera for k in sorted(kept)])
+
+
+def ate(poses: FloatArray, truth: FloatArray) -> float:
+    found = pose_errors(poses, truth, np.ones(len(truth) - 1, bool)).ate_m
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def wandering() -> tuple[Video, Heard]:
+    truth = walk(60)[:40]
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.25))
+    return video, Heard(video, StreamStage(together=4))
+
+
+def test_a_drifting_walk_is_better_at_once_and_better_still_later(wandering: tuple[Video, Heard]) -> None:
+    video, heard = wandering
+    network = ate(np.array([result.T_world_camera for result in video.results]), video.truth)
+    assert ate(heard.poses(first=True), video.truth) < 0.9 * network
+    assert ate(heard.poses(), video.truth) < 0.6 * network
+    last = heard.last[39]
+    assert last.intrinsics is not None and abs(last.intrinsics.fx / FOCAL - 1) < 0.04
+
+
+def test_what_the_network_said_stays_known(wandering: tuple[Video, Heard]) -> None:
+    video, heard = wandering
+    for result in video.results:
+        said, given = heard.first[result.index].network, heard.first[result.index]
+        assert said is not None and (said.T_world_camera == result.T_world_camera).all()
+        assert said.intrinsics == result.intrinsics
+        assert np.allclose(given.depth * said.depth_scale, result.depth, rtol=1e-5)
+
+
+def test_it_depends_on_no_later_frame_and_on_no_clock(wandering: tuple[Video, Heard]) -> None:
+    video, heard = wandering
+    shorter = Video(video.truth[:25], np.array([r.T_world_camera for r in video.results[:25]]))
+    shorter.pictures, shorter.results = video.pictures[:25], video.results[:25]
+    again = Heard(shorter, StreamStage(together=4)).poses(first=True)
+    assert np.array_equal(again, heard.poses(first=True)[:25])
+
+
+def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -> None:
+    """In the world, the unit and with the lens of the map before; the network's world goes on as well."""
+    video, heard = wandering
+    halves = []
+    for part in (slice(0, 20), slice(20, 40)):
+        half = Video(video.truth[part], np.array([r.T_world_camera for r in video.results[part]]))
+        half.pictures, half.results = video.pictures[part], video.results[part]
+        halves.append(half)
+    first = Heard(halves[0], StreamStage(together=4))
+    last, before = first.last[19], first.first[19]
+    scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
+    assert before.network is not None and last.intrinsics is not None
+    departure = Departure(
+        last.T_world_camera, before.network.T_world_camera, scale / before.network.depth_scale, last.intrinsics.fx, 0
+    )
+    second = Heard(halves[1], StreamStage(departure=departure))
+    poses = np.concatenate([first.poses(), second.poses()])
+    network = ate(np.array([result.T_world_camera for result in video.results]), video.truth)
+    assert ate(poses, video.truth) < min(1.5 * ate(heard.poses(), video.truth), 0.5 * network)
+    steps = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
+    true = np.linalg.norm(np.diff(video.truth[:, :3, 3], axis=0), axis=1)
+    assert 0.6 < steps[19] / true[19] / np.median(steps / true) < 1.6, "no jump at the seam"
+
+
+def test_blank_images_leave_everything_to_the_network() -> None:
+    truth = walk(10)
+    guess = drifting(truth, turn_deg=0.5, move=0.1)
+    video = Video(truth, guess)
+    video.blank()
+    heard = Heard(video, StreamStage(together=4))
+    assert np.allclose(heard.poses(), guess, atol=1e-9)
+
+
+def test_descriptors_find_what_following_loses() -> None:
+    truth = look_down(16)
+    random = np.random.default_rng(8)
+    guess = drifting(truth, turn_deg=1.0, move=0.1)
+    for k in range(len(guess)):
+        # As if the network had never seen a turn of the image.
+        guess[k, :3, :3] = guess[0, :3, :3]
+        guess[k, :3, 3] += random.normal(0, 0.1, 3)
+    heard = Heard(Video(truth, guess, focal=FOCAL), StreamStage(together=4))
+    assert ate(heard.poses(), truth) < 0.5 * ate(guess, truth)
+
+
+def test_a_new_stretch_begins_where_the_camera_was_last() -> None:
+    truth = walk(60)[:24]
+    guess = drifting(truth, turn_deg=0.3, move=0.1)
+    heard = Heard(Video(truth, guess), StreamStage(together=4), [0] * 12 + [1] * 12)
+    before, after = heard.poses(first=True)[11:13]
+    step = np.linalg.inv(guess[11]) @ guess[12]
+    found = np.linalg.inv(before) @ after
+    assert np.allclose(found[:3, :3], step[:3, :3], atol=0.05)
+    assert np.linalg.norm(found[:3, 3]) < 3 * np.linalg.norm(step[:3, 3]) + 1e-6
+
+
+def test_a_live_stage_gives_every_result_without_waiting() -> None:
+    truth = walk(60)[:20]
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
+    assert len(Heard(video, StreamStage(together=4, live=True)).first) == 20
+
+
+def test_a_live_stage_that_is_late_adjusts_less_and_counts_it() -> None:
+    truth = walk(60)[:20]
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
+    late = iter(np.linspace(0, 40, 20))
+    stage = StreamStage(together=4, live=True, clock=lambda: float(next(late)))
+    assert len(Heard(video, stage).first) == 20
+    assert stage.figures["adjustments_skipped"] > 2 and "adjustments skipped" in stage.told
+
+
+def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "ACTIVE", 10)
+    truth = walk(60)[:40]
+    stage = StreamStage(together=4)
+    heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), stage)
+    assert stage._front is not None
+    keyframes = stage._front.keyframes
+    assert len(keyframes) > 10
+    assert all(len(keyframe.track) == 0 for keyframe in keyframes[:-10])
+    assert all(len(keyframe.track) for keyframe in keyframes[-10:])
+    assert len(heard.last) == 40
+
+
+def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
+    stage = StreamStage()
+    assert stage.told == ""
+    Heard(wandering[0], stage)
+    assert "tracks off by" in stage.told
+    assert len(stage.sparse.points) > 50 and np.isfinite(stage.sparse.points).all()
+
+
+def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = walk(60)[:16]
+    video = Video(truth, truth)
+    random = np.random.default_rng(0)
+    video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
+    asked, recognise = [], tracker.recognise
+    monkeypatch.setattr(
+        tracker, "recognise", lambda *given: (asked.append(given[0].keyframe.number), recognise(*given))
+    )
+    stage = StreamStage(together=1)
+    Heard(video, stage)
+    assert stage.figures["keyframes"] == 16
+    assert asked == [1, 2, 4, 8]

@@ -1,0 +1,111 @@
+import copy
+import random
+
+import pytest
+
+from stream_recon.cache.block_manager import SlotWindow, SpecialLog
+
+
+def consistent(slots: SlotWindow) -> bool:
+    return slots.free + slots.held == slots.total
+
+
+@pytest.mark.parametrize(("pinned", "window", "first"), [(1, 1, 1), (3, 4, 3), (3, 4, 2), (8, 64, 8)])
+def test_every_slot_is_free_or_held_whatever_happens(pinned: int, window: int, first: int) -> None:
+    chance = random.Random(pinned * 100 + window)
+    slots = SlotWindow(pinned, window)
+    slots.begin(first)
+    assert consistent(slots)
+    slots.commit()
+    for _ in range(500):
+        lease = slots.begin(1, evict_first=chance.random() < 0.3)
+        assert consistent(slots)
+        assert len(set(lease.visible)) == len(lease.visible) <= pinned + window + 1
+        assert set(lease.written) <= set(lease.visible)
+        slots.commit() if chance.random() < 0.5 else slots.rollback()
+        assert consistent(slots)
+        assert slots.held <= first + window
+
+
+def test_what_is_reset_is_as_new() -> None:
+    slots, log = SlotWindow(2, 3), SpecialLog(2, 8)
+    for machine in (slots, log):
+        new = copy.deepcopy(vars(machine))
+        machine.begin(2)
+        machine.commit()
+        for _ in range(20):
+            machine.begin(1)
+            machine.commit()
+        machine.begin(1)
+        assert vars(machine) != new
+        machine.reset()
+        assert vars(machine) == new
+
+
+def test_pinned_frames_are_always_visible_and_the_window_is_the_latest() -> None:
+    slots, owner = SlotWindow(2, 3), {}
+    lease = slots.begin(2)
+    owner.update(zip(lease.written, ("scale 0", "scale 1"), strict=True))
+    slots.commit()
+    for frame in range(10):
+        lease = slots.begin(1)
+        owner[lease.written[0]] = str(frame)
+        expected = {"scale 0", "scale 1", *(str(f) for f in range(max(0, frame - 3), frame + 1))}
+        assert {owner[slot] for slot in lease.visible} == expected
+        slots.commit()
+
+
+def test_a_window_that_counts_the_new_frame_hides_the_oldest_one_but_keeps_it_until_the_commit() -> None:
+    slots = SlotWindow(1, 2)
+    for _ in range(3):
+        slots.begin(1)
+        slots.commit()
+    before = slots.begin(1).visible
+    slots.rollback()
+    hidden = slots.begin(1, evict_first=True).visible
+    slots.rollback()
+    assert len(hidden) == len(before) - 1
+    assert slots.begin(1).visible == before
+
+
+def test_a_rolled_back_step_leaves_the_bookkeeping_as_it_was() -> None:
+    slots, log = SlotWindow(2, 3), SpecialLog(2, 8)
+    for count in (2, 1, 1, 1, 1):
+        slots.begin(count)
+        slots.commit()
+        log.begin(count)
+        log.commit()
+    before = copy.deepcopy((vars(slots), vars(log)))
+    for _ in range(5):
+        slots.begin(1, evict_first=True)
+        slots.rollback()
+        log.begin(1)
+        log.rollback()
+    assert (vars(slots), vars(log)) == before
+
+
+@pytest.mark.parametrize("window", [1, 4, 9])
+def test_visible_slots_are_one_run_when_nothing_is_hidden(window: int) -> None:
+    slots = SlotWindow(3, window)
+    slots.begin(3)
+    slots.commit()
+    for frame in range(40):
+        visible = sorted(slots.begin(1).visible)
+        assert visible == list(range(visible[0], visible[0] + len(visible)))
+        slots.commit() if frame % 3 else slots.rollback()
+
+
+def test_the_special_log_stays_in_its_budget_forever_and_keeps_pinned_and_recent_entries() -> None:
+    log, frames, committed = SpecialLog(4, 32), list[int](), 0
+    for step in range(10_000):
+        count = 4 if step == 0 else 1
+        assert len(log.begin(count).visible) <= log.capacity
+        frames += range(committed, committed + count)
+        committed += count
+        kept = log.commit()
+        if kept is not None:
+            frames = [frames[entry] for entry in kept]
+        assert len(frames) == log.entries < log.capacity
+        assert frames == sorted(frames)
+        assert frames[:4] == [0, 1, 2, 3]
+        assert frames[-8:] == list(range(committed - 8, committed)) or committed < 12

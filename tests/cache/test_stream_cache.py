@@ -1,0 +1,137 @@
+"""The caches against a dense reference that has no cache at all."""
+
+import pytest
+import torch
+
+from stream_recon.cache.attention import TorchAttention
+from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
+from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import Preset
+from stream_recon.models.network import Prediction, StreamingNetwork
+from tests.networks import GRID, random_images, tiny_network, tiny_preset
+
+CPU = torch.device("cpu")
+
+
+def memory_of(preset: Preset) -> StreamMemory:
+    schema = StreamSchema.of(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
+    return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
+
+
+def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Prediction:
+    memory = ClipVisibility(
+        frames=len(images),
+        tokens=preset.network.special_tokens + GRID[0] * GRID[1],
+        special=preset.network.special_tokens,
+        scale_frames=preset.stream.scale_frames,
+        window=window,
+        camera_window=preset.stream.camera_window,
+        device=CPU,
+    )
+    return network(images[None], memory)
+
+
+def differences(predictions: list[Prediction], reference: Prediction) -> dict[str, float]:
+    """The largest difference of each output, in that output's standard deviations."""
+    result = {}
+    for name in ("pose", "dense", "tokens"):
+        joined = torch.cat([getattr(p, name) for p in predictions], dim=2 if name == "pose" else 1)
+        expected = getattr(reference, name)
+        result[name] = float((joined - expected).abs().max() / expected.std())
+    return result
+
+
+def assert_same(streamed: list[Prediction], reference: Prediction) -> None:
+    assert max(differences(streamed, reference).values()) < 1e-4
+
+
+@pytest.mark.parametrize("evict_first", [False, True])
+def test_a_stream_gives_what_dense_attention_gives(evict_first: bool) -> None:
+    preset = tiny_preset()
+    network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
+    scale = preset.stream.scale_frames
+    streamed = []
+    for batch in (images[:scale], *images[scale:].split(1)):
+        memory.begin(len(batch), evict_first=evict_first and memory.frames > 0)
+        streamed.append(network(batch[None], memory))
+        memory.commit()
+    window = preset.stream.window - (1 if evict_first else 0)
+    assert_same(streamed, dense(network, preset, images, window))
+
+
+def test_the_reference_tells_windows_apart() -> None:
+    preset = tiny_preset()
+    network, images = tiny_network(preset), random_images(14)
+    one, other = (dense(network, preset, images, window) for window in (3, 4))
+    assert min(differences([one], other).values()) > 1e-3
+
+
+def test_rejected_frames_leave_no_trace() -> None:
+    preset = tiny_preset()
+    network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
+    intruders = random_images(14, seed=5)
+    scale = preset.stream.scale_frames
+    streamed = []
+    for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
+        for evict_first in (False, True)[: 2 if index else 0]:
+            memory.begin(1, evict_first=evict_first)
+            network(intruders[None, index : index + 1], memory)
+            memory.rollback()
+        memory.begin(len(batch))
+        streamed.append(network(batch[None], memory))
+        memory.commit()
+    assert memory.frames == len(images)
+    assert_same(streamed, dense(network, preset, images, preset.stream.window))
+
+
+def test_a_stream_outlives_every_budget() -> None:
+    preset = tiny_preset(special_budget=8, camera_window=3, window=2)
+    network, memory = tiny_network(preset), memory_of(preset)
+    for batch in (random_images(3), *random_images(60, seed=3).split(1)):
+        memory.begin(len(batch))
+        prediction = network(batch[None], memory)
+        memory.commit()
+        assert prediction.dense.isfinite().all()
+    assert memory.frames == 63
+
+
+def test_thinning_moves_entries_without_changing_them() -> None:
+    preset = tiny_preset(special_budget=8, window=2)
+    memory = memory_of(preset)
+    heads, channels = preset.network.heads, preset.network.head_dim
+    special, tokens = preset.network.special_tokens, preset.network.special_tokens + GRID[0] * GRID[1]
+    kept: list[int] = []
+    for frame in range(40):
+        count = 3 if frame == 0 else 1
+        memory.begin(count)
+        mark = torch.full((1, count * tokens, heads, channels), float(memory.frames + 1))
+        for layer in range(preset.network.depth):
+            memory.attend(layer, mark, mark, mark)
+        memory.commit()
+        log = memory._frame_cache.log
+        base = memory._frame_cache.schema.base
+        live = memory._frame_cache._keys[:, base - log.entries * special : base]
+        values = live.flatten(1)[0].reshape(log.entries, -1)
+        assert (values == values[:, :1]).all()
+        kept = [int(v) for v in values[:, 0].flip(0)]
+        assert kept == sorted(kept)
+    assert kept[:3] == [1, 1, 1] and kept[-1] == 42
+
+
+def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_allocated() -> None:
+    preset = tiny_preset()
+    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    schema.check_fits(schema.bytes)
+    with pytest.raises(ResourceError, match=r"needs .* MiB .* are free"):
+        schema.check_fits(schema.bytes - 1)
+
+
+def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
+    preset = tiny_preset()
+    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    memory = memory_of(preset)
+    pools = [
+        getattr(cache, name) for cache in (memory._frame_cache, memory._camera_cache) for name in ("_keys", "_values")
+    ]
+    assert schema.bytes == sum(pool.numel() * pool.element_size() for pool in pools)
