@@ -14,12 +14,12 @@ from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.camera import camera_pools
 from stream_recon.cache.frame_cache import FramePools
 from stream_recon.cache.protocols import Memory
-from stream_recon.cache.step_metadata import StepInputs
-from stream_recon.cache.stream_cache import SeatPools, StreamMemory, StreamSchema
+from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.stream_cache import SlotPools, StreamMemory, StreamSchema
 from stream_recon.configs.schema import StreamConfig
 
 
-class Rows:
+class BatchedStep:
     """The `Memory` of a step of streams with a frame each (B rows, S = 1), each by its own caches, in turn."""
 
     def __init__(self, memories: Sequence[StreamMemory]) -> None:
@@ -64,23 +64,23 @@ class SharedPools:
         camera = camera_pools(schema.camera, device, schema.camera_dtype, seats)
         return SharedPools(seats, frames, camera, schema.frames.tokens, schema.frames.special)
 
-    def of_seat(self, seat: int) -> SeatPools:
+    def of_seat(self, seat: int) -> SlotPools:
         camera = (self.camera[0][:, seat], self.camera[1][:, seat])
-        return SeatPools(self.frames.of_seat(seat, self.seats), camera)
+        return SlotPools(self.frames.of_seat(seat, self.seats), camera)
 
 
-class KernelRows:
-    """`Rows` by kernels that take all rows at once and find their places on the device, so that it can be captured."""
+class BatchedKernelStep:
+    """`BatchedStep` by kernels that take all rows at once and find their places on the device: it can be captured."""
 
-    def __init__(self, pools: SharedPools, inputs: StepInputs, rows: int) -> None:
+    def __init__(self, pools: SharedPools, inputs: StepMetadata, rows: int) -> None:
         """``inputs``: of which the first ``rows`` count."""
-        from stream_recon.cache.kernels.span_attention import Pool  # needs Triton
+        from stream_recon.cache.kernels.span_attention import SpanPool  # needs Triton
 
         self._pools = pools
         self._inputs = inputs
         self._rows = rows
-        self._keys = [Pool(layer) for layer in pools.frames.keys]
-        self._values = [Pool(layer) for layer in pools.frames.values]
+        self._keys = [SpanPool(layer) for layer in pools.frames.keys]
+        self._values = [SpanPool(layer) for layer in pools.frames.values]
         one = torch.ones(1, dtype=torch.int64, device=pools.frames.keys.device)
         self.is_later_frame = self.is_streamed_frame = one
 
@@ -104,12 +104,12 @@ class KernelRows:
         return attend_slots(q[:, 0], k[:, 0], v[:, 0], keys, values, self._inputs)[:, None].to(v.dtype)
 
 
-class Seats:
+class BatchSlots:
     """All seats, and their part in steps of several streams: ``begin``, the `Memory` of the step, ``settle``.
 
     Args:
         backend: makes the attention that a seat's first step, of several frames, goes through.
-        by_kernels: steps of one frame a stream are done by `KernelRows`, else by `Rows`.
+        by_kernels: steps of one frame a stream are done by `BatchedKernelStep`, else by `BatchedStep`.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class Seats:
         stream: StreamConfig,
         seats: int,
         device: torch.device,
-        backend: Callable[[StepInputs | None], AttentionBackend],
+        backend: Callable[[StepMetadata | None], AttentionBackend],
         *,
         by_kernels: bool,
     ) -> None:
         self._pools = SharedPools.empty(schema, seats, device)
         self._tokens = schema.frames.tokens
-        self._own = [StepInputs(schema.camera.slots, device) if by_kernels else None for _ in range(seats)]
+        self._own = [StepMetadata(schema.camera.slots, device) if by_kernels else None for _ in range(seats)]
         self.memories = [
             StreamMemory(schema, stream, backend(inputs), device, inputs, self._pools.of_seat(seat))
             for seat, inputs in enumerate(self._own)
         ]
-        self._inputs = StepInputs(schema.camera.slots, device, seats) if by_kernels else None
-        self._kernel_rows: dict[int, KernelRows] = {}
+        self._inputs = StepMetadata(schema.camera.slots, device, seats) if by_kernels else None
+        self._kernel_rows: dict[int, BatchedKernelStep] = {}
 
     def begin(self, rows: Sequence[int], evict_first: Sequence[bool]) -> None:
         """Open a step of one frame for each of these seats, each named once."""
@@ -150,13 +150,13 @@ class Seats:
 
     def memory(self, rows: Sequence[int]) -> Memory:
         """What a step of these seats sees, each by its own caches."""
-        return Rows([self.memories[seat] for seat in rows])
+        return BatchedStep([self.memories[seat] for seat in rows])
 
-    def kernel_memory(self, rows: int) -> KernelRows:
+    def kernel_memory(self, rows: int) -> BatchedKernelStep:
         """What a step of so many rows sees, whichever seats they are: for a captured graph."""
         assert self._inputs is not None
         if rows not in self._kernel_rows:
-            self._kernel_rows[rows] = KernelRows(self._pools, self._inputs, rows)
+            self._kernel_rows[rows] = BatchedKernelStep(self._pools, self._inputs, rows)
         return self._kernel_rows[rows]
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Lease:
+class SlotLease:
     """Places of one step: where its frames are written, and all places it may read (its own among them)."""
 
     written: tuple[int, ...]
@@ -46,7 +46,7 @@ class SlotWindow:
     def free(self) -> int:
         return len(self._free)
 
-    def begin(self, count: int, *, evict_first: bool = False) -> Lease:
+    def begin(self, count: int, *, evict_first: bool = False) -> SlotLease:
         """Lend ``count`` slots: up to ``pinned`` in the first step, one in each later one.
 
         With ``evict_first`` a full window hides its oldest frame from this step, so that the window counts the
@@ -60,7 +60,7 @@ class SlotWindow:
         window = list(self._window)
         if evict_first and len(window) == self.window_size:
             window = window[1:]
-        return Lease(self._pending, (*self._pinned, *window, *self._pending))
+        return SlotLease(self._pending, (*self._pinned, *window, *self._pending))
 
     def commit(self) -> None:
         """Keep the step's frames: pinned in the first step, else in the window, whose oldest one then leaves."""
@@ -101,11 +101,11 @@ class SpecialLog:
         self._pinned = 0
         self._pending = 0
 
-    def begin(self, count: int) -> Lease:
+    def begin(self, count: int) -> SlotLease:
         assert self._pending == 0 and self.entries + count <= self.capacity
         self._pending = count
         end = self.entries + count
-        return Lease(tuple(range(self.entries, end)), tuple(range(end)))
+        return SlotLease(tuple(range(self.entries, end)), tuple(range(end)))
 
     def commit(self) -> tuple[int, ...] | None:
         """Keep the step's entries. If the log had to be thinned: the entries kept, in their new order."""

@@ -14,7 +14,7 @@ from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.kernels.choose import check_fp8, choose_attention, fp8_attention, supports_fp8
 from stream_recon.cache.kernels.timing import AttentionSizes
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, StreamConfig
 
 
@@ -44,7 +44,7 @@ class CacheKind(ABC):
 
     @abstractmethod
     def attention(
-        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None
+        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None
     ) -> AttentionBackend:
         """The kernel that reads it. Raises ResourceError; see `choose_attention`."""
 
@@ -56,7 +56,7 @@ class CacheKind(ABC):
         backend: AttentionBackend,
         device: torch.device,
         dtype: torch.dtype,
-        inputs: StepInputs | None,
+        inputs: StepMetadata | None,
     ) -> FrameCache:
         """An empty cache; ``backend`` comes from `attention`."""
 
@@ -78,7 +78,7 @@ class _Full(CacheKind):
         return FrameCache.bytes(schema, dtype)
 
     def attention(
-        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None
+        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None
     ) -> AttentionBackend:
         return choose_attention(choice, sizes, device, inputs)
 
@@ -89,7 +89,7 @@ class _Full(CacheKind):
         backend: AttentionBackend,
         device: torch.device,
         dtype: torch.dtype,
-        inputs: StepInputs | None,
+        inputs: StepMetadata | None,
     ) -> FrameCache:
         return FrameCache(schema, stream, backend, device, dtype, inputs)
 
@@ -111,7 +111,7 @@ class _Fp8(CacheKind):
         return Fp8FrameCache.bytes(schema, dtype)
 
     def attention(
-        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None
+        self, choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None
     ) -> AttentionBackend:
         return fp8_attention(choice, device, inputs)
 
@@ -122,7 +122,7 @@ class _Fp8(CacheKind):
         backend: AttentionBackend,
         device: torch.device,
         dtype: torch.dtype,
-        inputs: StepInputs | None,
+        inputs: StepMetadata | None,
     ) -> FrameCache:
         return Fp8FrameCache(schema, stream, backend, device, inputs)
 

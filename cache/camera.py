@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.cache.block_manager import Lease, SlotWindow
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.block_manager import SlotLease, SlotWindow
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -51,14 +51,14 @@ class CameraCache:
         stream: StreamConfig,
         device: torch.device,
         dtype: torch.dtype,
-        inputs: StepInputs | None = None,
+        inputs: StepMetadata | None = None,
         pools: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """``inputs``: as `FrameCache` has them; ``pools``: a seat's keys and values, [layers, H, slots, D] each."""
         self.slots = SlotWindow(stream.scale_frames, stream.camera_window)
         self._keys, self._values = pools or (pool[:, 0] for pool in camera_pools(schema, device, dtype))
         self._inputs = inputs
-        self._lease: Lease | None = None
+        self._lease: SlotLease | None = None
 
     def begin(self, count: int) -> None:
         self._lease = self.slots.begin(count)

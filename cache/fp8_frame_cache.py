@@ -13,7 +13,7 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, rounded, spread
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import StreamConfig
 
 
@@ -26,7 +26,7 @@ class Fp8FrameCache(FrameCache):
         stream: StreamConfig,
         backend: AttentionBackend,
         device: torch.device,
-        inputs: StepInputs | None = None,
+        inputs: StepMetadata | None = None,
     ) -> None:
         """``inputs``: where a step finds its places; see `FrameCache`."""
         super().__init__(schema, stream, backend, device, SPECIAL_DTYPE, inputs)
@@ -77,7 +77,7 @@ class Fp8FrameCache(FrameCache):
         queries = rounded(spread(q)).to(SPECIAL_DTYPE)
         return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._widened, key_norms)
 
-    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepInputs) -> Tensor:
+    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepMetadata) -> Tensor:
         """To their places and to what is widened; all else is there from the second layer on. Gives the queries in
         e4m3."""
         from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
@@ -91,7 +91,7 @@ class Fp8FrameCache(FrameCache):
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
         return store_frame(q, k, v, keys, values, self._pages[layer], self._widened, key_norms, inputs)
 
-    def _widen_beside(self, layer: int, inputs: StepInputs) -> None:
+    def _widen_beside(self, layer: int, inputs: StepMetadata) -> None:
         """All that a layer will see but the step's own frame, while the network goes on."""
         from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
 
@@ -102,7 +102,7 @@ class Fp8FrameCache(FrameCache):
         with torch.cuda.stream(self._beside):
             self._widen(layer, ALL_BUT_OWN, inputs)
 
-    def _widen(self, layer: int, what: int, inputs: StepInputs) -> None:
+    def _widen(self, layer: int, what: int, inputs: StepMetadata) -> None:
         from stream_recon.cache.kernels.dequantize import widen
 
         widen(self._values[layer], self._pages[layer], self._widened, self.schema.special, inputs, what)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
-from stream_recon.cache.block_manager import Lease, SlotWindow, SpecialLog
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.block_manager import SlotLease, SlotWindow, SpecialLog
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -108,7 +108,7 @@ class FrameCache:
         backend: AttentionBackend,
         device: torch.device,
         dtype: torch.dtype,
-        inputs: StepInputs | None = None,
+        inputs: StepMetadata | None = None,
         pools: FramePools | None = None,
     ) -> None:
         """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph.
@@ -123,7 +123,7 @@ class FrameCache:
         self._keys, self._values = pools.keys, pools.values
         self._key_norms, self._kept_norms = pools.key_norms, pools.kept_norms
         self._inputs = inputs
-        self._written: tuple[Lease, Lease] | None = None
+        self._written: tuple[SlotLease, SlotLease] | None = None
 
     @staticmethod
     def _empty_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:

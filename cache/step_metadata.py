@@ -14,7 +14,7 @@ TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, SEAT, SPAN_BOUNDS = range
 NUMBERS = SPAN_BOUNDS + 2 * SPANS
 
 
-class StepInputs:
+class StepMetadata:
     """Numbers of one step on the device, int32, a row for each of its frames:
 
     ``[time, first special position written, first patch position written, camera slot written, camera slots in use,
@@ -35,7 +35,7 @@ class StepInputs:
         """Numbers from one row to the next."""
         return self._device.stride(0)
 
-    def copy_row(self, row: int, source: "StepInputs", seat: int, first_position: int) -> None:
+    def copy_row(self, row: int, source: "StepMetadata", seat: int, first_position: int) -> None:
         """Take over another stream's numbers: of a seat whose pool begins at ``first_position`` of the pool of all."""
         numbers = self._rows[row]
         numbers[:] = source._host

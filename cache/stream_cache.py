@@ -9,7 +9,7 @@ from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.cache_dtypes import CacheKind, cache_kind
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, StreamConfig
 
@@ -17,7 +17,7 @@ MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
-class SeatPools:
+class SlotPools:
     """A seat's part of what several streams share: of a `full` cache alone."""
 
     frames: FramePools
@@ -75,8 +75,8 @@ class StreamMemory:
         stream: StreamConfig,
         backend: AttentionBackend,
         device: torch.device,
-        inputs: StepInputs | None = None,
-        pools: SeatPools | None = None,
+        inputs: StepMetadata | None = None,
+        pools: SlotPools | None = None,
     ) -> None:
         """``inputs``: given, steps of one frame take all that changes from there, and may be captured.
         ``backend``: one that reads the schema's kind of cache. ``pools``: given, nothing is allocated; see

@@ -13,9 +13,9 @@ from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block, in_fp32
-from stream_recon.models.odometry.depth_filter import KeptDepth, carry
-from stream_recon.models.odometry.flow_head import StepHead, Steps
-from stream_recon.models.odometry.keyframe_matcher import LookBack, Past, Sight
+from stream_recon.models.odometry.depth_filter import DepthState, carry
+from stream_recon.models.odometry.flow_head import FlowHead, RelativeMotion
+from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingFeatures, MatchingHistory
 from stream_recon.models.odometry.pnp import follow
 from stream_recon.models.odometry.refinement import hindsight
 from stream_recon.models.packed import pack_blocks
@@ -26,7 +26,7 @@ IMAGE_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class LastFrame:
+class OdometryMemory:
     """What a step head wants to know of the last cached frame of each of B streams."""
 
     said: Tensor
@@ -34,15 +34,15 @@ class LastFrame:
     pose_code: Tensor
     """[B, 9], as `Prediction.pose_code`."""
     features: Tensor
-    """[B, 16, H/2, W/2]: `StepHead.describe`."""
-    depth: KeptDepth
-    past: Past | None = None
+    """[B, 16, H/2, W/2]: `FlowHead.describe`."""
+    depth: DepthState
+    past: MatchingHistory | None = None
     """With a look back."""
 
-    def at(self, rows: slice | Tensor) -> "LastFrame":
+    def at(self, rows: slice | Tensor) -> "OdometryMemory":
         """Of these streams: a slice gives views, an index on the device copies."""
         past = self.past.at(rows) if self.past is not None else None
-        return LastFrame(self.said[rows], self.pose_code[rows], self.features[rows], self.depth.at(rows), past)
+        return OdometryMemory(self.said[rows], self.pose_code[rows], self.features[rows], self.depth.at(rows), past)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Prediction:
     of some frames' dense maps alone it has too little for that."""
     log_depth: Tensor
     """[B, S, H, W], that counts: as in ``dense``, or with a step head what `carry` makes of it."""
-    steps: Steps | None = None
+    steps: RelativeMotion | None = None
     """With a step head: of the frames that have dense maps."""
-    kept: LastFrame | None = None
+    kept: OdometryMemory | None = None
     """With a step head: what the step of the next frame asks for, if the last frame of this one is cached."""
-    sight: Sight | None = None
+    sight: MatchingFeatures | None = None
     """With a look back: of all frames, and of those that have dense maps."""
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates and log confidence."""
@@ -139,8 +139,8 @@ class StreamingNetwork(nn.Module):
         self.camera_head = CameraHead(config)
         self.depth_head = DPTHead(config, outputs=2)
         self.point_head = DPTHead(config, outputs=4) if config.point_head else None
-        self.step_head = StepHead(config) if config.step_blocks else None
-        self.look_back = LookBack(config) if config.look_back else None
+        self.step_head = FlowHead(config) if config.step_blocks else None
+        self.look_back = KeyframeMatcher(config) if config.look_back else None
         self.make_constants()
 
     def make_constants(self) -> None:
@@ -200,7 +200,7 @@ class StreamingNetwork(nn.Module):
         images: Tensor,
         memory: Memory,
         dense_frames: Tensor | None = None,
-        last: LastFrame | None = None,
+        last: OdometryMemory | None = None,
     ) -> Prediction:
         """images [B, S, 3, H, W] in [0, 1], sides multiples of the patch size.
 
@@ -241,7 +241,7 @@ class StreamingNetwork(nn.Module):
         if self.look_back is not None and marks is not None:
             with torch.autocast("cpu", enabled=False):
                 context = self.look_back.read(spatial, grid).unflatten(0, (clips, -1))
-            prediction = replace(prediction, sight=Sight(marks, context))
+            prediction = replace(prediction, sight=MatchingFeatures(marks, context))
         return self._with_steps(prediction, spatial, features, dense_frames, last)
 
     def _described(self, detail: Tensor | None, clips: int) -> tuple[Tensor | None, Tensor | None]:
@@ -261,7 +261,7 @@ class StreamingNetwork(nn.Module):
         taps: list[Tensor],
         features: Tensor,
         dense_frames: Tensor | None,
-        last: LastFrame | None,
+        last: OdometryMemory | None,
     ) -> Prediction:
         """``taps`` [B * D, gh*gw, 2*dim] of the frames with dense maps, ``features`` [B, S, 16, H/2, W/2]."""
         assert self.step_head is not None
@@ -276,7 +276,7 @@ class StreamingNetwork(nn.Module):
             return replace(prediction, steps=steps)
         return self._following(replace(prediction, steps=steps), features, last)
 
-    def _following(self, prediction: Prediction, features: Tensor, last: LastFrame | None) -> Prediction:
+    def _following(self, prediction: Prediction, features: Tensor, last: OdometryMemory | None) -> Prediction:
         """Depth and poses drawn from what the steps say, and from what is seen again, frame by frame."""
         said, steps, sight = prediction.pose[-1], prediction.steps, prediction.sight
         assert steps is not None
@@ -303,9 +303,11 @@ class StreamingNetwork(nn.Module):
                         pose, depth = hindsight(self.look_back, marks, context, said[:, frame], pose, depth, past)
                         log_depth = depth.log_depth[:, None]
                     else:
-                        past = Past.none(len(pose), (depth.maps.shape[-2], depth.maps.shape[-1]), pose.device)
+                        past = MatchingHistory.none(
+                            len(pose), (depth.maps.shape[-2], depth.maps.shape[-1]), pose.device
+                        )
                     past = past.followed_by(marks, pose)
-                last = LastFrame(said[:, frame], pose, features[:, frame], depth, past)
+                last = OdometryMemory(said[:, frame], pose, features[:, frame], depth, past)
                 poses.append(pose)
                 depths.append(log_depth)
         return replace(prediction, pose_code=torch.stack(poses, dim=1), log_depth=torch.cat(depths, dim=1), kept=last)

@@ -13,7 +13,7 @@ from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.pose_only import motion_only
-from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 
 SIZES = ((10, 3_000, 5), (20, 12_000, 5), (150, 100_000, 5), (300, 200_000, 6), (2_000, 400_000, 6))
@@ -79,7 +79,7 @@ def walk(cameras: int, points: int, views: int) -> Problem:
     before, after = np.array(hops).T
     relative = np.linalg.inv(off[before]) @ off[after]
     poses = RelativePoses(before, after, relative, np.full(len(before), 0.017), np.full(len(before), 0.3))
-    scene = Scene(off, X * (1 + 0.03 * rng.normal(size=(points, 1))), Lens(420.0, 320.0, 240.0))
+    scene = BAScene(off, X * (1 + 0.03 * rng.normal(size=(points, 1))), CameraModel(420.0, 320.0, 240.0))
     return Problem(scene, Observations(camera, point, pixel, depth=depth), poses, priors=Priors(focal=420.0))
 
 

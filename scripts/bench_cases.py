@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.cli.evaluate import OverheardStage
+from stream_recon.app.cli.evaluate import RecordingStage
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
@@ -101,14 +101,14 @@ def _figures(engine: Engine, clip: Clip) -> str:
     with tempfile.TemporaryDirectory() as place:
         scene = _written(clip, Path(place) / "sequence")
         truth = scene.truth()
-        gatherer, network = Gatherer(truth), Gatherer(truth)
+        gatherer, network = Evaluator(truth), Evaluator(truth)
         stage = stream_stage("full", engine.preset.stream.scale_frames)
         assert stage is not None
         engine.reset()
         folder = Path(place) / "result"
         with scene.open() as source:
             writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
-            reconstruct(source, engine, writer, [gatherer], stage=OverheardStage(stage, network))
+            reconstruct(source, engine, writer, [gatherer], stage=RecordingStage(stage, network))
         said = [network.poses(), gatherer.poses(first=True), gatherer.poses()]
         depth = [network.depth_errors(), gatherer.depth_errors(first=True), gatherer.depth_errors()]
         refine_result(read_result(folder), scene.open, listeners=[gatherer])

@@ -18,10 +18,10 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import ImageTransform
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, DepthReader, Scale, View
+from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.offline.refine import refine
-from stream_recon.app.slam.offline.warm_start import Known
+from stream_recon.app.slam.offline.warm_start import WarmStart
 
 FloatArray = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def measure(frames: int, every: int = EVERY) -> None:
     """Refine one walk, and print a line."""
     truth = course(frames)
     walk = Walk(truth, drifted(truth))
-    known = Known(list(range(0, frames, every)), walk.features(range(0, frames, every)))
+    known = WarmStart(list(range(0, frames, every)), walk.features(range(0, frames, every)))
     views = walk.views()
     begin, begun = time.perf_counter(), time.process_time()
     found = refine(views, walk, walk.scale, known=known)
@@ -118,12 +118,12 @@ class Walk:
     def features(self, positions: Sequence[int]) -> list[Features]:
         return [self._seen(k) for k in positions]
 
-    def views(self) -> list[View]:
+    def views(self) -> list[FrameData]:
         grid = DepthReader(self._depth, np.ones((168, 224), np.uint8), self._transform, self.scale).grid()
         random = np.random.default_rng(3)
         scales = np.exp(0.05 * random.normal(size=len(self.guess)))
         return [
-            View(k, T, 1.05 * FOCAL, DepthGrid(grid.u, grid.v, grid.z * np.float32(scale)), 100.0)
+            FrameData(k, T, 1.05 * FOCAL, DepthGrid(grid.u, grid.v, grid.z * np.float32(scale)), 100.0)
             for k, (T, scale) in enumerate(zip(self.guess, scales, strict=True))
         ]
 

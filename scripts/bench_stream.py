@@ -14,12 +14,12 @@ from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.pipeline.listeners import PassedOn
+from stream_recon.app.pipeline.listeners import DelegatingStage
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.process import ProcessStage
 from stream_recon.app.slam.online.stage import StreamStage
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
@@ -110,12 +110,12 @@ class FullSize(There):
         return replace(told, depth=cv2.resize(told.depth, size), confidence=cv2.resize(told.confidence, size))
 
 
-class Watched(PassedOn):
+class Watched(DelegatingStage):
     """A stage; notes what each call took of whoever called it."""
 
-    def __init__(self, stage: StreamStage | StageApart) -> None:
+    def __init__(self, stage: StreamStage | ProcessStage) -> None:
         super().__init__(stage)
-        if isinstance(stage, StageApart):
+        if isinstance(stage, ProcessStage):
             time.sleep(START_S)
         self.wall: list[float] = []
         self.cpu: list[float] = []
@@ -166,7 +166,7 @@ def bench_beside(video: Path | None, step_ms: float, frames: int, network: bool)
         for blind in (False, True):
             results = "random results" if blind else "true results"
             bare = _run(video, stepping(blind), None, frames, Path(folder) / f"{blind}")
-            for kind, name in ((StreamStage, "in a thread"), (StageApart, "in processes of its own")):
+            for kind, name in ((StreamStage, "in a thread"), (ProcessStage, "in processes of its own")):
                 place = Path(folder) / f"{blind}{kind.__name__}"
                 stage = Watched(kind())
                 summary = _run(video, stepping(blind), stage, frames, place)
@@ -191,7 +191,7 @@ def full_size() -> Engine:
     return Engine(random_network(preset), preset, "0" * 64)
 
 
-def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> Summary:
+def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> RunSummary:
     with open_source(str(video), max_frames=frames) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
         return reconstruct(source, engine, writer, stage=stage)

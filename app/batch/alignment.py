@@ -26,7 +26,7 @@ class MisplacedError(InputError):
 
 
 @dataclass(frozen=True)
-class Seam:
+class OverlapAlignment:
     """How two neighbouring windows fit. Lengths are in the unit of the stitched result."""
 
     first: int
@@ -46,15 +46,15 @@ class Seam:
 
 
 @dataclass(frozen=True)
-class Joined:
+class AlignedChunks:
     """All windows in one world."""
 
     windows: tuple[ResultFolder, ...]
     transforms: tuple[Similarity, ...]
     """The way from each window's world to the first one's."""
-    seams: tuple[Seam, ...]
+    seams: tuple[OverlapAlignment, ...]
 
-    def with_next(self, window: ResultFolder) -> "Joined":
+    def with_next(self, window: ResultFolder) -> "AlignedChunks":
         """With one more window, aligned to the last one.
 
         Raises:
@@ -63,9 +63,9 @@ class Joined:
             OutputError: a damaged result.
         """
         if not self.windows:
-            return Joined((window,), (Similarity.identity(),), ())
+            return AlignedChunks((window,), (Similarity.identity(),), ())
         similarity, seam = _align(self.windows[-1], window, self.transforms[-1].scale)
-        return Joined(
+        return AlignedChunks(
             (*self.windows, window), (*self.transforms, self.transforms[-1] @ similarity), (*self.seams, seam)
         )
 
@@ -89,10 +89,10 @@ class Joined:
         return (self.seams[seam].first + self.seams[seam].last + 1) // 2
 
 
-NOTHING_JOINED = Joined((), (), ())
+NOTHING_JOINED = AlignedChunks((), (), ())
 
 
-def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Similarity, Seam]:
+def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Similarity, OverlapAlignment]:
     """From the later window's world to the earlier one's; ``unit`` is the stitched result's for one of the earlier."""
     known = {camera.index: camera for camera in before.cameras}
     pairs = [(known[camera.index], camera) for camera in after.cameras if camera.index in known]
@@ -118,7 +118,7 @@ def _align(before: ResultFolder, after: ResultFolder, unit: float) -> tuple[Simi
     error = float(np.sqrt(np.mean(off**2)))
     path = float(np.linalg.norm(np.diff(earlier[:, :3, 3], axis=0), axis=1).sum())
     turned = np.swapaxes(earlier[:, :3, :3], 1, 2) @ similarity.rotation @ later[:, :3, :3]
-    return similarity, Seam(
+    return similarity, OverlapAlignment(
         first=pairs[0][0].index,
         last=pairs[-1][0].index,
         frames=len(pairs),

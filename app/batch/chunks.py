@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from stream_recon.app.batch.jobs import Unit, Window, windows_folder
+from stream_recon.app.batch.jobs import ChunkRange, Job, windows_folder
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -14,7 +14,7 @@ MIN_WINDOW = 2 * MIN_OVERLAP
 """A video too short for windows with so many frames of their own gets fewer windows."""
 
 
-def open_unit(unit: Unit, *, resumed: bool = False) -> Source:
+def open_unit(unit: Job, *, resumed: bool = False) -> Source:
     """The frames of a unit. Raises InputError. ``resumed``: `Source.resume` follows and passes over those before."""
     window, limit = unit.window, unit.choice.max_frames
     if window is None:
@@ -26,7 +26,7 @@ def open_unit(unit: Unit, *, resumed: bool = False) -> Source:
     return source
 
 
-def has_frames(unit: Unit) -> bool:
+def has_frames(unit: Job) -> bool:
     """Whether a unit has a frame that can be read at all."""
     try:
         with open_unit(unit) as source:
@@ -35,7 +35,7 @@ def has_frames(unit: Unit) -> bool:
         return False
 
 
-def plan_windows(frames: int, count: int) -> list[Window]:
+def plan_windows(frames: int, count: int) -> list[ChunkRange]:
     """At most ``count`` windows over ``frames`` frames; each but the first begins with the end of the one before.
 
     The last one has no end, since containers err about their length.
@@ -45,10 +45,10 @@ def plan_windows(frames: int, count: int) -> list[Window]:
     # All windows have the same number of frames, so that no worker waits for another.
     starts = [number * (frames - overlap) // count for number in range(count)]
     ends = [start + overlap for start in starts[1:]]
-    return [Window(first, last) for first, last in zip(starts, [*ends, None], strict=True)]
+    return [ChunkRange(first, last) for first, last in zip(starts, [*ends, None], strict=True)]
 
 
-def window_units(unit: Unit, count: int) -> list[Unit]:
+def window_units(unit: Job, count: int) -> list[Job]:
     """The windows of a scene as units, in order; a single one if it is too short to be split.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from stream_recon.app.core.ground_truth import Truth
+from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.slam.mode import MappingChoice
@@ -24,7 +24,7 @@ RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
 WINDOWS_FOLDER = ".windows"
 
 
-class UnitInterruptedError(Exception):
+class JobInterruptedError(Exception):
     """Ctrl-C came while a unit was under way."""
 
 
@@ -114,7 +114,7 @@ class EngineLoader:
 
 
 @dataclass(frozen=True)
-class Window:
+class ChunkRange:
     """Part of a scene, counted in frames taken: ``first`` up to, without it, ``last`` (None: to the end)."""
 
     first: int
@@ -141,11 +141,11 @@ class BatchScene(Protocol):
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source: ...
 
-    def truth(self) -> Truth | None: ...
+    def truth(self) -> GroundTruth | None: ...
 
 
 @dataclass(frozen=True)
-class Unit:
+class Job:
     """One scene, or one window of it, as a worker gets it."""
 
     name: str
@@ -154,7 +154,7 @@ class Unit:
     choice: FrameChoice
     key: dict[str, Any]
     """What its manifest has to say for a finished result to count; see `unit_key`."""
-    window: Window | None = None
+    window: ChunkRange | None = None
     mapping: MappingChoice = "off"
     """What geometry does with a whole scene; windows stay as the network has them until they are joined."""
     mask_sky: bool = False
@@ -178,11 +178,11 @@ class Unit:
         return total if total is None or self.window is None else max(total - self.window.first, 1)
 
 
-def plan_units(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Unit]:
+def plan_units(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Job]:
     """One unit a scene, in the order of the scenes, each with a folder name of its own."""
     names = folder_names([scene.name for scene in scenes])
     return [
-        Unit(name, scene, choice, unit_key(root, scene, choice, model))
+        Job(name, scene, choice, unit_key(root, scene, choice, model))
         for name, scene in zip(names, scenes, strict=True)
     ]
 
@@ -236,7 +236,7 @@ def windows_folder(name: str) -> str:
     return f"{WINDOWS_FOLDER}/{name}"
 
 
-def longest_first(units: Sequence[Unit]) -> list[Unit]:
+def longest_first(units: Sequence[Job]) -> list[Job]:
     """The order in which workers are kept busy to the end; those of unknown length may be the longest of all."""
     return sorted(units, key=lambda unit: (unit.frames is not None, -(unit.frames or 0)))
 
@@ -255,11 +255,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class UnitProgress:
+class JobProgress:
     """So many frames of a unit are written."""
 
     name: str
     frames: int
 
 
-Event = UnitProgress | Outcome
+Event = JobProgress | Outcome

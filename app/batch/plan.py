@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.jobs import BatchScene, Model, Unit, plan_units
+from stream_recon.app.batch.jobs import BatchScene, Job, Model, plan_units
 from stream_recon.app.batch.store import Store
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -34,7 +34,7 @@ class Batch:
         if self.split < 1:
             raise ConfigError(f"--split must be at least 1, not {self.split}")
 
-    def units(self, model: Model) -> list[Unit]:
+    def units(self, model: Model) -> list[Job]:
         """One for each scene."""
         units = [self._as_chosen(unit) for unit in plan_units(self.root, self.scenes, self.choice, model)]
         if self.split == 1:
@@ -42,7 +42,7 @@ class Batch:
         split = {"split": self.split}
         return [replace(unit, key={**unit.key, "options": {**unit.key["options"], **split}}) for unit in units]
 
-    def _as_chosen(self, unit: Unit) -> Unit:
+    def _as_chosen(self, unit: Job) -> Job:
         """With what is done to a scene's frames and result."""
         scale = self.scales.get(unit.scene.name)
         chosen = {

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stream_recon.app.batch.jobs import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
 from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, Todo
+from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
 from stream_recon.app.batch.workers import POLL_SECONDS
 from stream_recon.app.pipeline.cpu_threads import beginning_with
 from stream_recon.app.pipeline.interrupts import StopRequest
@@ -49,11 +49,11 @@ class RayPool:
     def end(self) -> None:
         """Nothing was begun."""
 
-    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`. Also raises ResourceError where no cluster answers."""
         self._connect()
         try:
-            self._work(Todo(units, on_event), stop)
+            self._work(WorkQueue(units, on_event), stop)
         finally:
             self._ray.shutdown()
 
@@ -67,7 +67,7 @@ class RayPool:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ResourceError(f"no Ray cluster at {self._address}: {error}") from error
 
-    def _work(self, todo: Todo, stop: StopRequest) -> None:
+    def _work(self, todo: WorkQueue, stop: StopRequest) -> None:
         resources = self._ray.cluster_resources()
         gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
         count = min(self._actors or max(gpus, 1), len(todo))
@@ -76,7 +76,7 @@ class RayPool:
         # A second thread answers how far the first one is.
         kind = self._ray.remote(**needs, max_restarts=0, max_concurrency=2)(SceneActor)
         # What each actor is at: None while it loads the model.
-        busy: dict[Any, tuple[Any, Unit | None]] = {}
+        busy: dict[Any, tuple[Any, Job | None]] = {}
 
         def begin() -> None:
             actor = kind.remote(self._loader, self._store, share)
@@ -104,7 +104,7 @@ class RayPool:
         for actor, _ in busy.values():
             self._ray.kill(actor)
 
-    def _answered(self, answer: Any, unit: Unit | None, todo: Todo) -> bool:
+    def _answered(self, answer: Any, unit: Job | None, todo: WorkQueue) -> bool:
         """Take an actor's answer; False if the actor is lost."""
         try:
             outcome = self._ray.get(answer)
@@ -122,7 +122,7 @@ class RayPool:
             todo.tell(outcome)
         return True
 
-    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any], todo: Todo) -> None:
+    def _ask(self, asked: dict[Any, Any], busy: dict[str, Any], todo: WorkQueue) -> None:
         """Pass on how far actors are, and ask again those that have told; ``asked``: by answer, ``busy``: by unit."""
         told = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []
         for answer in told:
@@ -152,7 +152,7 @@ class SceneActor:
         self._threads = threads
         self._loader = loader
         self._store = store
-        self._progress: UnitProgress | None = None
+        self._progress: JobProgress | None = None
 
     def load(self) -> StreamReconError | None:
         """Load the model, or say why that fails."""
@@ -165,13 +165,13 @@ class SceneActor:
             return error
         return None
 
-    def run(self, unit: Unit) -> Outcome:
+    def run(self, unit: Job) -> Outcome:
         """Do a unit."""
         return run_unit(self._engine, unit, self._store, lambda frames: self._note(unit, frames))
 
-    def progress(self) -> UnitProgress | None:
+    def progress(self) -> JobProgress | None:
         """How far the unit under way is; None before the first one."""
         return self._progress
 
-    def _note(self, unit: Unit, frames: int) -> None:
-        self._progress = UnitProgress(unit.name, frames)
+    def _note(self, unit: Job, frames: int) -> None:
+        self._progress = JobProgress(unit.name, frames)

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.batch.manifest import remove_result
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.result import last_known
 from stream_recon.app.result.folder import ResultFolder, read_result, read_run, result_as_first_given
-from stream_recon.app.result.resume import Unfinished, read_unfinished
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, Summary
+from stream_recon.app.result.resume import PartialResult, read_unfinished
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary
 from stream_recon.configs.errors import StreamReconError
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class PartialScene:
     """At most one of the two is there."""
 
-    gatherer: Gatherer
+    gatherer: Evaluator
     """Has heard what was reconstructed."""
-    unfinished: Unfinished | None = None
+    unfinished: PartialResult | None = None
     """Frames after which a run goes on."""
     whole: ResultFolder | None = None
     """All frames; it was about to be refined, or published."""
@@ -31,11 +31,11 @@ class LeftBehind:
     def is_refined(self) -> bool:
         return self.whole is not None and "mapping" in self.whole.run
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """What a batch needs of a whole run, as its ``run.json`` has it."""
         assert self.whole is not None
         counts = self.whole.run["frames"]
-        return Summary(
+        return RunSummary(
             interrupted=False,
             frames_read=counts["read"],
             frames_reconstructed=counts["reconstructed"],
@@ -45,7 +45,7 @@ class LeftBehind:
         )
 
 
-def left_behind(work: Path, info: RunInfo, new_gatherer: Callable[[], Gatherer]) -> LeftBehind:
+def left_behind(work: Path, info: RunInfo, new_gatherer: Callable[[], Evaluator]) -> PartialScene:
     """What is in a working folder; what cannot be gone on with is removed from it.
 
     Raises:
@@ -58,23 +58,23 @@ def left_behind(work: Path, info: RunInfo, new_gatherer: Callable[[], Gatherer])
         left = None
     if left is None:
         remove_result(work, keep_folder=True)
-        return LeftBehind(new_gatherer())
+        return PartialScene(new_gatherer())
     return left
 
 
-def _read(work: Path, info: RunInfo, gatherer: Gatherer) -> LeftBehind | None:
+def _read(work: Path, info: RunInfo, gatherer: Evaluator) -> PartialScene | None:
     if not (work / RUN_NAME).exists():
         return None
-    result: Unfinished | ResultFolder | None
+    result: PartialResult | ResultFolder | None
     result = read_unfinished(work) if read_run(work)["interrupted"] else read_result(work)
     if result is None:
         return None
     for camera in result.cameras:
         gatherer.add(result_as_first_given(work, camera))
-    if isinstance(result, Unfinished):
+    if isinstance(result, PartialResult):
         result.check(info)
-        return LeftBehind(gatherer, unfinished=result)
-    left = LeftBehind(gatherer, whole=result)
+        return PartialScene(gatherer, unfinished=result)
+    left = PartialScene(gatherer, whole=result)
     if left.is_refined:
         gatherer.revise(last_known(result.cameras))
     return left

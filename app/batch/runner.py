@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from stream_recon.app.batch.chunks import window_units
 from stream_recon.app.batch.jobs import (
     Event,
+    Job,
+    JobProgress,
     Model,
     ModelLoader,
     Outcome,
-    Unit,
-    UnitProgress,
     longest_first,
     windows_folder,
 )
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene import guarded
-from stream_recon.app.batch.stage_timer import Phases, Seconds
+from stream_recon.app.batch.stage_timer import Seconds, StageTimer
 from stream_recon.app.batch.stitch import Stitching
 from stream_recon.app.batch.stitching_jobs import Stitchings
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
@@ -55,7 +55,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
         StreamReconError: the model cannot be loaded.
     """
-    phases = Phases("start")
+    phases = StageTimer("start")
     loader.check()
     with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
         stack.callback(pool.end)
@@ -65,7 +65,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         phases.enter("hash the weights")
         model = described.result()
         phases.enter("check what is there")
-        run = _Run(batch, model, listener, phases)
+        run = _BatchRun(batch, model, listener, phases)
         batch.store.clear_work(run.under_way())
         try:
             run.work(pool, stop)
@@ -82,8 +82,8 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
         return run.write(interrupted=stop.requested)
 
 
-class _Run:
-    def __init__(self, batch: Batch, model: Model, listener: Listener, phases: Phases) -> None:
+class _BatchRun:
+    def __init__(self, batch: Batch, model: Model, listener: Listener, phases: StageTimer) -> None:
         self._batch = batch
         self._store = batch.store
         self._model = model
@@ -99,7 +99,7 @@ class _Run:
         self._windows_failed: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
-    def _first_row(self, unit: Unit) -> Row:
+    def _first_row(self, unit: Job) -> Row:
         scene = unit.scene
         row = Row(unit.name, scene.dataset, unit.key["scene"]["path"], unit.frames)
         check = self._store.check(unit.name, unit.key)
@@ -144,7 +144,7 @@ class _Run:
             if row.status == "done":
                 self._store.remove(windows_folder(name))
 
-    def _share_out(self, units: list[Unit], pool: Pool, stop: StopRequest) -> None:
+    def _share_out(self, units: list[Job], pool: Pool, stop: StopRequest) -> None:
         pool.run(longest_first(units), self._on_event, stop)
         self._check_room()
 
@@ -155,7 +155,7 @@ class _Run:
                 f"{self._disk_full}. The disk is full: make room, then the same command goes on from there"
             )
 
-    def _parts(self, unit: Unit) -> list[Unit]:
+    def _parts(self, unit: Job) -> list[Job]:
         """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""
         windows = [unit] if self._batch.split == 1 else window_units(unit, self._batch.split)
         if len(windows) == 1:
@@ -166,12 +166,12 @@ class _Run:
             self._stitchings.take(name, now=False)
         return [w for w in windows if w.name not in done]
 
-    def _begin_stitching(self, name: str, windows: Sequence[Unit]) -> None:
+    def _begin_stitching(self, name: str, windows: Sequence[Job]) -> None:
         stitching = Stitching(self._units[name], windows, self._store, self._model)
         self._stitchings.begin(stitching, name, windows)
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, UnitProgress):
+        if isinstance(event, JobProgress):
             self._count(event.name, event.frames)
             return
         if event.result is not None:

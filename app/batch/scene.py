@@ -13,13 +13,13 @@ from typing import Any
 from stream_recon.app.batch.alignment import MisplacedError
 from stream_recon.app.batch.chunks import has_frames, open_unit
 from stream_recon.app.batch.file_marks import DepthMarks
-from stream_recon.app.batch.jobs import Outcome, Unit, UnitInterruptedError
-from stream_recon.app.batch.resume import LeftBehind, left_behind
+from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome
+from stream_recon.app.batch.resume import PartialScene, left_behind
 from stream_recon.app.batch.scene_scale import scene_in_metres
-from stream_recon.app.batch.stage_timer import Phases, Seconds
+from stream_recon.app.batch.stage_timer import Seconds, StageTimer
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.pipeline.interrupts import stop_on_signals
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
@@ -27,7 +27,7 @@ from stream_recon.app.pipeline.resume import departure, go_on
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, Summary
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import stream_stage
 from stream_recon.app.sources.source import Source
@@ -39,7 +39,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_unit(
-    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases | None = None
+    engine: FrameEngine, unit: Job, store: Store, on_frames: Callable[[int], None], phases: StageTimer | None = None
 ) -> Outcome:
     """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
 
@@ -47,14 +47,14 @@ def run_unit(
         on_frames: called with the number of frames written, from another thread.
         phases: of what came before, if that was for this unit's sake.
     """
-    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames, phases or Phases("open")))
+    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames, phases or StageTimer("open")))
 
 
 def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
     """The boundary of a scene: ``work`` gives what its manifest records, or raises anything at all."""
     try:
         return Outcome(name, "done", work())
-    except UnitInterruptedError:
+    except JobInterruptedError:
         return Outcome(name, "interrupted", reason="interrupted")
     except MisplacedError as error:
         return Outcome(name, "failed", reason=str(error), misplaced=True)
@@ -75,7 +75,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def _reconstruct(
-    engine: FrameEngine, unit: Unit, store: Store, on_frames: Callable[[int], None], phases: Phases
+    engine: FrameEngine, unit: Job, store: Store, on_frames: Callable[[int], None], phases: StageTimer
 ) -> dict[str, Any]:
     """Gives what the manifest records, and the seconds of the last phase.
 
@@ -100,7 +100,7 @@ def _reconstruct(
         engine.reset()
         with open_unit(unit) as source:
             info = RunInfo.of(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
-            left = left_behind(lock.folder, info, lambda: Gatherer(truth, count))
+            left = left_behind(lock.folder, info, lambda: Evaluator(truth, count))
             phases.enter("first frames")
             marks = DepthMarks(lock.folder)
             try:
@@ -111,7 +111,7 @@ def _reconstruct(
                 # The video ends, or breaks off, before this window: what comes before it is a result all the same.
                 return {"frames": 0}
         if summary.interrupted:
-            raise UnitInterruptedError
+            raise JobInterruptedError
         if unit.mapping == "full" and unit.window is None and not left.is_refined:
             phases.enter("refine")
             refine_scene(unit, lock.folder, left.gatherer)
@@ -135,13 +135,13 @@ def note_phases(folder: Path, seconds: Seconds) -> None:
 
 def _run_through(
     engine: FrameEngine,
-    unit: Unit,
+    unit: Job,
     source: Source,
     info: RunInfo,
     lock: FolderLock,
-    left: LeftBehind,
+    left: PartialScene,
     marks: DepthMarks,
-) -> Summary:
+) -> RunSummary:
     """All frames of the unit, or those that are left to do."""
     with ExitStack() as stack:
         before = None
@@ -164,7 +164,7 @@ def _run_through(
         )
 
 
-def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
+def refine_scene(unit: Job, folder: Path, gatherer: Evaluator) -> None:
     """Refine a scene's result before it is published.
 
     Raises:
@@ -176,10 +176,10 @@ def refine_scene(unit: Unit, folder: Path, gatherer: Gatherer) -> None:
         try:
             refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
         except RefinementCancelledError as error:
-            raise UnitInterruptedError from error
+            raise JobInterruptedError from error
 
 
-def record_of(summary: Summary, gatherer: Gatherer, seconds: float, device: str) -> dict[str, Any]:
+def record_of(summary: RunSummary, gatherer: Evaluator, seconds: float, device: str) -> dict[str, Any]:
     """What a manifest records of a finished scene, and the summary repeats."""
     figures, plot = gatherer.figures(), gatherer.plot()
     warnings = [*summary.warnings]

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.jobs import Unit, UnitInterruptedError
+from stream_recon.app.batch.jobs import Job, JobInterruptedError
 from stream_recon.app.metric_scale.apply import bring_to_metres
 from stream_recon.app.metric_scale.measure import measured
 from stream_recon.app.metric_scale.scale_source import parse_given
@@ -14,7 +14,7 @@ from stream_recon.app.result.unit import own_to_now
 from stream_recon.configs.errors import InputError
 
 
-def scene_in_metres(unit: Unit, scale_from: str, folder: Path) -> dict[str, Any]:
+def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
     """What the manifest records of it: ``metres``: ``scale`` and ``error`` as in ``run.json``, or, where nothing
     of the kind is seen in this scene, ``reason``; it then stays in its own unit.
 
@@ -27,7 +27,7 @@ def scene_in_metres(unit: Unit, scale_from: str, folder: Path) -> dict[str, Any]
 
         def look(done: int, total: int) -> None:
             if stop.requested:
-                raise UnitInterruptedError
+                raise JobInterruptedError
 
         result = read_result(folder)
         try:
@@ -35,6 +35,6 @@ def scene_in_metres(unit: Unit, scale_from: str, folder: Path) -> dict[str, Any]
         except InputError as error:
             return {"metres": {"reason": str(error)}}
         if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
-            raise UnitInterruptedError
+            raise JobInterruptedError
         whole = metres.after(own_to_now(result.run))
     return {"metres": {"scale": whole.own_to_metres.scale, "error": whole.error}}

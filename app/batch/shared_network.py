@@ -67,7 +67,7 @@ class RemoteLoader:
         return engine
 
 
-class StreamPool(ProcessPool):
+class SharedNetworkPool(ProcessPool):
     """A `ProcessPool` whose workers share one network on each GPU, as many as there are to be streams at once."""
 
     def __init__(self, loader: ModelLoader, store: Store, streams: int) -> None:

@@ -6,7 +6,7 @@ Seconds = dict[str, float]
 """By the names of the phases, in their order."""
 
 
-class Phases:
+class StageTimer:
     """A watch that is told which phase begins; a phase that comes again is added up."""
 
     def __init__(self, first: str, begun: float | None = None) -> None:

@@ -8,19 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from stream_recon.app.batch.alignment import NOTHING_JOINED, Joined
-from stream_recon.app.batch.jobs import Model, Unit, windows_folder
+from stream_recon.app.batch.alignment import NOTHING_JOINED, AlignedChunks
+from stream_recon.app.batch.jobs import Job, Model, windows_folder
 from stream_recon.app.batch.scene import record_of, refine_scene
 from stream_recon.app.batch.scene_scale import scene_in_metres
 from stream_recon.app.batch.stage_timer import Seconds
 from stream_recon.app.batch.stitched_files import StitchedFiles
 from stream_recon.app.batch.stitched_record import stitched_health, stitched_stretches
 from stream_recon.app.batch.store import Store
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, Summary, run_record
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record
 from stream_recon.configs.errors import InputError
 
 BESIDE = "frames, beside points"
@@ -33,7 +33,7 @@ class Stitching:
     One thread at a time may use it; which one does not matter. Close it, whatever came of it.
     """
 
-    def __init__(self, unit: Unit, windows: Sequence[Unit], store: Store, model: Model) -> None:
+    def __init__(self, unit: Job, windows: Sequence[Job], store: Store, model: Model) -> None:
         self._unit, self._store, self._model = unit, store, model
         self._count = len(windows)
         self._waiting = deque(windows)
@@ -129,7 +129,7 @@ class Stitching:
     def _rounded_phases(self) -> Seconds:
         return {phase: round(seconds, 3) for phase, seconds in self._phases.items()}
 
-    def _join(self, unit: Unit) -> None:
+    def _join(self, unit: Job) -> None:
         folder = self._stack.enter_context(self._store.fetch(unit.name))
         if folder is None:
             # It has not one readable frame.
@@ -138,7 +138,7 @@ class Stitching:
         if not number:
             self._store.check_target(self._unit.name)
             self._truth = self._unit.scene.truth()
-            self._gatherer = Gatherer(self._truth)
+            self._gatherer = Evaluator(self._truth)
             self._work = self._stack.enter_context(self._store.workspace())
             self._files = StitchedFiles(self._work, self._model.preset.points.voxel)
             self._stack.callback(self._files.close)
@@ -155,7 +155,7 @@ class Stitching:
         """Take the frames of a window whose seams are known, while others go on."""
         self._frames_taken.append(self._beside.submit(self._take_frames, self._joined, number))
 
-    def _take_frames(self, joined: Joined, number: int) -> None:
+    def _take_frames(self, joined: AlignedChunks, number: int) -> None:
         with self._timed(BESIDE):
             begin = len(self._files.cameras)
             self._files.add_frames(joined, number)
@@ -166,7 +166,7 @@ class Stitching:
                 for result in joined.results_of(number):
                     self._gatherer.add(result)
 
-    def _summary(self, stitch_seconds: float) -> Summary:
+    def _summary(self, stitch_seconds: float) -> RunSummary:
         """Of the whole run; its seconds count the work on all windows and the stitching, wherever it was done."""
         windows: Sequence[ResultFolder] = self._joined.windows
         cameras, runs = self._files.cameras, [window.run for window in windows]
@@ -174,7 +174,7 @@ class Stitching:
         warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
         if len(windows) < self._count:
             warnings[f"it ends in window {len(windows)} of {self._count}: the others had no readable frame"] = None
-        return Summary(
+        return RunSummary(
             interrupted=False,
             frames_read=len(cameras),
             frames_reconstructed=len(cameras),

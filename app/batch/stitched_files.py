@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.batch.alignment import Joined
+from stream_recon.app.batch.alignment import AlignedChunks
 from stream_recon.app.batch.manifest import Mark, recorded_files
 from stream_recon.app.batch.stitched_cloud import StitchedCloud
 from stream_recon.app.result.cameras import Camera, CameraFiles
@@ -45,11 +45,11 @@ class StitchedFiles:
             self._pool = stack.enter_context(ThreadPoolExecutor(THREADS, "stitch"))
             self.close = stack.pop_all().close
 
-    def add_points(self, joined: Joined, number: int) -> None:
+    def add_points(self, joined: AlignedChunks, number: int) -> None:
         """Take over the cloud of a window; each once, in their order. Raises OutputError."""
         self._cloud.add(joined.windows[number].folder, joined.transforms[number])
 
-    def add_frames(self, joined: Joined, number: int) -> None:
+    def add_frames(self, joined: AlignedChunks, number: int) -> None:
         """Take over the frames of a window whose seams are known; each once, in their order.
 
         Raises:

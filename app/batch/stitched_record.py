@@ -4,15 +4,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stream_recon.app.batch.alignment import Joined
-from stream_recon.app.pipeline.health import HealthWatch, Weak, weak_spans
+from stream_recon.app.batch.alignment import AlignedChunks
+from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, weak_spans
 from stream_recon.app.result.cameras import Camera
 
 
-def stitched_health(joined: Joined) -> dict[str, Any]:
+def stitched_health(joined: AlignedChunks) -> dict[str, Any]:
     """Of ``run.json``: each window counts for the frames that were taken from it."""
     values: list[float] = []
-    spans: list[Weak] = []
+    spans: list[WeakInterval] = []
     last = -1
     for number, window in enumerate(joined.windows):
         cameras = list(joined.frames_of(number))
@@ -32,18 +32,18 @@ def stitched_health(joined: Joined) -> dict[str, Any]:
     return HealthWatch(values, spans).summary()
 
 
-def stitched_stretches(joined: Joined) -> tuple[dict[str, Any], ...]:
+def stitched_stretches(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
     """Of ``run.json``: those that begin with a frame that was taken from the window that told of them."""
     return tuple(_stretches(joined))
 
 
-def _stretches(joined: Joined) -> Iterator[dict[str, Any]]:
+def _stretches(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
     for number, window in enumerate(joined.windows):
         taken = {camera.index for camera in joined.frames_of(number)}
         told = window.run.get("stretches")
         yield from (stretch for stretch in (told if isinstance(told, list) else []) if stretch["index"] in taken)
 
 
-def _span(why: str, cameras: Sequence[Camera]) -> Weak:
+def _span(why: str, cameras: Sequence[Camera]) -> WeakInterval:
     first, last = cameras[0], cameras[-1]
-    return Weak(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
+    return WeakInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)

@@ -6,13 +6,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from stream_recon.app.batch.jobs import Unit
+from stream_recon.app.batch.jobs import Job
 from stream_recon.app.batch.stitch import Stitching
 
 
 @dataclass
 class _Scene:
-    windows: list[Unit]
+    windows: list[Job]
     stitching: Stitching
     taken: list[Future[None]] = field(default_factory=list)
     last_end: float | None = None
@@ -31,13 +31,13 @@ class Stitchings:
         """Of the scenes begun, in order."""
         return list(self._scenes)
 
-    def begin(self, stitching: Stitching, name: str, windows: Sequence[Unit]) -> None:
+    def begin(self, stitching: Stitching, name: str, windows: Sequence[Job]) -> None:
         """Begin a scene, or begin it anew."""
         if name in self._scenes:
             self._scenes[name].stitching.close()
         self._scenes[name] = _Scene(list(windows), stitching)
 
-    def windows(self, name: str) -> list[Unit]:
+    def windows(self, name: str) -> list[Job]:
         """A scene's windows, in order."""
         return self._scenes[name].windows
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stream_recon.app.batch.jobs import UnitInterruptedError
+from stream_recon.app.batch.jobs import JobInterruptedError
 from stream_recon.app.batch.lock import output_lock
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
@@ -59,7 +59,7 @@ class Store(Protocol):
     def own_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
         """A `workspace` of one unit, which is held: what was done of it, and then cut off, may be there.
 
-        It stays when the block ends by a `UnitInterruptedError` or Ctrl-C, and when the process is killed. Where that
+        It stays when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where that
         cannot be, or another worker still holds it, it is an ordinary one.
 
         Raises:
@@ -149,7 +149,7 @@ class LocalStore:
             return
         try:
             yield lock
-        except (UnitInterruptedError, KeyboardInterrupt):
+        except (JobInterruptedError, KeyboardInterrupt):
             raise
         except BaseException:
             shutil.rmtree(lock.folder, ignore_errors=True)

@@ -3,16 +3,16 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from stream_recon.app.batch.jobs import Event, Outcome, Unit
+from stream_recon.app.batch.jobs import Event, Job, Outcome
 
 MAX_ATTEMPTS = 3
 """A scene whose worker is lost so often is given up: it may be the cause."""
 
 
-class Todo:
+class WorkQueue:
     """Gives out units in their order, and passes on what became of them. True while there is one to give out."""
 
-    def __init__(self, units: Sequence[Unit], on_event: Callable[[Event], None]) -> None:
+    def __init__(self, units: Sequence[Job], on_event: Callable[[Event], None]) -> None:
         self._waiting = deque(units)
         self._attempts = dict.fromkeys((unit.name for unit in units), 0)
         self._on_event = on_event
@@ -24,12 +24,12 @@ class Todo:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self) -> Unit:
+    def take(self) -> Job:
         unit = self._waiting.popleft()
         self._attempts[unit.name] += 1
         return unit
 
-    def lost(self, unit: Unit, reason: str) -> None:
+    def lost(self, unit: Job, reason: str) -> None:
         """The worker of a unit is gone: it comes next, or has failed for ``reason`` after `MAX_ATTEMPTS`."""
         if self._attempts[unit.name] < MAX_ATTEMPTS:
             self._waiting.appendleft(unit)

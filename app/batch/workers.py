@@ -10,12 +10,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
-from stream_recon.app.batch.jobs import Event, ModelLoader, Outcome, Unit, UnitProgress
+from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
 from stream_recon.app.batch.parent_watchdog import live_with_parent
 from stream_recon.app.batch.scene import run_unit
-from stream_recon.app.batch.stage_timer import Phases
+from stream_recon.app.batch.stage_timer import StageTimer
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, Todo
+from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
 from stream_recon.app.pipeline.cpu_threads import beginning_with, usable_cores
 from stream_recon.app.pipeline.interrupts import StopRequest
 from stream_recon.app.pipeline.process_memory import memory_errors
@@ -43,7 +43,7 @@ class Pool(Protocol):
     def end(self) -> None:
         """Stop what was begun and not used, and wait for what ends by itself after `run`."""
 
-    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Take the units in their order; each but those never begun ends in one `Outcome`.
 
         No more are begun after ``stop`` was requested or the disk was full.
@@ -66,12 +66,12 @@ class SerialPool:
     def end(self) -> None:
         """Nothing was begun."""
 
-    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        phases: Phases | None = Phases("load")
+        phases: StageTimer | None = StageTimer("load")
         with memory_errors():
             engine = self._loader.load(units[0].weights_sha256)
-        todo = Todo(units, on_event)
+        todo = WorkQueue(units, on_event)
         while todo and not stop.requested:
             unit = todo.take()
             outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell), phases)
@@ -80,14 +80,14 @@ class SerialPool:
             todo.tell(outcome)
 
 
-def _reporter(unit: Unit, on_event: Callable[[Event], None]) -> Callable[[int], None]:
+def _reporter(unit: Job, on_event: Callable[[Event], None]) -> Callable[[int], None]:
     last = 0.0
 
     def report(frames: int) -> None:
         nonlocal last
         if time.monotonic() - last > PROGRESS_SECONDS:
             last = time.monotonic()
-            on_event(UnitProgress(unit.name, frames))
+            on_event(JobProgress(unit.name, frames))
 
     return report
 
@@ -123,9 +123,9 @@ class ProcessPool:
         self._let_go()
         self._await_ending()
 
-    def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        self._todo = Todo(units, on_event)
+        self._todo = WorkQueue(units, on_event)
         try:
             self.begin(len(units))
             while self._todo or any(worker.unit is not None for worker in self._begun):
@@ -171,7 +171,7 @@ class ProcessPool:
             raise message
         if message is None:
             worker.ready = True
-        elif isinstance(message, UnitProgress):
+        elif isinstance(message, JobProgress):
             self._todo.tell(message)
         else:
             assert isinstance(message, Outcome) and worker.unit is not None
@@ -196,7 +196,7 @@ class ProcessPool:
         self._give_gpu(successor)
         return successor
 
-    def _lost(self, unit: Unit, how: str) -> None:
+    def _lost(self, unit: Job, how: str) -> None:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
         self._todo.lost(unit, reason)
 
@@ -232,7 +232,7 @@ class Worker:
         self.pipe = pipe
         self.ready = False
         """It has loaded the model."""
-        self.unit: Unit | None = None
+        self.unit: Job | None = None
 
 
 def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, begun: float) -> None:
@@ -240,7 +240,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
 
     ``begun``: when its process was, by `time.monotonic`.
     """
-    loading = Phases("start", begun)
+    loading = StageTimer("start", begun)
     live_with_parent()
     try:
         loading.enter("import")
@@ -260,7 +260,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     pipe.send(None)
     loading.enter("wait for work")
     # For the sake of the first unit.
-    phases: Phases | None = loading
+    phases: StageTimer | None = loading
     try:
         while True:
             unit = pipe.recv()

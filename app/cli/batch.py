@@ -18,7 +18,7 @@ from stream_recon.app.batch.page import PAGE_NAME, SHOWN
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.shared_network import BY_ITSELF, StreamPool, check_streams, shares_by_itself
+from stream_recon.app.batch.shared_network import BY_ITSELF, SharedNetworkPool, check_streams, shares_by_itself
 from stream_recon.app.batch.sidecars import find_masks, find_scales
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
@@ -117,7 +117,7 @@ def _tell_without(what: str, names: Sequence[str], console: Console) -> None:
 def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> Pool:
     streams = _streams(options, loader, store, scenes)
     if streams is not None:
-        return StreamPool(loader, store, streams)
+        return SharedNetworkPool(loader, store, streams)
     if options.ray is None and (options.workers is None or options.workers == 1):
         return SerialPool(loader, store)
     if store.of_one_process:

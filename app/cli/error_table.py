@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from stream_recon.app.evaluation.scores import Errors, Evaluation, summarise
+from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, summarise
 
 COLUMNS = {
     "ate_m": ("ATE", 4),
@@ -41,7 +41,7 @@ def error_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _cells(errors: Errors) -> list[str]:
+def _cells(errors: SequenceMetrics) -> list[str]:
     values = [(getattr(errors, name), decimals) for name, (_, decimals) in COLUMNS.items()]
     return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
 

@@ -16,10 +16,10 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.evaluation.gather import Gatherer
-from stream_recon.app.evaluation.scores import Errors, Evaluation, baseline_errors
+from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, baseline_errors
 from stream_recon.app.pipeline.interrupts import stop_on_signals
-from stream_recon.app.pipeline.listeners import PassedOn, Stage
+from stream_recon.app.pipeline.listeners import DelegatingStage, Stage
 from stream_recon.app.pipeline.pipeline import Progress as RunProgress
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
@@ -119,10 +119,10 @@ def evaluate_scene(
         KeyboardInterrupt: Ctrl-C came meanwhile.
     """
     truth = scene.truth()
-    gatherer = Gatherer(truth, max_pixels=MAX_PIXELS)
+    gatherer = Evaluator(truth, max_pixels=MAX_PIXELS)
     known = scene.camera is not None
     stage = stage or stream_stage(mapping, engine.preset.stream.scale_frames, known_lens=known)
-    overheard = OverheardStage(stage, Gatherer(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
+    overheard = RecordingStage(stage, Evaluator(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
 
@@ -143,7 +143,7 @@ def evaluate_scene(
             _check(source, gatherer)
             if summary.interrupted:
                 raise KeyboardInterrupt
-            first, last = Errors.gathered(gatherer, first=True), Errors.gathered(gatherer)
+            first, last = SequenceMetrics.gathered(gatherer, first=True), SequenceMetrics.gathered(gatherer)
             if writer is not None:
                 open_again = partial(scene.open, stride, limit)
                 with stop_on_signals() as stop:
@@ -152,18 +152,18 @@ def evaluate_scene(
                         refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
                     except RefinementCancelledError as error:
                         raise KeyboardInterrupt from error
-            network = Errors.gathered(overheard.gatherer) if overheard is not None else first
-            ours = Errors.gathered(gatherer)
+            network = SequenceMetrics.gathered(overheard.gatherer) if overheard is not None else first
+            ours = SequenceMetrics.gathered(gatherer)
     with scene.open(stride, limit) as frames:
         rows = baseline_errors(gatherer, frames)
     posed = len(gatherer.true_path())
     return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
 
 
-class OverheardStage(PassedOn):
+class RecordingStage(DelegatingStage):
     """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
 
-    def __init__(self, stage: Stage, gatherer: Gatherer) -> None:
+    def __init__(self, stage: Stage, gatherer: Evaluator) -> None:
         super().__init__(stage)
         self.gatherer = gatherer
 
@@ -172,7 +172,7 @@ class OverheardStage(PassedOn):
         return super().push(result, frame)
 
 
-def _check(source: Source, gatherer: Gatherer) -> None:
+def _check(source: Source, gatherer: Evaluator) -> None:
     if source.damaged:
         raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
     if gatherer.truth_error is not None:

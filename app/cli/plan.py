@@ -10,7 +10,7 @@ from rich.table import Table
 
 from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
-from stream_recon.app.planning.search import Choice, Way, choices, parse_memory
+from stream_recon.app.planning.search import Choice, Configuration, choices, parse_memory
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.sources.source import open_source
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_kind
@@ -92,7 +92,7 @@ def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measu
         out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
 
 
-def _print_use(out: Console, source: str, way: Way, file: Path | None) -> None:
+def _print_use(out: Console, source: str, way: Configuration, file: Path | None) -> None:
     original = load_preset(way.base)
     command = ["stream-recon", source, "--preset", str(file or way.base)]
     out.print("To run the first:")

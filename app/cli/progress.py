@@ -12,14 +12,14 @@ from stream_recon.app.pipeline import refine
 from stream_recon.app.pipeline.pipeline import Progress
 
 
-class Page(refine.Page, Protocol):
+class LiveView(refine.RefinementView, Protocol):
     """A viewer that is also told in words how things are."""
 
     def status(self, text: str) -> None:
         """Show ``text`` (markdown) in place of what was told before."""
 
 
-def says(page: Page | None) -> Callable[[str], None]:
+def says(page: LiveView | None) -> Callable[[str], None]:
     """What tells a page; nobody hears it where there is none."""
     return page.status if page is not None else lambda text: None
 

@@ -30,7 +30,7 @@ from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_a_fra
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.resume import check_choice, read_unfinished, whole_record
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.unit import UNIT
 from stream_recon.app.result.writer import ResultWriter, check_output
 from stream_recon.app.slam.mode import MappingChoice, stream_stage
@@ -268,7 +268,7 @@ def _options(spec: str, frames: FrameChoice, model: ModelChoice, mask_sky: bool)
     return {"source": without_password(spec), **chosen, "keyframes": model.keyframes, **added}
 
 
-def _report(summary: Summary, out: Console, err: Console) -> None:
+def _report(summary: RunSummary, out: Console, err: Console) -> None:
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
     for span in weak_spans(summary.health):

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.cli.exit_codes import DONE, INTERRUPTED
-from stream_recon.app.cli.progress import Page, says
+from stream_recon.app.cli.progress import LiveView, says
 from stream_recon.app.cli.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.metric_scale.scale_source import parse_given
@@ -17,7 +17,7 @@ from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.slam.offline.report import Report
+from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
 
 
@@ -41,8 +41,8 @@ def refined(
     open_again: Callable[[], Source] | None,
     out: Console,
     err: Console,
-    page: Page | None = None,
-) -> Report | None:
+    page: LiveView | None = None,
+) -> RefinementReport | None:
     """Refine with a progress bar and say what came out; None where Ctrl-C ended it, which leaves the result as it was.
 
     Args:
@@ -93,7 +93,7 @@ def refined(
     return report
 
 
-def _described(report: Report) -> list[str]:
+def _described(report: RefinementReport) -> list[str]:
     """What came out, line by line, and then what did not."""
     lines = []
     if report.reprojection_px is not None and report.focal is not None:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.cli.exit_codes import DONE, INTERRUPTED
-from stream_recon.app.cli.progress import Page, says, steps_bar
+from stream_recon.app.cli.progress import LiveView, says, steps_bar
 from stream_recon.app.metric_scale.apply import bring_to_metres
 from stream_recon.app.metric_scale.measure import measured
 from stream_recon.app.metric_scale.scale_source import Given, parse_given
@@ -15,7 +15,7 @@ from stream_recon.app.pipeline.interrupts import stop_on_signals
 from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.unit import Metres, own_to_now
+from stream_recon.app.result.unit import MetricUnit, own_to_now
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -33,7 +33,7 @@ def brought_to_metres(
     open_again: Callable[[], Source] | None,
     out: Console,
     err: Console,
-    page: Page | None = None,
+    page: LiveView | None = None,
 ) -> bool:
     """Measure and move, with a progress bar; False where Ctrl-C ended it, which leaves the result as it was.
 
@@ -78,7 +78,7 @@ def brought_to_metres(
     return True
 
 
-def _described(metres: Metres) -> str:
+def _described(metres: MetricUnit) -> str:
     error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
     scale = metres.own_to_metres.scale
     return f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}"

@@ -20,10 +20,10 @@ GAP = 8
 Rows = int | slice | NDArray[np.integer] | NDArray[np.bool_] | list[int]
 
 
-class Table:
+class DiskTable:
     """Columns of numbers, in a file without a name that goes with its process; memory does not grow with the rows.
 
-    One thread at a time may add or set rows. Columns are indexed like arrays, by rows alone; see `Column`.
+    One thread at a time may add or set rows. Columns are indexed like arrays, by rows alone; see `DiskColumn`.
     """
 
     def __init__(self, folder: Path | None = None, **shapes: tuple[int, ...]) -> None:
@@ -40,8 +40,8 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, name: str) -> "Column":
-        return Column(self, name)
+    def __getitem__(self, name: str) -> "DiskColumn":
+        return DiskColumn(self, name)
 
     def append(self, **values: Any) -> None:
         """Add a row. Raises OSError: no room; the table is as it was."""
@@ -75,10 +75,10 @@ class Table:
             view, offset = view[count:], offset + count
 
 
-class Column:
+class DiskColumn:
     """A column [n, ...]. What indexing gives is a copy; assigning to rows changes the table. Both raise OSError."""
 
-    def __init__(self, table: Table, name: str) -> None:
+    def __init__(self, table: DiskTable, name: str) -> None:
         self._table, self._name = table, name
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ def _pieces(numbers: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], int, 
         begin = end
 
 
-class Ascending:
+class AscendingColumn:
     """Numbers of frames, each larger than the one before: 8 bytes each."""
 
     def __init__(self) -> None:

@@ -73,7 +73,7 @@ def no_depth(index: int) -> DepthTruth | None:
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """What is known of a scene, by frame index as in `Frame.index`."""
 
     source_size: tuple[int, int]

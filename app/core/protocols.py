@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from stream_recon.app.core.types import Frame, FrameResult, Pair, PreparedFrame, Seam
+from stream_recon.app.core.types import Frame, FrameResult, OverlapError, Pair, PreparedFrame
 from stream_recon.configs.schema import Preset
 
 
@@ -48,7 +48,7 @@ class FrameEngine(Protocol):
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
 
-    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
         """Before the first frame: go on after frames of an earlier run, in its world.
 
         Args:

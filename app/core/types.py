@@ -134,7 +134,7 @@ Pair = tuple[PreparedFrame, FrameResult]
 
 
 @dataclass(frozen=True)
-class Seam:
+class OverlapError:
     """How well frames that were run twice agree: medians over them."""
 
     index: int

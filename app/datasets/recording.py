@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthTruth, Poses, Truth, no_depth
+from stream_recon.app.core.ground_truth import DepthTruth, GroundTruth, Poses, no_depth
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
@@ -97,7 +97,7 @@ class Recording:
         k = self.camera.intrinsics
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 
-    def truth(self) -> Truth | None:
+    def truth(self) -> GroundTruth | None:
         """None where the files say nothing that an estimate could be compared with.
 
         Raises:
@@ -106,7 +106,7 @@ class Recording:
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
         size = image_size(self.images)
-        return Truth(
+        return GroundTruth(
             source_size=size,
             poses=self.poses,
             intrinsics=None if self.camera is None else self.camera.at(size),

@@ -5,14 +5,14 @@ import dataclasses
 import cv2
 import numpy as np
 
-from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, Truth
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.app.sources.undistort import Undistorter
 
 
-def rectified(truth: Truth, camera: Calibration) -> Truth:
+def rectified(truth: GroundTruth, camera: Calibration) -> GroundTruth:
     """The same for frames that a known camera's lens was taken from. Raises InputError: of images of another shape."""
-    rectifier = Rectifier(camera.for_size(truth.source_size), truth.source_size)
+    rectifier = Undistorter(camera.for_size(truth.source_size), truth.source_size)
     if not rectifier.bends:
         return truth
 
@@ -25,7 +25,7 @@ def rectified(truth: Truth, camera: Calibration) -> Truth:
     return dataclasses.replace(truth, intrinsics=rectifier.intrinsics, read_depth=read)
 
 
-def _bent_back(depth: DepthMap, rectifier: Rectifier) -> DepthMap:
+def _bent_back(depth: DepthMap, rectifier: Undistorter) -> DepthMap:
     """Depth along the axis stays what it is; only where a pixel sees it changes."""
     at = rectifier.shown_at * (depth.metres.shape[1] / rectifier.size[0], depth.metres.shape[0] / rectifier.size[1])
     x, y = (at[..., axis].astype(np.float32) - np.float32(0.5) for axis in (0, 1))

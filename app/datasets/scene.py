@@ -9,7 +9,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from stream_recon.app.core.ground_truth import Truth
+from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.datasets.catalogue import reader_named
 from stream_recon.app.datasets.rectified import rectified
 from stream_recon.app.datasets.text import dataset_errors
@@ -60,7 +60,7 @@ class Scene:
         camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera
         return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera, masks=self.masks))
 
-    def truth(self) -> Truth | None:
+    def truth(self) -> GroundTruth | None:
         """What the scene's files know of its frames, None where that is nothing. Decodes one image, for its size.
 
         Raises:

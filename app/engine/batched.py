@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import LastFrames
+from stream_recon.app.engine.odometry_state import OdometryState
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.app.engine.stream import SHORT_TOKENS, StepOutput, attention_sizes, available_memory, stream_schema
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.batch_slots import Seats
+from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.kernels.choose import build_kernel
 from stream_recon.cache.kernels.triton_support import runs_triton
 from stream_recon.cache.protocols import Memory
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
 
@@ -66,14 +66,14 @@ class StreamBatch:
         by_kernels = device.type == "cuda" and self._half and runs_triton()
         self.attention = "triton" if by_kernels else "sdpa"
 
-        def backend(inputs: StepInputs | None) -> AttentionBackend:
+        def backend(inputs: StepMetadata | None) -> AttentionBackend:
             return (
                 TorchAttention() if inputs is None else build_kernel("triton", attention_sizes(schema), device, inputs)
             )
 
-        self._seats = Seats(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
+        self._seats = BatchSlots(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
         self._state = [_Seat(keyframe_policy(self._config)) for _ in range(count)]
-        self._last = LastFrames(preset.network, grid, count, device)
+        self._last = OdometryState(preset.network, grid, count, device)
         side = preset.network.patch_size
         self._images: Tensor | None = None
         self._first_images = torch.zeros(0)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.engine.messages import Answer, Ended, FirstFrames, NextFrame, Request, Welcome
-from stream_recon.app.engine.session import AnchoredEngine, frame_result
-from stream_recon.app.engine.shared_buffer import Mailbox
+from stream_recon.app.engine.messages import Close, Hello, Prefill, Request, Response, Step
+from stream_recon.app.engine.session import StreamingSession, frame_result
+from stream_recon.app.engine.shared_buffer import SharedBuffer
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 POLL_SECONDS = 0.1
 LOST = "the process that runs the network has ended: see what it said above"
 
 
-class RemoteEngine(AnchoredEngine):
-    """An `AnchoredEngine` that has its steps done by a `StreamServer`."""
+class RemoteEngine(StreamingSession):
+    """An `StreamingSession` that has its steps done by a `StreamServer`."""
 
     threads = 0
     """None here: see `FrameEngine`."""
@@ -27,8 +27,8 @@ class RemoteEngine(AnchoredEngine):
         """Raises StreamReconError where the server could not load the network."""
         self._connection = connection
         welcome = self._receive()
-        assert isinstance(welcome, Welcome)
-        self._mailbox = Mailbox(welcome.preset)
+        assert isinstance(welcome, Hello)
+        self._mailbox = SharedBuffer(welcome.preset)
         send_handle(connection, self._mailbox.handle, None)
         self._ends = False
         super().__init__(welcome.preset)
@@ -50,10 +50,10 @@ class RemoteEngine(AnchoredEngine):
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         transform = frames[0].transform
         self._ends = True
-        return self._ask(FirstFrames(len(frames), transform.network_size, transform.crop[2:]), frames)
+        return self._ask(Prefill(len(frames), transform.network_size, transform.crop[2:]), frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
-        return self._ask(NextFrame(), [frame])[0]
+        return self._ask(Step(), [frame])[0]
 
     def _ask(self, request: Request, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         size = frames[0].transform.network_size
@@ -61,7 +61,7 @@ class RemoteEngine(AnchoredEngine):
             place[:] = frame.rgb
         self._send(request)
         answer = self._receive()
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         self.attention = answer.attention
         # Copies: the next answer is written there, too.
         depth = self._mailbox.depth(len(frames), size).copy()
@@ -74,7 +74,7 @@ class RemoteEngine(AnchoredEngine):
     def _end(self) -> None:
         if self._ends:
             self._ends = False
-            self._send(Ended())
+            self._send(Close())
 
     def _send(self, message: object) -> None:
         try:

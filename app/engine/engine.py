@@ -13,7 +13,7 @@ import torch
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine.device_transfer import host_views, to_images
 from stream_recon.app.engine.precision import Precision, fast_precision, plain_precision
-from stream_recon.app.engine.session import AnchoredEngine, frame_result
+from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.cache_dtypes import cache_kind
 from stream_recon.cache.kernels.triton_support import runs_triton
@@ -26,8 +26,8 @@ from stream_recon.models.weights import load_network
 logger = logging.getLogger(__name__)
 
 
-class Engine(AnchoredEngine):
-    """An `AnchoredEngine` with the network in this process."""
+class Engine(StreamingSession):
+    """An `StreamingSession` with the network in this process."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from stream_recon.configs.schema import Preset
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Hello:
     """The first message to a worker; it answers by the handle of its mailbox."""
 
     preset: Preset
@@ -19,7 +19,7 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class FirstFrames:
+class Prefill:
     """Begin a stream with the images in the mailbox, as its scale frames; what was before is forgotten."""
 
     count: int
@@ -30,20 +30,20 @@ class FirstFrames:
 
 
 @dataclass(frozen=True)
-class NextFrame:
+class Step:
     """The image in the mailbox is the stream's next one, of the same size."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class Close:
     """No frame of this stream will come. There is no answer."""
 
 
-Request = FirstFrames | NextFrame | Ended
+Request = Prefill | Step | Close
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Depth and confidence are in the mailbox."""
 
     T_world_camera: NDArray[np.float64]  # [count, 4, 4]

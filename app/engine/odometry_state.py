@@ -6,35 +6,35 @@ import torch
 from torch import Tensor
 
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.network import LastFrame, Prediction
-from stream_recon.models.odometry.depth_filter import KeptDepth
+from stream_recon.models.network import OdometryMemory, Prediction
+from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.flow_head import FEATURES
-from stream_recon.models.odometry.keyframe_matcher import Past
+from stream_recon.models.odometry.keyframe_matcher import MatchingHistory
 from stream_recon.models.odometry.sampling import SAMPLES
 
 
-class LastFrames:
+class OdometryState:
     """Tensors that stay where they are, as a captured step needs them; only a keyframe is ever written to them."""
 
     def __init__(self, network: NetworkConfig, grid: tuple[int, int], seats: int, device: torch.device) -> None:
         """``grid``: patch rows and columns."""
         self.said = torch.zeros(seats, 9, device=device)
         """Pose codes of the camera head. Keyframes are chosen by these: what poses become of them changes no choice."""
-        self._kept: LastFrame | None = None
+        self._kept: OdometryMemory | None = None
         if network.step_blocks:
             height, width = (side * network.patch_size // 2 for side in grid)
             features = torch.zeros(seats, FEATURES, height, width, device=device)
             maps = torch.zeros(seats, 2, 2 * height, 2 * width, device=device)
-            depth = KeptDepth.of(maps, [SAMPLES * side for side in grid])
-            past = Past.none(seats, (2 * height, 2 * width), device) if network.look_back else None
-            self._kept = LastFrame(self.said, torch.zeros_like(self.said), features, depth, past)
+            depth = DepthState.of(maps, [SAMPLES * side for side in grid])
+            past = MatchingHistory.none(seats, (2 * height, 2 * width), device) if network.look_back else None
+            self._kept = OdometryMemory(self.said, torch.zeros_like(self.said), features, depth, past)
 
     @property
-    def all(self) -> LastFrame | None:
+    def all(self) -> OdometryMemory | None:
         """Of all seats, in order; None without a step head."""
         return self._kept
 
-    def of(self, seats: Tensor) -> LastFrame | None:
+    def of(self, seats: Tensor) -> OdometryMemory | None:
         """Of these seats, an index on the device."""
         return self._kept.at(seats) if self._kept is not None else None
 

@@ -18,8 +18,8 @@ from stream_recon.app.engine.batched import StreamBatch
 from stream_recon.app.engine.device_transfer import host_views, to_images
 from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
-from stream_recon.app.engine.messages import Answer, Ended, FirstFrames, NextFrame, Welcome
-from stream_recon.app.engine.shared_buffer import Mailbox
+from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, Step
+from stream_recon.app.engine.shared_buffer import SharedBuffer
 from stream_recon.app.engine.stream import available_memory, stream_schema
 from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -35,10 +35,10 @@ SHARE_BESIDE = 0.4
 class _Client:
     """An engine of another process, and its stream."""
 
-    def __init__(self, connection: "Connection[Any, Any]", mailbox: Mailbox) -> None:
+    def __init__(self, connection: "Connection[Any, Any]", mailbox: SharedBuffer) -> None:
         self.connection = connection
         self.mailbox = mailbox
-        self.first: FirstFrames | None = None
+        self.first: Prefill | None = None
         """Of its stream."""
         self.batch: StreamBatch | None = None
         self.seat = -1
@@ -48,7 +48,7 @@ class _Client:
             self.batch.leave(self.seat)
         self.batch = None
 
-    def answer(self, answer: Answer | StreamReconError) -> None:
+    def answer(self, answer: Response | StreamReconError) -> None:
         try:
             self.connection.send(answer)
         except OSError:
@@ -87,8 +87,8 @@ class StreamServer:
         model = self._model
         try:
             connection = self._listener.accept()
-            connection.send(Welcome(model.preset, model.weights_sha256, str(self._device), model.precision))
-            mailbox = Mailbox(model.preset, recv_handle(connection))
+            connection.send(Hello(model.preset, model.weights_sha256, str(self._device), model.precision))
+            mailbox = SharedBuffer(model.preset, recv_handle(connection))
         except (OSError, EOFError):
             return  # it has gone before it began
         self._selector.register(connection, selectors.EVENT_READ, _Client(connection, mailbox))
@@ -99,13 +99,13 @@ class StreamServer:
         except (EOFError, OSError):
             self._forget(client)
             return
-        if isinstance(request, FirstFrames):
+        if isinstance(request, Prefill):
             client.first = request
             self._beginning.append(client)
-        elif isinstance(request, NextFrame):
+        elif isinstance(request, Step):
             self._stepping.append(client)
         else:
-            assert isinstance(request, Ended)
+            assert isinstance(request, Close)
             client.leave()
 
     def _forget(self, client: _Client) -> None:
@@ -210,7 +210,7 @@ class StreamServer:
             client.mailbox.confidence(count, size)[:] = [view[3] for view in own]
             poses, focals = np.stack([view[0] for view in own]), tuple(view[1] for view in own)
             assert client.batch is not None
-            client.answer(Answer(poses, focals, decision.is_keyframe, decision.flow, client.batch.attention))
+            client.answer(Response(poses, focals, decision.is_keyframe, decision.flow, client.batch.attention))
 
     def _grid_of(self, client: _Client) -> Grid:
         width, height = _size(client)

@@ -6,13 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, Pair, PreparedFrame, Seam
-from stream_recon.app.engine.submap import Anchor
+from stream_recon.app.core.types import (
+    Frame,
+    FrameResult,
+    ImageTransform,
+    Intrinsics,
+    OverlapError,
+    Pair,
+    PreparedFrame,
+)
+from stream_recon.app.engine.submap import SubmapManager
 from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import Preset
 
 
-class AnchoredEngine(ABC):
+class StreamingSession(ABC):
     """Reconstructs one stream at a time.
 
     The first ``scale_frames`` frames are gathered and processed together, so `push` returns nothing until then,
@@ -43,9 +51,9 @@ class AnchoredEngine(ABC):
         """The next frames are scale frames of a stream to come."""
         self._stretch = 0
         self.streams = 0
-        """So many has the run been; see `Anchor`."""
+        """So many has the run been; see `SubmapManager`."""
         self._transform: ImageTransform | None = None
-        self._anchor = Anchor(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
+        self._anchor = SubmapManager(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Make the network's image of a frame; the first one since `reset` decides its size.
@@ -79,7 +87,7 @@ class AnchoredEngine(ABC):
         """Results of frames still waiting, when a stream ends before its scale frames are complete."""
         return self._release_waiting()
 
-    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
         """Go on where an earlier run was cut off, in its world: before the first frame.
 
         Frames are run again, and give no results; the last of them are laid onto their own results.

@@ -13,7 +13,7 @@ PIXEL_BYTES = 3 + 4 + 4
 """Colours in bytes, depth and confidence in fp32."""
 
 
-class Mailbox:
+class SharedBuffer:
     """Room for the scale frames of a stream, at the largest image of a preset. Freed when both sides are gone."""
 
     def __init__(self, preset: Preset, handle: int | None = None) -> None:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import LastFrames
+from stream_recon.app.engine.odometry_state import OdometryState
 from stream_recon.app.engine.precision import Precision, plain_precision
 from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.cache.cache_dtypes import cache_kind
 from stream_recon.cache.kernels.timing import AttentionSizes
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
@@ -61,12 +61,12 @@ class Stream:
         schema = stream_schema(preset, grid, self._device, half=self._half, cache=cache)
         schema.check_fits(available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
-        inputs = StepInputs(schema.camera.slots, self._device) if on_gpu else None
+        inputs = StepMetadata(schema.camera.slots, self._device) if on_gpu else None
         backend = kind.attention(attention, attention_sizes(schema), self._device, inputs)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(self._config)
-        self._last = LastFrames(config, grid, 1, self._device)
+        self._last = OdometryState(config, grid, 1, self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
         captured = inputs is not None and backend.capturable and capture

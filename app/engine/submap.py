@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_ratio, moved, project, unproject
 from stream_recon.app.core.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
-from stream_recon.app.core.types import FrameResult, Pair, PreparedFrame, Seam
+from stream_recon.app.core.types import FrameResult, OverlapError, Pair, PreparedFrame
 
 MIN_FRAMES = 24
 """A stream gets so many frames before it may end."""
@@ -27,7 +27,7 @@ _BEHIND = 1.3
 """What lies further than this behind a scale frame's surface is not seen from there."""
 
 
-class Anchor:
+class SubmapManager:
     """The scale frames of one run, which may be several streams: whether they are still in view, and the next ones.
 
     Args:
@@ -92,7 +92,7 @@ class Anchor:
         self._begin([])
         self._parted = self._last is not None
 
-    def go_on(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> Seam:
+    def go_on(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> OverlapError:
         """Stand on the first ``scale_frames`` frames of an earlier run, of which ``pairs`` have the results there, and
         which a new stream gave these ``results``. Gives how well the last of them fit one another."""
         self._recent.extend(pairs)
@@ -105,7 +105,7 @@ class Anchor:
         self._count = len(results)
         return self._seam(known, latest)
 
-    def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> Seam:
+    def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> OverlapError:
         assert self._world is not None
         placed = [moved(result, self._world) for result in results]
         unit = float(np.median([np.median(result.depth) for result in known]))
@@ -119,7 +119,9 @@ class Anchor:
         ]
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in zip(known, placed, strict=True)) if ratio]
         depth = float(np.median(np.abs(np.array(ratios) - 1))) if ratios else 0.0
-        return Seam(known[-1].index, float(np.median(turned)), float(np.median(shifted)) / max(unit, 1e-9), depth)
+        return OverlapError(
+            known[-1].index, float(np.median(turned)), float(np.median(shifted)) / max(unit, 1e-9), depth
+        )
 
     @property
     def _scale(self) -> float:

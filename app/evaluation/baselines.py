@@ -49,7 +49,7 @@ def ramp_depth(height: int) -> FloatArray:
 
 
 @dataclass
-class _View:
+class _BaselineView:
     """A frame as the two-view pipeline remembers it."""
 
     points: FloatArray  # [K, 2] in pixels
@@ -63,7 +63,7 @@ class _View:
 
 
 @dataclass(frozen=True)
-class _Motion:
+class _TwoViewMotion:
     """Relative pose of two views with the features both see; lengths in units of the baseline between them."""
 
     T_a_b: FloatArray  # [4, 4]
@@ -103,7 +103,7 @@ class TwoViewOdometry:
         self._diagonal = float(np.hypot(*size)) * s
         self._sift = cv2.SIFT.create(nfeatures=self.features)
         self._matcher = cv2.BFMatcher(cv2.NORM_L2)
-        self._keyframe: _View | None = None
+        self._keyframe: _BaselineView | None = None
         self._last_pose: FloatArray = np.eye(4)
         self._last_step: FloatArray = np.eye(4)
         self._last_length = 1.0
@@ -127,7 +127,7 @@ class TwoViewOdometry:
         self._last_pose = view.pose
         return view.pose
 
-    def _describe(self, rgb: NDArray[np.uint8]) -> _View:
+    def _describe(self, rgb: NDArray[np.uint8]) -> _BaselineView:
         grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
         if self._scale < 1:
             grey = cv2.resize(grey, None, fx=self._scale, fy=self._scale, interpolation=cv2.INTER_AREA)
@@ -136,9 +136,9 @@ class TwoViewOdometry:
         points = np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2) + 0.5
         if descriptors is None:
             descriptors = np.empty((0, 128), np.float32)
-        return _View(points, descriptors, np.eye(4))
+        return _BaselineView(points, descriptors, np.eye(4))
 
-    def _match(self, a: _View, b: _View) -> NDArray[np.intp]:
+    def _match(self, a: _BaselineView, b: _BaselineView) -> NDArray[np.intp]:
         if min(len(a.points), len(b.points)) < self.min_matches:
             return np.empty((0, 2), np.intp)
         best: dict[int, tuple[float, int]] = {}
@@ -150,7 +150,7 @@ class TwoViewOdometry:
                     best[first.trainIdx] = (first.distance, first.queryIdx)
         return np.array([(i, j) for j, (_, i) in best.items()], dtype=np.intp).reshape(-1, 2)
 
-    def _motion(self, a: _View, b: _View) -> _Motion | None:
+    def _motion(self, a: _BaselineView, b: _BaselineView) -> _TwoViewMotion | None:
         matches = self._match(a, b)
         if len(matches) < self.min_matches:
             return None
@@ -167,7 +167,7 @@ class TwoViewOdometry:
         T_b_a: FloatArray = np.eye(4)
         T_b_a[:3, :3], T_b_a[:3, 3] = R_b_a, t_b_a.ravel()
         depth, parallax = self._triangulate(points_a[inliers], points_b[inliers], T_b_a)
-        return _Motion(invert_pose(T_b_a), matches[inliers], depth, parallax)
+        return _TwoViewMotion(invert_pose(T_b_a), matches[inliers], depth, parallax)
 
     def _triangulate(
         self, points_a: FloatArray, points_b: FloatArray, T_b_a: FloatArray
@@ -186,7 +186,7 @@ class TwoViewOdometry:
         depth: FloatArray = np.where(in_front, in_a[:, 2], np.nan)
         return depth, parallax
 
-    def _place(self, reference: _View, view: _View, motion: _Motion) -> None:
+    def _place(self, reference: _BaselineView, view: _BaselineView, motion: _TwoViewMotion) -> None:
         """Give ``view`` its pose in the chain's unit, and make it the keyframe if the image moved enough."""
         of_a, of_b = motion.matches[:, 0], motion.matches[:, 1]
         sure = np.isfinite(motion.depth) & (motion.parallax > self.min_parallax_deg)
@@ -209,7 +209,7 @@ class TwoViewOdometry:
             self._keyframe = view
             self._last_length = length or self._last_length
 
-    def _seen_from(self, reference: _View, features: NDArray[np.intp], step: FloatArray) -> FloatArray:
+    def _seen_from(self, reference: _BaselineView, features: NDArray[np.intp], step: FloatArray) -> FloatArray:
         """Depth of the reference's features [M] in the camera that stands at ``step`` from it."""
         pixels = np.concatenate([reference.points[features], np.ones((len(features), 1))], axis=1)
         points = pixels @ np.linalg.inv(self._K).T * reference.depth[features, None]

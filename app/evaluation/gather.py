@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthMap, Truth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.transforms import FloatArray, align
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors, field_of_view_error_deg
@@ -68,12 +68,12 @@ class Plot:
     truth: list[list[float]]  # [M, 2], empty where unknown
 
 
-class Gatherer:
+class Evaluator:
     """Listens to a run, see `ResultListener`, and compares what it hears with the truth, as first given out and as last
     revised. Keeps no images and no whole depth maps, so long runs fit."""
 
     def __init__(
-        self, truth: Truth | None, on_frames: Callable[[int], None] | None = None, max_pixels: int = MAX_PIXELS
+        self, truth: GroundTruth | None, on_frames: Callable[[int], None] | None = None, max_pixels: int = MAX_PIXELS
     ) -> None:
         """``on_frames`` is called with the number of frames so far; ``max_pixels`` is a `PixelSample`'s budget."""
         self.truth = truth
@@ -109,7 +109,7 @@ class Gatherer:
             pose = _copy(frame.T_world_camera)
             self._last[frame.index] = dataclasses.replace(frame, T_world_camera=pose, intrinsics=intrinsics)
 
-    def _compare_depth(self, truth: Truth, result: FrameResult) -> None:
+    def _compare_depth(self, truth: GroundTruth, result: FrameResult) -> None:
         if self.truth_error is not None:
             return
         try:
@@ -174,7 +174,7 @@ class Gatherer:
         )
         return figures if figures != Figures() else None
 
-    def _point_figures(self, truth: Truth) -> dict[str, float]:
+    def _point_figures(self, truth: GroundTruth) -> dict[str, float]:
         if truth.intrinsics is None or not truth.metric or not self._dense:
             return {}
         points = self.pixels.points(self._last, truth.poses, truth.intrinsics)

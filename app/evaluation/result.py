@@ -1,14 +1,14 @@
-"""Errors of a result folder against the truth: what `Gatherer` tells of a run, without running anything again."""
+"""Errors of a result folder against the truth: what `Evaluator` tells of a run, without running anything again."""
 
-from stream_recon.app.core.ground_truth import Truth
+from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder, result_as_first_given
 
 
-def gather_result(result: ResultFolder, truth: Truth | None, max_pixels: int = MAX_PIXELS) -> Gatherer:
+def gather_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: int = MAX_PIXELS) -> Evaluator:
     """A gatherer that has heard a finished (or interrupted) result, as first given out and as last known.
 
     Poses and cameras are exact; depth was rounded to float16 in its files, which moves AbsRel by some 1e-5. ``truth``
@@ -17,7 +17,7 @@ def gather_result(result: ResultFolder, truth: Truth | None, max_pixels: int = M
     Raises:
         OutputError: a damaged result.
     """
-    gatherer = Gatherer(truth, max_pixels=max_pixels)
+    gatherer = Evaluator(truth, max_pixels=max_pixels)
     for camera in result.cameras:
         gatherer.add(result_as_first_given(result.folder, camera))
     gatherer.revise(last_known(result.cameras))

@@ -10,7 +10,7 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Frame
 from stream_recon.app.evaluation import baselines
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 
@@ -19,7 +19,7 @@ TRIVIAL = ("constant_depth", "ramp", "straight_line", "constant_velocity", "stat
 
 
 @dataclass(frozen=True)
-class Errors:
+class SequenceMetrics:
     """One line of the evaluation; see `PoseErrors` and `DepthErrors`. None where there is no truth or no estimate."""
 
     frames: int
@@ -37,12 +37,12 @@ class Errors:
     @classmethod
     def of(
         cls, frames: int, pose: PoseErrors | None = None, depth: DepthErrors | None = None, fov: float | None = None
-    ) -> "Errors":
+    ) -> "SequenceMetrics":
         parts = dataclasses.asdict(pose or PoseErrors()) | dataclasses.asdict(depth or DepthErrors())
         return cls(frames=frames, fov_error_deg=fov, **parts)
 
     @classmethod
-    def gathered(cls, gatherer: Gatherer, *, first: bool = False) -> "Errors":
+    def gathered(cls, gatherer: Evaluator, *, first: bool = False) -> "SequenceMetrics":
         """Errors over all frames that a gatherer heard of, as ``first`` given out, else as last known."""
         pose, depth = gatherer.pose_errors(first=first), gatherer.depth_errors(first=first)
         return cls.of(gatherer.frames, pose, depth, gatherer.fov_error_deg(first=first))
@@ -56,15 +56,15 @@ class Evaluation:
     stride: int
     posed: int
     """Frames whose true pose is known; the others are left out of the pose errors."""
-    ours: Errors
+    ours: SequenceMetrics
     """Errors of the final result."""
-    network: Errors
+    network: SequenceMetrics
     """Errors of the network's own results."""
-    first: Errors
+    first: SequenceMetrics
     """Errors of each frame's result as first given out, when nothing was known yet of later frames."""
-    last: Errors
+    last: SequenceMetrics
     """Errors of what is known at the end of the stream."""
-    baselines: Mapping[str, Errors]
+    baselines: Mapping[str, SequenceMetrics]
 
     def to_json(self) -> dict[str, Any]:
         ours = dataclasses.asdict(self.ours)
@@ -72,16 +72,16 @@ class Evaluation:
         return {**ours, **parts, "baselines": {name: dataclasses.asdict(row) for name, row in self.baselines.items()}}
 
 
-def baseline_errors(gatherer: Gatherer, frames: Iterable[Frame]) -> dict[str, Errors]:
+def baseline_errors(gatherer: Evaluator, frames: Iterable[Frame]) -> dict[str, SequenceMetrics]:
     """What trivial guesses and two views get on the frames that a gatherer heard of.
 
     ``frames``: the same ones, read once more for `baselines.two_view`, if the truth allows for it.
     """
     count = gatherer.frames
-    rows = {name: Errors.of(count, depth=depth) for name, depth in _guessed_depth(gatherer.pixels).items()}
+    rows = {name: SequenceMetrics.of(count, depth=depth) for name, depth in _guessed_depth(gatherer.pixels).items()}
     path = gatherer.true_path()
     for name, poses in _guessed_poses(gatherer, frames).items():
-        rows[name] = Errors.of(count, path.errors(poses) if poses is not None else None)
+        rows[name] = SequenceMetrics.of(count, path.errors(poses) if poses is not None else None)
     return rows
 
 
@@ -92,7 +92,7 @@ def _guessed_depth(pixels: PixelSample) -> dict[str, DepthErrors | None]:
     return {name: depth_errors(*z) if z is not None else None for name, z in guesses.items()}
 
 
-def _guessed_poses(gatherer: Gatherer, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
+def _guessed_poses(gatherer: Evaluator, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
     """Trajectories [N, 4, 4] of the baselines; None for one that lacks what it is to be given."""
     count, path, truth = gatherer.frames, gatherer.true_path(), gatherer.truth
     step, two_view = path.first_step(), None
@@ -107,7 +107,7 @@ def _guessed_poses(gatherer: Gatherer, frames: Iterable[Frame]) -> dict[str, Flo
 
 
 @dataclass(frozen=True)
-class Summary:
+class EvaluationSummary:
     """Means over the sequences with truth of one figure: ours, and the best trivial baseline of each sequence."""
 
     sequences: int
@@ -115,8 +115,8 @@ class Summary:
     best_trivial: float
 
 
-def summarise(evaluations: list[Evaluation], figure: str) -> Summary | None:
-    """``figure`` names an error of `Errors`; None if no sequence has truth for it."""
+def summarise(evaluations: list[Evaluation], figure: str) -> EvaluationSummary | None:
+    """``figure`` names an error of `SequenceMetrics`; None if no sequence has truth for it."""
     pairs = []
     for evaluation in evaluations:
         ours = getattr(evaluation.ours, figure)
@@ -127,4 +127,4 @@ def summarise(evaluations: list[Evaluation], figure: str) -> Summary | None:
     if not pairs:
         return None
     ours, best = np.mean(pairs, axis=0)
-    return Summary(len(pairs), float(ours), float(best))
+    return EvaluationSummary(len(pairs), float(ours), float(best))

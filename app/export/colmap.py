@@ -14,7 +14,7 @@ import numpy as np
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.dense import dense_points
 from stream_recon.app.export.depth import frame_name, lost_frames
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.masks import NOTE as MASKS_NOTE
 from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.observations import Colours, Observed, none_observed, tracked
@@ -45,7 +45,7 @@ class ModelFigures:
     mean_track_length: float
 
 
-def write_colmap(job: Job, folder: Path) -> Told:
+def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     """Write ``images/`` and ``sparse/0/``.
 
     Raises:
@@ -102,7 +102,7 @@ def _library() -> ModuleType:
 
 
 def _write_images(
-    job: Job, images: FrameImages, chosen: Sequence[Camera], observed: Observed, folder: Path
+    job: ExportJob, images: FrameImages, chosen: Sequence[Camera], observed: Observed, folder: Path
 ) -> tuple[list[Camera], Observed]:
     """Write the images that can be read, and their masks; gives their cameras, and the points as these alone see them,
     in colour."""
@@ -165,14 +165,14 @@ def _reconstruction(pycolmap: Any, cameras: Sequence[Camera], view: PinholeView,
     return model
 
 
-def _told(job: Job, images: FrameImages, figures: ModelFigures, sparse: int) -> Told:
+def _told(job: ExportJob, images: FrameImages, figures: ModelFigures, sparse: int) -> ExportReport:
     view = images.view
     warnings = [*([images.warning] if images.warning else []), *lost_frames(len(images.missing))]
     if not figures.points:
         warnings.append("there are no points: some trainers fail without (--dense N makes some)")
     elif not sparse:
         warnings.append("no refinement has tracked points here: 'stream-recon refine' makes poses and points better")
-    return Told(
+    return ExportReport(
         f"{figures.images} images of {view.size[0]}x{view.size[1]} pixels, {figures.points} points with "
         f"{figures.mean_track_length:.1f} observations each, off by {figures.mean_error_px:.2f} px in the mean.",
         [

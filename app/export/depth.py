@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.core.upsampling import upsampled
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
@@ -25,7 +25,7 @@ Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
 """Depth [h, w] and its pinhole camera in pixels of the map; None where a frame cannot be read."""
 
 
-def write_depth_images(job: Job, folder: Path) -> Told:
+def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     """Write the frames' depth maps, and their cameras: at the network's resolution, or where ``max_side`` is given as
     large as that, made finer by the source's images.
 
@@ -49,7 +49,7 @@ def write_depth_images(job: Job, folder: Path) -> Told:
                 table.write(f"{name},{camera.index},{camera.timestamp:.6f},{width},{height},{numbers}\n")
                 written += 1
             job.progress(done, len(cameras))
-    return Told(
+    return ExportReport(
         f"{written} depth maps.",
         [
             DEPTH_NOTE,
@@ -61,7 +61,7 @@ def write_depth_images(job: Job, folder: Path) -> Told:
     )
 
 
-def _own_maps(job: Job, cameras: Sequence[Camera]) -> Maps:
+def _own_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
     for camera in cameras:
         try:
             result = result_of(job.result.folder, camera)
@@ -71,7 +71,7 @@ def _own_maps(job: Job, cameras: Sequence[Camera]) -> Maps:
             yield camera, (result.depth, result.network_intrinsics)
 
 
-def _finer_maps(job: Job, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
+def _finer_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
     warnings += [images.warning] if images.warning else []
     for camera, rgb, _ in images:
@@ -81,7 +81,7 @@ def _finer_maps(job: Job, cameras: Sequence[Camera], warnings: list[str]) -> Map
             yield camera, None
 
 
-def view_depth(job: Job, camera: Camera, view: PinholeView, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+def view_depth(job: ExportJob, camera: Camera, view: PinholeView, image: NDArray[np.uint8]) -> NDArray[np.float32]:
     """A frame's depth [h, w] as ``view`` shows it, made finer by the export's ``image`` of the frame, which is no
     smaller, where the network's own map is less. Raises OutputError."""
     result = result_of(job.result.folder, camera)

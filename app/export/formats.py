@@ -7,7 +7,7 @@ from pathlib import Path
 from stream_recon.app.export.colmap import write_colmap
 from stream_recon.app.export.depth import write_depth_images
 from stream_recon.app.export.glb import write_scene
-from stream_recon.app.export.job import ExportOptions, Job, Told
+from stream_recon.app.export.job import ExportJob, ExportOptions, ExportReport
 from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
 from stream_recon.app.export.readme import readme
@@ -18,7 +18,7 @@ from stream_recon.app.export.transforms import write_transforms
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 
-Writer = Callable[[Job, Path], Told]
+Writer = Callable[[ExportJob, Path], ExportReport]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def export(
     *,
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Path, Told]:
+) -> tuple[Path, ExportReport]:
     """Export a result folder, which a run may still be writing to; gives where to, and what came of it.
 
     A file ``X.glb`` gets ``X.glb.README.txt`` beside it, a folder its README.txt within.
@@ -81,7 +81,7 @@ def export(
         raise ConfigError(f"-o {target}: a file of --format {name} is called NAME{' or NAME'.join(form.suffixes)}")
     check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
-    job = Job(result, options or ExportOptions(), progress)
+    job = ExportJob(result, options or ExportOptions(), progress)
     if not form.suffixes:
         with staged_folder(target, overwrite) as part:
             told = form.write(job, part)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ply import positions
 from stream_recon.app.export.gltf import LINES, POINTS, Primitive, write_glb
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import some_points, spread_indices
 from stream_recon.app.export.upright import gltf_axes, gltf_note
 from stream_recon.app.export.view import PinholeView
@@ -20,7 +20,7 @@ FRUSTUM_SHARE = 0.02
 FRUSTUM_COLOUR, PATH_COLOUR = (0.12, 0.47, 0.86), (0.95, 0.45, 0.1)
 
 
-def write_scene(job: Job, path: Path) -> Told:
+def write_scene(job: ExportJob, path: Path) -> ExportReport:
     """Write the file. Raises StreamReconError, or OSError where the system refuses."""
     cameras = job.cameras("keyframes")
     vertices = some_points(job.result.folder, job.options.points)
@@ -38,7 +38,7 @@ def write_scene(job: Job, path: Path) -> Told:
         line = _turned(poses[:, :3, 3], axes)
         parts.append(Primitive("path", LINES, np.repeat(line, 2, axis=0)[1:-1], colour=PATH_COLOUR))
     write_glb(path, parts, PROGRAM)
-    return Told(
+    return ExportReport(
         f"{len(vertices)} points, {len(shown)} camera frusta, the path of {len(poses)} frames.",
         [
             gltf_note(axes),

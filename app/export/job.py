@@ -32,7 +32,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportJob:
     """One export of one result as it is now; a run may go on writing to it."""
 
     result: ResultFolder
@@ -62,7 +62,7 @@ class Job:
 
 
 @dataclass
-class Told:
+class ExportReport:
     """What came of an export, for its README.txt and for the user."""
 
     summary: str

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.export.depth import frame_name, write_image
-from stream_recon.app.export.job import Job
+from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
@@ -15,13 +15,13 @@ from stream_recon.configs.errors import OutputError
 NOTE = "masks/: black is left out: what the run's masks left out, at the size of the images; for all frames or none."
 
 
-def has_masks(job: Job) -> bool:
+def has_masks(job: ExportJob) -> bool:
     """Whether the run was told to leave anything out."""
     options = job.result.run.get("options")
     return isinstance(options, dict) and bool(options.get("masks") or options.get("mask_sky"))
 
 
-def left_out(job: Job, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+def left_out(job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
     """What is left out of a frame's image [h, w].
 
     ``given``: by the user's own mask, where it was read again; else it is the coarser one of the depth file, where also

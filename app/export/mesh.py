@@ -12,10 +12,10 @@ from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.depth import lost_frames
 from stream_recon.app.export.gltf import TRIANGLES, Primitive, write_glb
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
-from stream_recon.app.export.tsdf import View, Volume
+from stream_recon.app.export.tsdf import DepthView, Volume
 from stream_recon.app.export.upright import gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import result_of
@@ -40,7 +40,7 @@ LOOKED_AT = 50
 FACE = np.dtype([("count", "u1"), ("corners", "<i4", 3)])
 
 
-def write_mesh(job: Job, path: Path) -> Told:
+def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     """Write the file; its suffix says which form. Raises StreamReconError, or OSError where the system refuses."""
     check_libraries()
     cameras = job.cameras("keyframes")
@@ -67,10 +67,10 @@ def write_mesh(job: Job, path: Path) -> Told:
     if path.suffix == ".glb":
         notes.append(gltf_note(gltf_axes(job.result.cameras, job.options.up)))
     thinned = f", thinned from {len(found.faces)}" if len(mesh.faces) < len(found.faces) else ""
-    return Told(f"{len(mesh.faces)} triangles{thinned}, {len(mesh.xyz)} corners.", notes, lost_frames(lost))
+    return ExportReport(f"{len(mesh.faces)} triangles{thinned}, {len(mesh.xyz)} corners.", notes, lost_frames(lost))
 
 
-def fuse(job: Job, cameras: Sequence[Camera]) -> tuple[Volume, int]:
+def fuse(job: ExportJob, cameras: Sequence[Camera]) -> tuple[Volume, int]:
     """All depth maps in one volume, and how many frames could not be read.
 
     Raises:
@@ -95,18 +95,18 @@ def fuse(job: Job, cameras: Sequence[Camera]) -> tuple[Volume, int]:
         voxel *= COARSER
 
 
-def _view(job: Job, result: FrameResult, farthest: float) -> View:
+def _view(job: ExportJob, result: FrameResult, farthest: float) -> DepthView:
     sure = _sure(job, result) & (result.depth < farthest)
     depth = np.where(sure, result.depth, np.float32(0))
-    return View(depth, result.rgb, result.network_intrinsics, result.T_world_camera)
+    return DepthView(depth, result.rgb, result.network_intrinsics, result.T_world_camera)
 
 
-def _sure(job: Job, result: FrameResult) -> NDArray[np.bool_]:
+def _sure(job: ExportJob, result: FrameResult) -> NDArray[np.bool_]:
     points = job.result.points
     return sure_pixels(result, replace(points, confidence_quantile=min(LEAST_SURE, points.confidence_quantile)))
 
 
-def _usual_depth(job: Job, cameras: Sequence[Camera]) -> tuple[float, float]:
+def _usual_depth(job: ExportJob, cameras: Sequence[Camera]) -> tuple[float, float]:
     """Median depth of sure pixels, and how wide a pixel is there. Raises OutputError where no frame can be read."""
     depths, widths = [], []
     for number in spread_indices(len(cameras), LOOKED_AT):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_points import frame_points
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.export.job import Job
+from stream_recon.app.export.job import ExportJob
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
@@ -43,7 +43,7 @@ class OrderedPoints:
         return np.asarray(np.quantile(self.xyz, [0.05, 0.95], axis=0), np.float64)
 
 
-def ordered_points(job: Job, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:
+def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:
     """The sure points of keyframes, one a voxel; frames that cannot be read bring none.
 
     Args:

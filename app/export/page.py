@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.ordered import OrderedPoints, ordered_points
 from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.upright import upright_axes, world_up
@@ -25,7 +25,7 @@ HALF_RANGE = 1024
 """Half precision has 11 bits: farther than so many spacings from the origin its steps would exceed half a spacing."""
 
 
-def write_page(job: Job, path: Path) -> Told:
+def write_page(job: ExportJob, path: Path) -> ExportReport:
     """Write the file. Raises StreamReconError, or OSError where the system refuses."""
     # Other exports start sooner without a web server.
     from stream_recon.app.viewer.server import start_server, stop_server
@@ -40,7 +40,7 @@ def write_page(job: Job, path: Path) -> Told:
     finally:
         stop_server(server)
     path.write_text(text, encoding="utf-8")
-    return Told(
+    return ExportReport(
         f"{len(found.xyz)} points of {len(found.cameras)} frames, {len(text) / 1e6:.1f} MB.",
         [
             "Open it in a browser, from a disk or any web server: it needs nothing else. It plays how the scene came "
@@ -50,7 +50,7 @@ def write_page(job: Job, path: Path) -> Told:
     )
 
 
-def _recorded(server: object, job: Job, found: OrderedPoints) -> str:
+def _recorded(server: object, job: ExportJob, found: OrderedPoints) -> str:
     """The page of a scene to which keyframe after keyframe is added."""
     scene, extent = server.scene, found.extent  # type: ignore[attr-defined]
     up = world_up(found.cameras)

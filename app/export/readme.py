@@ -2,11 +2,11 @@
 
 import textwrap
 
-from stream_recon.app.export.job import Told
+from stream_recon.app.export.job import ExportReport
 from stream_recon.app.export.target import README_TITLE
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import program_version
-from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, Metres
+from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, MetricUnit
 
 AXES = {
     FIRST_CAMERA: "World: the axes of the first camera: x right, y down, z forward.",
@@ -19,7 +19,7 @@ OWN_UNIT = (
 )
 
 
-def readme(form: str, result: ResultFolder, told: Told) -> str:
+def readme(form: str, result: ResultFolder, told: ExportReport) -> str:
     """The text of the file."""
     run, cameras = result.run, result.cameras
     lines = [
@@ -44,7 +44,7 @@ def readme(form: str, result: ResultFolder, told: Told) -> str:
     return "\n".join(textwrap.fill(line, 100) if line else "" for line in lines) + "\n"
 
 
-def _world(metres: Metres | None) -> list[str]:
+def _world(metres: MetricUnit | None) -> list[str]:
     if metres is None:
         return [AXES[FIRST_CAMERA], OWN_UNIT]
     error = "not known" if metres.error is None else f"about {100 * metres.error:.2g} %"

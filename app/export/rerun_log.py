@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from stream_recon.app.export.glb import PATH_COLOUR
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.ordered import ordered_points
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.run_record import PROGRAM
@@ -18,7 +18,7 @@ POINT_SPACINGS = 0.6
 """Radius of a point."""
 
 
-def write_recording(job: Job, path: Path) -> Told:
+def write_recording(job: ExportJob, path: Path) -> ExportReport:
     """Write the file. Raises StreamReconError, or OSError where the system refuses."""
     rr = _library()
     found = ordered_points(job, job.options.points, job.progress)
@@ -60,7 +60,7 @@ def write_recording(job: Job, path: Path) -> Told:
         job.progress(number + 1, len(found.cameras))
     path.write_bytes(stream.read(flush=True) or b"")
     recording.disconnect()
-    return Told(
+    return ExportReport(
         f"{len(found.xyz)} points, {len(found.cameras)} cameras, {pictures} of them with pictures.",
         [
             "Open it with 'rerun FILE'. Timelines: frame (its number in the source) and time (seconds of the source).",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stream_recon.app.core.transforms import quaternion_xyzw
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 
 TUM, KITTI, KITTI_TIMES, EUROC = "trajectory_tum.txt", "trajectory_kitti.txt", "times_kitti.txt", "trajectory_euroc.csv"
 EUROC_HEAD = (
@@ -11,7 +11,7 @@ EUROC_HEAD = (
 )
 
 
-def write_trajectory(job: Job, folder: Path) -> Told:
+def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
     """Write all three forms. Raises StreamReconError, or OSError where the system refuses."""
     cameras = job.cameras("all")
     with (
@@ -31,7 +31,7 @@ def write_trajectory(job: Job, folder: Path) -> Told:
             numbers = ",".join(f"{value:.9g}" for value in (*T[:3, 3], qw, qx, qy, qz))
             euroc.write(f"{round(camera.timestamp * 1e9)},{numbers}\n")
             job.progress(done, len(cameras))
-    return Told(
+    return ExportReport(
         f"{len(cameras)} poses, camera to world.",
         [
             "Camera: x right, y down, z forward.",

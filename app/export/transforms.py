@@ -22,7 +22,7 @@ from stream_recon.app.export.depth import (
     view_depth,
     write_image,
 )
-from stream_recon.app.export.job import Job, Told
+from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.masks import NOTE as MASKS_NOTE
 from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.points import some_points, write_points
@@ -36,7 +36,7 @@ OPENGL_CAMERA = np.diag([1.0, -1.0, -1.0, 1.0])
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
 
 
-def write_transforms(job: Job, folder: Path) -> Told:
+def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     """Write images, depth maps, points and the file that names them.
 
     Raises:
@@ -87,7 +87,7 @@ def write_transforms(job: Job, folder: Path) -> Told:
     }
     (folder / TRANSFORMS).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     warnings = [*([images.warning] if images.warning else []), *lost_frames(len(images.missing))]
-    return Told(
+    return ExportReport(
         f"{len(frames)} images of {view.size[0]}x{view.size[1]} pixels with depth, {len(vertices)} points.",
         [
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "

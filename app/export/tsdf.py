@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class View:
+class DepthView:
     """One frame's depth as a volume takes it in."""
 
     depth: FloatArray
@@ -63,7 +63,7 @@ class Volume:
         """Where a block's voxels are in the arrays; None where it is not there."""
         return self._slots.get(_key(*block))
 
-    def integrate(self, view: View) -> None:
+    def integrate(self, view: DepthView) -> None:
         """Take in a frame. Points where its depth is 0 stay as they are."""
         slots = self._slots_about(view)
         if not len(slots):
@@ -101,7 +101,7 @@ class Volume:
         sums[place] = total
         counts[place] = np.minimum(counts[place], 254) + 1
 
-    def _slots_about(self, view: View) -> NDArray[np.intp]:
+    def _slots_about(self, view: DepthView) -> NDArray[np.intp]:
         """Numbers of the blocks that the truncation about a frame's surfaces touches; makes those that are missing."""
         depth = view.depth[::RAY_STRIDE, ::RAY_STRIDE]
         rows, columns = np.nonzero(depth > 0)

@@ -12,10 +12,10 @@ from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import since_first
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import UNIT, Metres, own_to_now
+from stream_recon.app.result.unit import UNIT, MetricUnit, own_to_now
 
 
-class Page(Protocol):
+class ScaleView(Protocol):
     """A viewer that shows the result as it was first given out, and all revisions of it."""
 
     def revise(self, revision: Revision) -> None: ...
@@ -26,10 +26,10 @@ class Page(Protocol):
 
 def bring_to_metres(
     result: ResultFolder,
-    metres: Metres,
+    metres: MetricUnit,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    pages: Sequence[Page] = (),
+    pages: Sequence[ScaleView] = (),
 ) -> bool:
     """Move a whole result. ``metres``: of its world as it is now, see `measured`.
 

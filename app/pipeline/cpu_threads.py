@@ -66,7 +66,7 @@ def leaving_cores(engine: Threaded) -> Iterator[Callable[[], None]]:
     if most <= 1 or threads_are_chosen():
         yield lambda: None
         return
-    spare = SpareCores(most)
+    spare = ThreadBudget(most)
 
     def look() -> None:
         threads = spare.look()
@@ -80,7 +80,7 @@ def leaving_cores(engine: Threaded) -> Iterator[Callable[[], None]]:
         engine.threads = most
 
 
-class SpareCores:
+class ThreadBudget:
     """Looks now and then at what other programs use of this process's cores; Linux only, elsewhere nothing changes."""
 
     def __init__(self, most: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 
-from stream_recon.app.core.disk_table import Ascending
+from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline.channel import Channel
@@ -18,7 +18,7 @@ RESULTS_BEHIND = 16
 IDLE_SECONDS = 1.0
 
 
-class Delivery:
+class Dispatcher:
     """Bounded queues and the bodies of their threads.
 
     Args:
@@ -45,7 +45,7 @@ class Delivery:
         self._items: Channel[FrameResult | Revision] = Channel(RESULTS_BEHIND)
         self._frames: dict[int, PreparedFrame] = {}
         self._abandoned = threading.Event()
-        self._added = Ascending()
+        self._added = AscendingColumn()
 
     @property
     def wants_grey(self) -> bool:

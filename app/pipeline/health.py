@@ -35,7 +35,7 @@ MOST_SPANS = 100
 
 
 @dataclass(frozen=True)
-class Weak:
+class WeakInterval:
     """Frames in a row that were tracked badly; times in seconds of the source."""
 
     first: int
@@ -47,7 +47,7 @@ class Weak:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LastFrame:
     """What of a frame the next one is held against."""
 
     result: FrameResult
@@ -81,13 +81,13 @@ class _Parts:
 class HealthWatch:
     """Asked once for each result, in order, after whatever places it. `weak` may be read by other threads."""
 
-    def __init__(self, known: Iterable[float] = (), spans: Iterable[Weak] = ()) -> None:
+    def __init__(self, known: Iterable[float] = (), spans: Iterable[WeakInterval] = ()) -> None:
         """``known``, ``spans``: of a run that this one goes on with."""
         values = list(known)
         self._frames, self._total = len(values), sum(values)
         self._spans = deque(spans, maxlen=MOST_SPANS)
         self._weak_frames = sum(span.frames for span in self._spans)
-        self._before: _Seen | None = None
+        self._before: _LastFrame | None = None
         self._typical: deque[float] = deque(maxlen=TYPICAL_OF)
         self._recent: deque[tuple[FrameResult, _Parts]] = deque(maxlen=WINDOW)
         self._is_weak = False
@@ -129,22 +129,24 @@ class HealthWatch:
         mean = sum(parts.health for _, parts in self._recent) / len(self._recent)
         if self._is_weak:
             span = self._spans.pop()
-            span = Weak(span.first, result.index, span.begin, result.timestamp, span.frames + 1, span.why)
+            span = WeakInterval(span.first, result.index, span.begin, result.timestamp, span.frames + 1, span.why)
             self._weak_frames += 1
             self._spans.append(span)
             self._is_weak = mean < WELL
         elif mean < WEAK and len(self._recent) == WINDOW:
             low = [entry for entry in self._recent if entry[1].health < WELL]
             first, why = low[0][0], min(low, key=lambda entry: entry[1].health)[1].why
-            self._spans.append(Weak(first.index, result.index, first.timestamp, result.timestamp, len(low), why))
+            self._spans.append(
+                WeakInterval(first.index, result.index, first.timestamp, result.timestamp, len(low), why)
+            )
             self._weak_frames += len(low)
             self._is_weak = True
 
 
-def weak_spans(record: Mapping[str, Any]) -> list[Weak]:
+def weak_spans(record: Mapping[str, Any]) -> list[WeakInterval]:
     """The spans that a ``run.json`` tells of; none where it is damaged."""
     try:
-        spans = [Weak(**span) for span in record["weak"]]
+        spans = [WeakInterval(**span) for span in record["weak"]]
         return [span for span in spans if np.isfinite([span.begin, span.end, span.frames]).all()]
     except (KeyError, TypeError, ValueError):
         return []
@@ -161,16 +163,16 @@ def _cell(width: int) -> int:
     return max(1, round(width / COLUMNS))
 
 
-def _seen(result: FrameResult) -> _Seen:
+def _seen(result: FrameResult) -> _LastFrame:
     height, width = result.depth.shape
     cell = _cell(width)
     size = (max(1, width // cell), max(1, height // cell))
     grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
     depth = np.ascontiguousarray(result.depth[cell // 2 :: cell, cell // 2 :: cell][: size[1], : size[0]])
-    return _Seen(result, grey.astype(np.float32), depth)
+    return _LastFrame(result, grey.astype(np.float32), depth)
 
 
-def _agreement(before: _Seen, now: _Seen) -> tuple[float, float]:
+def _agreement(before: _LastFrame, now: _LastFrame) -> tuple[float, float]:
     """How well a frame fits the one before, and whether enough of it is in view there; both in 0 to 1."""
     T = invert_pose(before.result.T_world_camera) @ now.result.T_world_camera
     if not np.isfinite(T).all():

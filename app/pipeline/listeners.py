@@ -42,7 +42,7 @@ class Stage(Protocol):
         """What is left to say once the last result is in."""
 
 
-class PassedOn:
+class DelegatingStage:
     """A `Stage` that has another one do everything: whoever watches it overrides what is to be watched."""
 
     def __init__(self, stage: Stage) -> None:

@@ -1,8 +1,8 @@
 """Source, engine and listeners at work side by side.
 
 A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; bounded queues
-between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Delivery`. A slow
-disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
+between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Dispatcher`.
+A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
 frames by its own rule (`LiveReader`) and counts them.
 """
 
@@ -22,17 +22,17 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.pipeline.channel import Channel
 from stream_recon.app.pipeline.cpu_threads import leaving_cores
-from stream_recon.app.pipeline.dispatch import Delivery
-from stream_recon.app.pipeline.health import HealthWatch, Weak, clock
+from stream_recon.app.pipeline.dispatch import Dispatcher
+from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, clock
 from stream_recon.app.pipeline.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.pipeline.listeners import ResultListener, Stage
 from stream_recon.app.pipeline.masking import Masking
 from stream_recon.app.pipeline.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import grey_image
-from stream_recon.app.sources.readers import Stretch
-from stream_recon.app.sources.segmentation import BreakWatch
+from stream_recon.app.sources.readers import FrameRange
+from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -69,7 +69,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Before:
+class ResumeState:
     """What an earlier run did that was cut off."""
 
     frames: int = 0
@@ -77,14 +77,14 @@ class Before:
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     resumed: tuple[dict[str, Any], ...] = ()
-    """See `Summary`."""
+    """See `RunSummary`."""
     health: tuple[float, ...] = ()
-    weak: tuple[Weak, ...] = ()
+    weak: tuple[WeakInterval, ...] = ()
     """See `HealthWatch`."""
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[FrameRange, ...] = ()
     unseen: int = 0
     last: PreparedFrame | None = None
-    """The last frame; see `BreakWatch`."""
+    """The last frame; see `DiscontinuityDetector`."""
 
 
 def reconstruct(
@@ -97,9 +97,9 @@ def reconstruct(
     stage: Stage | None = None,
     paused: Callable[[], bool] | None = None,
     on_rebuild: Callable[[int, int], None] | None = None,
-    before: Before | None = None,
+    before: ResumeState | None = None,
     mask_sky: bool = False,
-) -> Summary:
+) -> RunSummary:
     """Run a whole source through an engine into a result folder, and let others listen.
 
     Ctrl-C stops reading, finishes the frames under way, and marks the result as interrupted (a live source has no
@@ -120,7 +120,7 @@ def reconstruct(
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _Run(source, engine, writer, listeners, stage, on_progress, paused, before or Before(), mask_sky)
+    run = _PipelineRun(source, engine, writer, listeners, stage, on_progress, paused, before or ResumeState(), mask_sky)
     try:
         with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
             # First the listeners: where several failed, the disk is what the user has to look at.
@@ -146,11 +146,11 @@ def reconstruct(
             writer.close()
 
 
-def _told(stretch: Stretch) -> str:
+def _told(stretch: FrameRange) -> str:
     return f"{stretch.reason}: what follows is a new stretch, whose place beside what came before is a guess"
 
 
-class _Run:
+class _PipelineRun:
     def __init__(
         self,
         source: Source,
@@ -160,18 +160,18 @@ class _Run:
         stage: Stage | None,
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
-        before: Before,
+        before: ResumeState,
         mask_sky: bool = False,
     ) -> None:
         self._before = before
         self._masking = Masking(mask_sky)
-        self._breaks = BreakWatch(before.stretches, before.unseen, before.last)
+        self._breaks = DiscontinuityDetector(before.stretches, before.unseen, before.last)
         self._source = source
         self._engine = engine
         self._writer = writer
         self._health = HealthWatch(before.health, before.weak)
         told = [*([writer] if writer is not None else []), *listeners]
-        self.delivery = Delivery(told, stage, self._health, self._checkpoint)
+        self.delivery = Dispatcher(told, stage, self._health, self._checkpoint)
         self._stage = stage
         self._on_progress = on_progress
         self._paused = paused
@@ -231,7 +231,7 @@ class _Run:
         self._source.interrupt()
         self.delivery.close()
 
-    def keep(self, *, interrupted: bool, on_rebuild: Callable[[int, int], None] | None = None) -> Summary:
+    def keep(self, *, interrupted: bool, on_rebuild: Callable[[int, int], None] | None = None) -> RunSummary:
         """The run's end: let the writer finish, where it still can. Raises OutputError."""
         summary = self.summary(interrupted=interrupted)
         if self._writer is None:
@@ -247,12 +247,12 @@ class _Run:
             return summary
         return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_BEHIND))
 
-    def summary(self, *, interrupted: bool) -> Summary:
+    def summary(self, *, interrupted: bool) -> RunSummary:
         """The run so far."""
         # A copy, made in one step: this is asked in the listeners' thread, too, while another one appends.
         latencies = self._latencies_ms[:]
         p50, p95 = (round(float(v), 2) for v in np.percentile(latencies, (50, 95))) if latencies else (None, None)
-        return Summary(
+        return RunSummary(
             interrupted=interrupted,
             frames_read=self._read,
             frames_reconstructed=self._reconstructed,
@@ -277,10 +277,10 @@ class _Run:
             stream=self._stage.figures if self._stage is not None else None,
         )
 
-    def _new_breaks(self) -> list[Stretch]:
+    def _new_breaks(self) -> list[FrameRange]:
         return self._breaks.stretches[len(self._before.stretches) :]
 
-    def _stretches(self) -> list[Stretch]:
+    def _stretches(self) -> list[FrameRange]:
         return sorted([*self._source.stretches, *self._breaks.stretches], key=lambda stretch: stretch.index)
 
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:

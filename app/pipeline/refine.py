@@ -17,12 +17,12 @@ from stream_recon.app.result.cameras import Camera, since_first
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.result.unit import UNIT
-from stream_recon.app.slam.ba.robust_ba import Fit
-from stream_recon.app.slam.frame_data import DepthOf, DepthReader, Scale, View
-from stream_recon.app.slam.offline.pose_interpolation import Carrier, interpolated
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
+from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator, interpolated
 from stream_recon.app.slam.offline.refine import refine
-from stream_recon.app.slam.offline.report import Refinement, Report, Sketch
-from stream_recon.app.slam.offline.warm_start import Placed
+from stream_recon.app.slam.offline.report import IntermediateState, Refinement, RefinementReport
+from stream_recon.app.slam.offline.warm_start import InitialPoses
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -37,7 +37,7 @@ READING_SHARE = 0.05
 """Of the progress: the depth files come first."""
 
 
-class Page(ResultListener, Protocol):
+class RefinementView(ResultListener, Protocol):
     """A viewer: beside revisions it takes what a map stands on."""
 
     def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
@@ -55,9 +55,9 @@ def refine_result(
     on_points: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     listeners: Sequence[ResultListener] = (),
-    page: Page | None = None,
+    page: RefinementView | None = None,
     workers: int | None = None,
-) -> Report:
+) -> RefinementReport:
     """Refine a result from what the network gave, whatever was done to it since, and write it.
 
     Args:
@@ -84,12 +84,12 @@ def refine_result(
     images = _images(result, cameras, open_again)
     views = []
     for number, camera in enumerate(cameras):
-        views.append(View.of(result_of(result.folder, camera), images.scale))
+        views.append(FrameData.of(result_of(result.folder, camera), images.scale))
         if cancelled():
             raise RefinementCancelledError
         on_progress(READING_SHARE * number / len(cameras), "depth")
 
-    def show_sketch(sketch: Sketch) -> None:
+    def show_sketch(sketch: IntermediateState) -> None:
         assert page is not None
         focal = sketch.lens.focal / images.scale.factor
         page.revise(_moved(every, *_for_all(every, cameras, sketch.T_world_camera, sketch.depth_scale), focal))
@@ -123,7 +123,7 @@ def refine_result(
     return found.report
 
 
-def _placed(result: ResultFolder, scale: Scale) -> Placed | None:
+def _placed(result: ResultFolder, scale: Scale) -> InitialPoses | None:
     """The frames that have depth where the stream has put them; None where it has not, or where they were refined."""
     cameras = result.with_depth(result.cameras)
     if "mapping" in result.run or all(camera.network is None for camera in cameras):
@@ -132,14 +132,14 @@ def _placed(result: ResultFolder, scale: Scale) -> Placed | None:
     focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
     T = np.array([camera.T_world_camera for camera in cameras])
     units = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
-    return Placed(T, np.array(units), focal * scale.factor)
+    return InitialPoses(T, np.array(units), focal * scale.factor)
 
 
 def _workers() -> int:
     return min(usable_cores(), MOST_WORKERS)
 
 
-def _show(page: Page, tracks: SparseTracks | None) -> None:
+def _show(page: RefinementView, tracks: SparseTracks | None) -> None:
     if tracks is None:
         page.show_map(np.zeros((0, 3)), np.zeros((0, 2), np.int32))
     else:
@@ -225,7 +225,7 @@ def _for_all(
     row = {camera.index: number for number, camera in enumerate(every)}
     positions = np.array([row[camera.index] for camera in kept])
     before = np.array([camera.T_world_camera for camera in every])
-    carrier = Carrier(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
+    carrier = PoseInterpolator(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
     poses = np.array([carrier.pose(number) for number in range(len(every))])
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
@@ -259,7 +259,7 @@ def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[
 
 
 def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:
-    fitted: Fit | None = found.fit
+    fitted: BAState | None = found.fit
     if fitted is None:
         return None
     seen, factor, lens = fitted.observations, found.scale.factor, found.lens
@@ -279,7 +279,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
     )
 
 
-def _record(report: Report, warning: str | None) -> dict[str, Any]:
+def _record(report: RefinementReport, warning: str | None) -> dict[str, Any]:
     """The object ``mapping`` of ``run.json``."""
     rounded = {
         name: round(value, 4) if isinstance(value, float) else value

@@ -5,26 +5,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import Seam
+from stream_recon.app.core.types import OverlapError
 from stream_recon.app.pipeline.health import weak_spans
-from stream_recon.app.pipeline.pipeline import Before
+from stream_recon.app.pipeline.pipeline import ResumeState
 from stream_recon.app.pipeline.process_memory import memory_errors
-from stream_recon.app.result.resume import Unfinished
+from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.result.run_record import now_text
-from stream_recon.app.slam.mode import Departure
-from stream_recon.app.sources.readers import Stretch
+from stream_recon.app.slam.mode import MapState
+from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 
 
 def go_on(
-    unfinished: Unfinished,
+    unfinished: PartialResult,
     engine: FrameEngine,
     source: Source,
     open_again: Callable[[], Source],
     stack: ExitStack,
     *,
     as_network: bool,
-) -> tuple[Source, Before]:
+) -> tuple[Source, ResumeState]:
     """The source at the frame that comes next, and what to tell `reconstruct` of the run so far.
 
     Args:
@@ -49,10 +49,10 @@ def go_on(
     return source, _before(unfinished, seam)
 
 
-def departure(unfinished: Unfinished) -> Departure:
+def departure(unfinished: PartialResult) -> MapState:
     """Where the geometry goes on that the run had."""
     last, network = unfinished.last, unfinished.last.as_network
-    return Departure(
+    return MapState(
         last.T_world_camera,
         network.T_world_camera,
         last.depth_scale / network.depth_scale,
@@ -61,9 +61,9 @@ def departure(unfinished: Unfinished) -> Departure:
     )
 
 
-def _before(unfinished: Unfinished, seam: Seam) -> Before:
+def _before(unfinished: PartialResult, seam: OverlapError) -> ResumeState:
     seconds = unfinished.told("timings", dict).get("seconds", 0.0)
-    return Before(
+    return ResumeState(
         frames=len(unfinished.cameras),
         keyframes=unfinished.keyframes,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
@@ -81,10 +81,10 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _stretches(unfinished: Unfinished) -> Iterator[Stretch]:
+def _stretches(unfinished: PartialResult) -> Iterator[FrameRange]:
     """Those that a frame belongs to; what a damaged record says is left out."""
     for told in unfinished.told("stretches", list):
         with suppress(TypeError):
-            stretch = Stretch(**told)
+            stretch = FrameRange(**told)
             if isinstance(stretch.index, int) and stretch.index <= unfinished.last.index:
                 yield stretch

@@ -22,7 +22,7 @@ LEAST_WINDOW = 1 / 4
 
 
 @dataclass(frozen=True)
-class Way:
+class Configuration:
     """A way to run on sources of one size."""
 
     base: str
@@ -49,7 +49,7 @@ class Way:
 class Choice:
     """A way that fits."""
 
-    way: Way
+    way: Configuration
     memory: RunMemory
     seconds: float
     """Expected time of a one-frame step: see `step_seconds`."""
@@ -112,7 +112,7 @@ def choices(
 
 def _ways(
     presets: Sequence[tuple[str, Preset]], source_size: tuple[int, int], caches: Sequence[CacheChoice]
-) -> Iterator[Way]:
+) -> Iterator[Configuration]:
     for base, preset in presets:
         windows = dict.fromkeys(max(1, int(share * preset.stream.window)) for share in WINDOWS)
         for side, window in product(SIDES, windows):
@@ -121,7 +121,7 @@ def _ways(
             for exactness, cache in enumerate(reversed(caches)):
                 enough = window >= LEAST_WINDOW * preset.stream.window
                 rank = (enough, network_size(preset.network).bytes, size[0] * size[1], window, exactness)
-                yield Way(base, smaller, size, cache, rank)
+                yield Configuration(base, smaller, size, cache, rank)
 
 
 def _shrunk(preset: Preset, side: float, window: int) -> Preset:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field, checked
-from stream_recon.app.core.disk_table import Ascending
+from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
@@ -231,7 +231,7 @@ class CameraFiles:
 
     def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
         """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
-        self._indices = Ascending()
+        self._indices = AscendingColumn()
         for camera in known:
             self._indices.append(camera.index)
         lines = (_line(row, camera) for row, camera in enumerate(known))

@@ -35,7 +35,7 @@ from stream_recon.app.result.files import PART_SUFFIX, output_errors
 from stream_recon.app.result.folder import result_of
 from stream_recon.app.result.in_order import in_order
 from stream_recon.app.result.ply import PlyFile
-from stream_recon.app.result.stale_points import Placements
+from stream_recon.app.result.stale_points import StalePointTracker
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
@@ -67,7 +67,7 @@ class PointCloud:
         self._folder = folder
         self._config = config
         self._voxels = VoxelTable(config.voxel)
-        self._placements = Placements(folder)
+        self._placements = StalePointTracker(folder)
         self._ends = array("q", [0])
         path = folder / POINTS_NAME
         part = path.with_name(path.name + PART_SUFFIX)
@@ -85,7 +85,7 @@ class PointCloud:
     def add(self, result: FrameResult, depth_scale: float = 1.0, depth_field: Field | None = None) -> None:
         """Append the new points of the next frame. Raises OutputError.
 
-        ``depth_scale``, ``depth_field``: see `Placements.add`.
+        ``depth_scale``, ``depth_field``: see `StalePointTracker.add`.
         """
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)

@@ -32,7 +32,7 @@ class DiskLimit:
     """Of the whole result; the oldest depth files go first, keyframes' last. None: no bound."""
 
 
-class DepthBudget:
+class DepthDiskLimit:
     """Of one run: asked before a depth file is written, and told after."""
 
     def __init__(self, folder: Path, limit: DiskLimit) -> None:

@@ -11,7 +11,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.result.unit import Metres, metres_of, own_to_now
+from stream_recon.app.result.unit import MetricUnit, metres_of, own_to_now
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -35,7 +35,7 @@ class ResultFolder:
         return points_of(self.run)
 
     @property
-    def metres(self) -> Metres | None:
+    def metres(self) -> MetricUnit | None:
         """None where the result is in the reconstruction's own unit. Raises OutputError."""
         return metres_of(self.run)
 

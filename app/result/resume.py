@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class PartialResult:
     """The frames that a run had finished, in order, and what it said of itself."""
 
     folder: Path
@@ -114,7 +114,7 @@ def whole_record(folder: Path) -> Mapping[str, Any] | None:
     return None if record["interrupted"] else record
 
 
-def read_unfinished(folder: Path) -> Unfinished | None:
+def read_unfinished(folder: Path) -> PartialResult | None:
     """What a run left there that was killed or interrupted; None where it had no result yet, or nothing is there.
 
     Frames count as finished up to the first one that cannot be read whole.
@@ -145,4 +145,4 @@ def read_unfinished(folder: Path) -> Unfinished | None:
         # Torn by a machine that went down; what comes before it is whole.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):
             raise
-    return Unfinished(folder, record, tuple(cameras)) if cameras else None
+    return PartialResult(folder, record, tuple(cameras)) if cameras else None

@@ -44,7 +44,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """How a run went, or has gone so far."""
 
     interrupted: bool = True
@@ -117,7 +117,7 @@ def program_version() -> str:
 
 
 def run_record(
-    info: RunInfo, summary: Summary, revisions: FileRevisions | None = None, without_depth: int = 0
+    info: RunInfo, summary: RunSummary, revisions: FileRevisions | None = None, without_depth: int = 0
 ) -> dict[str, Any]:
     """The content of ``run.json``. ``without_depth``: frames of which no depth file was to be kept."""
     return {

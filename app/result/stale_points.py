@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, Field
-from stream_recon.app.core.disk_table import BLOCK, Table
+from stream_recon.app.core.disk_table import BLOCK, DiskTable
 from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics
 
@@ -21,12 +21,12 @@ BYTES_PLACED = 8 * (2 * _CAMERA + 2)
 """A row."""
 
 
-class Placements:
+class StalePointTracker:
     """Rows are added in order; see `moved` and `overlooking`. All raises OSError where the disk fails."""
 
     def __init__(self, folder: Path) -> None:
         """``folder``: where the rows are kept, in a file without a name."""
-        self._rows = Table(folder, placed=(_CAMERA,), now=(_CAMERA,), depths=(2,))
+        self._rows = DiskTable(folder, placed=(_CAMERA,), now=(_CAMERA,), depths=(2,))
         self._revised = False
         self._corners = np.zeros((4, 2))
 

@@ -23,7 +23,7 @@ OF_FILE = "of the file"
 
 
 @dataclass(frozen=True)
-class Metres:
+class MetricUnit:
     """How a result came to be in metres."""
 
     own_to_metres: Similarity
@@ -38,7 +38,7 @@ class Metres:
     origin: tuple[float, float, float] | None = None
     """`EAST_NORTH_UP`: latitude and longitude in degrees, height in metres; `OF_FILE`: what was subtracted."""
 
-    def after(self, own_to_now: Similarity) -> "Metres":
+    def after(self, own_to_now: Similarity) -> "MetricUnit":
         """The same where it was measured in a world that is not the reconstruction's own any more."""
         whole = self.own_to_metres @ own_to_now
         if self.world == FIRST_CAMERA:
@@ -60,7 +60,7 @@ class Metres:
         }
 
 
-def metres_of(run: Mapping[str, Any]) -> Metres | None:
+def metres_of(run: Mapping[str, Any]) -> MetricUnit | None:
     """What a ``run.json`` says of it; None where it is in the reconstruction's own unit. Raises OutputError."""
     record = run.get(UNIT)
     if record is None:
@@ -70,7 +70,7 @@ def metres_of(run: Mapping[str, Any]) -> Metres | None:
         error, origin = record["error"], record["origin"]
         if record["name"] != "metre" or record["world"] not in (FIRST_CAMERA, EAST_NORTH_UP, OF_FILE):
             raise ValueError("of another kind")
-        return Metres(
+        return MetricUnit(
             own_to_metres,
             None if error is None else float(error),
             str(record["from"]),

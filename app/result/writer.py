@@ -23,11 +23,11 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
-from stream_recon.app.result.disk_limit import DepthBudget, DiskLimit
+from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
-from stream_recon.app.result.resume import Unfinished
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, Summary, run_record
+from stream_recon.app.result.resume import PartialResult
+from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, RunSummary, run_record
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
@@ -44,7 +44,7 @@ class ResultWriter:
         *,
         overwrite: bool = False,
         lock: FolderLock | None = None,
-        resume: Unfinished | None = None,
+        resume: PartialResult | None = None,
         limit: DiskLimit | None = None,
     ) -> None:
         """
@@ -72,7 +72,7 @@ class ResultWriter:
             raise
         self.folder = folder
         self._info = info
-        self._depth = DepthBudget(folder, limit or DiskLimit())
+        self._depth = DepthDiskLimit(folder, limit or DiskLimit())
         self._cameras: CameraFiles | None = None
         self._revisions = 0
         self._pending: dict[int, FrameRevision] = {}
@@ -115,7 +115,7 @@ class ResultWriter:
             self._pending[frame.index] = frame
             self._cloud.revise(self._cameras.row(frame.index), frame)
 
-    def checkpoint(self, summary: Summary) -> None:
+    def checkpoint(self, summary: RunSummary) -> None:
         """Keep revisions and renew ``run.json`` while the run goes on. Raises OutputError."""
         if self._cameras is not None:
             self._keep_revisions(summary)
@@ -123,7 +123,7 @@ class ResultWriter:
 
     def finish(
         self,
-        summary: Summary,
+        summary: RunSummary,
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:
@@ -170,13 +170,13 @@ class ResultWriter:
     def _begin(self) -> None:
         _remove_old_result(self.folder)
         # First of all, and never away from here on: it is what tells the folder as ours, should this process be killed.
-        replace_json(self.folder / RUN_NAME, run_record(self._info, Summary()))
+        replace_json(self.folder / RUN_NAME, run_record(self._info, RunSummary()))
         with output_errors(self.folder):
             (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
         self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
 
-    def _continue(self, unfinished: Unfinished) -> None:
+    def _continue(self, unfinished: PartialResult) -> None:
         """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
         done = unfinished.told("revisions", dict).get("cameras")
         self._revisions = done if isinstance(done, int) else 0
@@ -187,7 +187,7 @@ class ResultWriter:
         self._depth.found(unfinished.cameras)
         self._kept = FileRevisions(self._revisions, self._revisions, self._revisions)
 
-    def _keep_revisions(self, summary: Summary) -> None:
+    def _keep_revisions(self, summary: RunSummary) -> None:
         """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
         if not self._pending:
             return
@@ -199,7 +199,7 @@ class ResultWriter:
         points = self._kept.points if self._cloud.stale else self._revisions
         self._kept = FileRevisions(self._revisions, self._revisions, points)
 
-    def _write_record(self, summary: Summary) -> None:
+    def _write_record(self, summary: RunSummary) -> None:
         replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept, self._depth.removed))
 
 

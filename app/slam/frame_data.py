@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_edges
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 
 MAX_SIDE = 800
 GRID_STEP = 12
@@ -158,7 +158,7 @@ def _step(axis: NDArray[np.float32]) -> float:
     return float(axis[1] - axis[0]) if len(axis) > 1 else 1.0
 
 
-def rays(lens: Lens, uv: NDArray[np.floating]) -> NDArray[np.float64]:
+def rays(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
     """Directions [N, 3] with z = 1 of pixels [N, 2]."""
     distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
     plain = distorted
@@ -168,7 +168,7 @@ def rays(lens: Lens, uv: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
-def seen_at(lens: Lens, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
+def seen_at(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
     """Pixels [N, 2] of points [N, 3] in the camera's axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
@@ -177,7 +177,7 @@ def seen_at(lens: Lens, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class View:
+class FrameData:
     """One frame as the network gave it."""
 
     index: int
@@ -194,7 +194,7 @@ class View:
     """Left, top, width and height of its depth map in the working image; None: all of it."""
 
     @classmethod
-    def of(cls, result: FrameResult, scale: Scale) -> "View":
+    def of(cls, result: FrameResult, scale: Scale) -> "FrameData":
         """Of a frame's result."""
         k = result.intrinsics
         focal = float(np.sqrt(k.fx * k.fy)) * scale.factor
@@ -212,7 +212,7 @@ def sharpness(rgb: NDArray[np.uint8]) -> float:
 
 
 def carried(
-    lens: Lens, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
+    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Pixels [N, 2] at depths [N] of one camera as another sees them; its pixels [N, 2], NaN behind it, and depths."""
     T = T_target_source

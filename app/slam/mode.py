@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stream_recon.app.slam.online.process import StageApart
+    from stream_recon.app.slam.online.process import ProcessStage
     from stream_recon.app.slam.online.stage import StreamStage
 
 MappingChoice = Literal["full", "stream", "off"]
@@ -15,7 +15,7 @@ MappingChoice = Literal["full", "stream", "off"]
 
 
 @dataclass(frozen=True)
-class Departure:
+class MapState:
     """The last frame of a map that an earlier run made."""
 
     T_world_camera: "NDArray[np.float64]"  # [4, 4]
@@ -33,9 +33,9 @@ def stream_stage(
     *,
     live: bool = False,
     known_lens: bool = False,
-    departure: Departure | None = None,
+    departure: MapState | None = None,
     apart: bool = False,
-) -> "StreamStage | StageApart | None":
+) -> "StreamStage | ProcessStage | None":
     """The stage for a run, made anew for each; None without geometry.
 
     Args:
@@ -48,9 +48,9 @@ def stream_stage(
     if mapping == "off":
         return None
     if apart:
-        from stream_recon.app.slam.online.process import StageApart
+        from stream_recon.app.slam.online.process import ProcessStage
 
-        return StageApart(together=together, live=live, known_lens=known_lens, departure=departure)
+        return ProcessStage(together=together, live=live, known_lens=known_lens, departure=departure)
     from stream_recon.app.slam.online.stage import StreamStage
 
     return StreamStage(together=together, live=live, known_lens=known_lens, departure=departure)

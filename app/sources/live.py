@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.capture import capture_rate
-from stream_recon.app.sources.readers import Reader, Stretch
+from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.configs.errors import InputError
 
 FIRST_FRAME_SECONDS = 15.0
@@ -146,7 +146,7 @@ class LiveReader(Reader):
 
     def _begin_stretch(self, now: float) -> None:
         silent = f"no frames from {self._last - self._begun:.1f} s to {now - self._begun:.1f} s"
-        self.stretches.append(Stretch(self._count, now - self._begun, silent))
+        self.stretches.append(FrameRange(self._count, now - self._begun, silent))
         self.warnings.append(f"{self.name}: {silent}; what follows is a new stretch")
 
     def _at_first_size(self, bgr: NDArray[np.uint8], now: float) -> NDArray[np.uint8]:

@@ -31,7 +31,7 @@ END_TOLERANCE_FRAMES = 2.5
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FrameRange:
     """Frames from here on may show another place than those before: nothing connects the two."""
 
     index: int
@@ -60,7 +60,7 @@ class Reader(ABC):
         """Frames that should be there and could not be decoded."""
         self.dropped = 0
         self.warnings: list[str] = []
-        self.stretches: list[Stretch] = []
+        self.stretches: list[FrameRange] = []
         """Where new ones began; not the first."""
         self.stretch = 0
         """Number of the stretch that the frame of the last ``grab`` is of."""

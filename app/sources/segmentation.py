@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from stream_recon.app.core.types import PreparedFrame
-from stream_recon.app.sources.readers import Stretch
-from stream_recon.app.sources.similarity import IN_COMMON, SURE, View
+from stream_recon.app.sources.readers import FrameRange
+from stream_recon.app.sources.similarity import IN_COMMON, SURE, ImageSignature
 
 CALM = 5
 """Frames before a cut that have to be tied surely: where frames are far apart, as with a stride, none can be told."""
@@ -32,24 +32,24 @@ STEADY = 2.0
 """Levels by which colours change from frame to frame in any video."""
 
 
-class BreakWatch:
+class DiscontinuityDetector:
     """Passes frames on, with the number of their stretch raised at each break; what shows nothing is left out."""
 
-    def __init__(self, known: Sequence[Stretch] = (), unseen: int = 0, last: PreparedFrame | None = None) -> None:
+    def __init__(self, known: Sequence[FrameRange] = (), unseen: int = 0, last: PreparedFrame | None = None) -> None:
         """``known``, ``unseen``, ``last``: of a run that this one goes on with; its last frame comes not again."""
         self.stretches = list(known)
         """Where new ones were found to begin."""
         self.unseen = unseen
         """Frames left out, since there is nothing on them."""
-        self._before = None if last is None else View(last)
+        self._before = None if last is None else ImageSignature(last)
         self._begins = [stretch.index for stretch in known]
         self._ties: deque[int] = deque(maxlen=CALM)
         self._steps: deque[float] = deque(maxlen=CALM)
         """By how much colours changed from frame to frame."""
-        self._clear: deque[View] = deque([] if self._before is None else [self._before], maxlen=FADING)
+        self._clear: deque[ImageSignature] = deque([] if self._before is None else [self._before], maxlen=FADING)
         """The last ones that were passed on."""
         self._coherent = 0
-        self._held: list[View] = []
+        self._held: list[ImageSignature] = []
         self._blind: tuple[float, str] | None = None
 
     @property
@@ -64,7 +64,7 @@ class BreakWatch:
         yield from self._release()
 
     def _push(self, frame: PreparedFrame) -> list[PreparedFrame]:
-        view = View(frame)
+        view = ImageSignature(frame)
         if self._before is not None and frame.stretch != self._before.frame.stretch:
             # The source knows of a gap itself.
             released = self._release()
@@ -97,7 +97,7 @@ class BreakWatch:
         self._held, self._coherent = [view], 0
         return []
 
-    def _decide(self, view: View) -> list[PreparedFrame]:
+    def _decide(self, view: ImageSignature) -> list[PreparedFrame]:
         """Whether what is held back is of another place than what came before, by one more frame."""
         back = self._tie(view) >= IN_COMMON
         last = self._held[-1]
@@ -115,20 +115,20 @@ class BreakWatch:
             self._ties.append(0)
         return self._release()
 
-    def _tie(self, view: View) -> int:
+    def _tie(self, view: ImageSignature) -> int:
         """To the frame before. In the half-dark, before and after a picture without anything, small images are all
         alike: there only features tell."""
         assert self._before is not None
         return view.in_common(self._before) if self._blind else view.tie(self._before)
 
-    def _is_recoloured(self, view: View, steps: Iterable[float]) -> bool:
+    def _is_recoloured(self, view: ImageSignature, steps: Iterable[float]) -> bool:
         """Whether colours are so far from those of the frame before as ``steps`` from frame to frame do not explain."""
         assert self._before is not None
         return view.recoloured(self._before) > RECOLOURED * max(STEADY, *steps, 0.0)
 
-    def _begin(self, view: View, reason: str) -> None:
+    def _begin(self, view: ImageSignature, reason: str) -> None:
         self._forget()
-        self.stretches.append(Stretch(view.frame.index, view.frame.timestamp, reason))
+        self.stretches.append(FrameRange(view.frame.index, view.frame.timestamp, reason))
         self._begins.append(view.frame.index)
 
     def _forget(self) -> None:
@@ -146,7 +146,7 @@ class BreakWatch:
         held, self._held, self._blind = self._held, [], None
         return [self._accept(view) for view in held]
 
-    def _accept(self, view: View) -> PreparedFrame:
+    def _accept(self, view: ImageSignature) -> PreparedFrame:
         if self._before is not None:
             self._steps.append(view.recoloured(self._before))
         self._before = view

@@ -32,7 +32,7 @@ LEAST_KEYPOINTS = 20
 
 
 @dataclass
-class View:
+class ImageSignature:
     """A frame with what it is compared by."""
 
     frame: PreparedFrame
@@ -80,14 +80,14 @@ class View:
             return None
         return "dark" if self.thumbnail.mean() < DARK else "covered"
 
-    def correlation(self, other: "View") -> float:
+    def correlation(self, other: "ImageSignature") -> float:
         middle = self.thumbnail[MIDDLE]
         if middle.std() < 1:
             return 0.0
         found: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, middle, cv2.TM_CCOEFF_NORMED)
         return float(found.max())
 
-    def in_common(self, other: "View") -> int:
+    def in_common(self, other: "ImageSignature") -> int:
         """Features of both that agree on one homography."""
         (here, ours), (there, theirs) = self.features, other.features
         if ours is None or theirs is None or min(len(here), len(there)) < LEAST_KEYPOINTS:
@@ -101,10 +101,10 @@ class View:
         _, agree = cv2.findHomography(source, target, cv2.RANSAC, 4.0)
         return 0 if agree is None else int(agree.sum())
 
-    def tie(self, other: "View") -> int:
+    def tie(self, other: "ImageSignature") -> int:
         """How surely both show one place: features in common, and enough where the correlation tells already."""
         return SURE if self.correlation(other) >= ALIKE else self.in_common(other)
 
-    def recoloured(self, other: "View") -> float:
+    def recoloured(self, other: "ImageSignature") -> float:
         """By how many levels, of 256, colours differ, wherever in the picture they are (the earth mover's distance)."""
         return float(np.abs(self.colours - other.colours).sum(axis=1).mean()) * 256 / LEVELS

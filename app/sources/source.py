@@ -23,14 +23,14 @@ from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.readers import (
     IMAGE_SUFFIXES,
+    FrameRange,
     ImageReader,
     Reader,
-    Stretch,
     VideoReader,
     list_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
-from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
@@ -55,7 +55,7 @@ class Source:
         self._by_exif = choice.camera == EXIF
         given = parse_camera(choice.camera) if choice.camera and not self._by_exif else None
         self._calibration = given or reader.calibration
-        self._rectify: Rectifier | None = None
+        self._rectify: Undistorter | None = None
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
@@ -93,7 +93,7 @@ class Source:
         return self._reader.dropped
 
     @property
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[FrameRange]:
         """Where a new stretch began so far, beside the first."""
         return list(self._reader.stretches)
 
@@ -195,7 +195,7 @@ class Source:
         size = rgb.shape[1], rgb.shape[0]
         self._calibration = self._calibration or self._reader.said_camera(size)
         if self._rectify is None or self._rectify.size != size:
-            self._rectify = Rectifier(self._calibration.for_size(size), size)
+            self._rectify = Undistorter(self._calibration.for_size(size), size)
         return self._rectify(rgb)
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:

@@ -19,7 +19,7 @@ HALVINGS = 40
 
 
 @dataclass(frozen=True)
-class Rectifier:
+class Undistorter:
     """For images [height, width] of ``size`` (width, height); ``camera`` is for that size."""
 
     camera: Calibration

@@ -16,7 +16,7 @@ _Key = tuple[int, int, int, int]
 
 
 @dataclass
-class _Group:
+class _ClipGroup:
     key: _Key
     parts: list[ClipBatch]
     ready: torch.cuda.Event | None
@@ -48,8 +48,8 @@ class ClipSupply:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
-        self._current: _Group | None = None
-        self._ahead: _Group | None = None
+        self._current: _ClipGroup | None = None
+        self._ahead: _ClipGroup | None = None
 
     def begin(self, plan: StepPlan, following: StepPlan) -> None:
         """Start a group of steps of ``plan``'s shape, and the rendering of the group of ``following`` behind it.
@@ -74,11 +74,11 @@ class ClipSupply:
         shape = plan.shape
         return plan.clips, shape.frames, shape.rows * self._patch, shape.columns * self._patch
 
-    def _group(self, key: _Key) -> _Group:
+    def _group(self, key: _Key) -> _ClipGroup:
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.key == key else self._render(key)
 
-    def _render(self, key: _Key) -> _Group:
+    def _render(self, key: _Key) -> _ClipGroup:
         clips, frames, height, width = key
         stream = self._stream
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
@@ -90,4 +90,4 @@ class ClipSupply:
                 tensor.record_stream(torch.cuda.current_stream(self._device))
         # Strided: a batch is sorted by kind of scene.
         parts = [ClipBatch(*(tensor[i::GROUP_STEPS] for tensor in whole)) for i in range(GROUP_STEPS)]
-        return _Group(key, parts, ready)
+        return _ClipGroup(key, parts, ready)

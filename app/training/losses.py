@@ -12,7 +12,7 @@ from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.app.training.targets import LookTargets, Targets, neighbours
-from stream_recon.models.odometry.flow_head import Steps
+from stream_recon.models.odometry.flow_head import RelativeMotion
 from stream_recon.models.odometry.keyframe_matcher import Matches
 from stream_recon.models.pose import quaternion_to_matrix
 
@@ -215,7 +215,9 @@ def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -
     }
 
 
-def step_terms(steps: Steps, targets: Targets, frames: Tensor | None, weights: LossWeights) -> dict[str, Tensor]:
+def step_terms(
+    steps: RelativeMotion, targets: Targets, frames: Tensor | None, weights: LossWeights
+) -> dict[str, Tensor]:
     """Each frame's motion since the one before it, and the flow that it was solved from.
 
     ``frames`` int64 [D]: those that ``steps`` are of; None: all. The first frame has none before it, and says nothing.

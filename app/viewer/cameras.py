@@ -26,7 +26,7 @@ STILL = 1e-3
 """Of the unit: a browser whose view is no further than this from where it was put has not been moved by its user."""
 
 
-class Standpoints:
+class ViewerCameras:
     """Moves browsers' views; lengths are in units of the typical depth."""
 
     def __init__(self, server: Any, timeline: Timeline) -> None:

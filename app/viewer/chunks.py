@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import FramePoints
-from stream_recon.app.core.disk_table import Column
+from stream_recon.app.core.disk_table import DiskColumn
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import voxel_first
-from stream_recon.app.viewer.frame_poses import REACH_VOXELS, Placements
+from stream_recon.app.viewer.frame_poses import REACH_VOXELS, FramePoses
 from stream_recon.app.viewer.points import RankedPoints, concatenate_points, join_points, no_points
 
 COARSER = 2**0.25
@@ -65,7 +65,7 @@ class ChunkStore:
         self.max_chunks = max_chunks
         self.chunks: list[Chunk] = []
         self._open_first = 0
-        self._placements = Placements(REACH_VOXELS * voxel)
+        self._placements = FramePoses(REACH_VOXELS * voxel)
 
     @property
     def total(self) -> int:
@@ -147,7 +147,7 @@ class ChunkStore:
     def points_as_first(
         self,
         chunk: Chunk,
-        first_poses: Column,
+        first_poses: DiskColumn,
         min_rank: int = 0,
         last_frame: int | None = None,
         stride: int = 1,

@@ -20,7 +20,7 @@ MAX_PATH_VERTICES = 2000
 LABELS = ("before", "after")
 
 
-class Before:
+class ComparisonLayer:
     """Nodes on the page while the switch is on; each remembers what was sent."""
 
     def __init__(self, server: Any) -> None:

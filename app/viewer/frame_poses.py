@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, factors_at
-from stream_recon.app.core.disk_table import Column, Table
+from stream_recon.app.core.disk_table import DiskColumn, DiskTable
 from stream_recon.app.core.transforms import Similarity, align
 
 FloatArray = NDArray[np.float64]
@@ -13,7 +13,7 @@ REACH_VOXELS = 500
 """Points further from their camera count as if they were so far: there the depth is known to no voxel."""
 
 
-class Placements:
+class FramePoses:
     """All frames by their ordinals.
 
     A placement is an affine map [4, 4] from a frame's camera axes, as its points were first unprojected: pose, depth
@@ -24,7 +24,7 @@ class Placements:
 
     def __init__(self, reach: float) -> None:
         self._reach = reach
-        self._rows = Table(
+        self._rows = DiskTable(
             world=(4, 4),
             kept=(4, 4),
             corners=(5, 3),
@@ -38,23 +38,23 @@ class Placements:
         return len(self._rows)
 
     @property
-    def world(self) -> Column:
+    def world(self) -> DiskColumn:
         return self._rows["world"]
 
     @property
-    def kept(self) -> Column:
+    def kept(self) -> DiskColumn:
         return self._rows["kept"]
 
     @property
-    def fields(self) -> Column:
+    def fields(self) -> DiskColumn:
         return self._rows["field"]
 
     @property
-    def kept_fields(self) -> Column:
+    def kept_fields(self) -> DiskColumn:
         return self._rows["kept_field"]
 
     @property
-    def filled(self) -> Column:
+    def filled(self) -> DiskColumn:
         """Which frames have points [n]: 1, or 0."""
         return self._rows["filled"]
 

@@ -68,7 +68,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(16)
 
 
-class Once:
+class OnceFilter:
     """Writes one line of each kind to the log, however often it happens."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class RequestGuard:
             }
         self._subprotocol = subprotocol
         self._token = token
-        self.say = Once()
+        self.say = OnceFilter()
 
     def refuse(self, request: Request) -> Response | None:
         """An answer that says no, or None for a request that may pass."""
@@ -186,7 +186,7 @@ class MessageGuard:
         return False
 
 
-class Pace:
+class RateLimiter:
     """So many messages a second, and more for a moment (a token bucket)."""
 
     def __init__(self, per_s: float = MESSAGES_PER_S, burst: float = MESSAGE_BURST) -> None:

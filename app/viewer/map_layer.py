@@ -17,7 +17,7 @@ POINT_SIZE = 0.006
 
 
 @dataclass(frozen=True)
-class Landmarks:
+class MapLayer:
     """Of a whole map; none at first."""
 
     points: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 3), np.float32))
@@ -30,23 +30,23 @@ class Landmarks:
         return not len(self.points) and not len(self.edges)
 
 
-class LandmarkNodes:
+class MapLayerNodes:
     """Sends what changed, and only what is switched on."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._points: Any = None
-        self._sent: Landmarks | None = None
+        self._sent: MapLayer | None = None
         self._loops: Any = None
         self._segments = np.zeros((0, 2, 3), np.float32)
 
-    def sync(self, shown: Landmarks, timeline: Timeline, points: bool, loops: bool, unit: float) -> None:
+    def sync(self, shown: MapLayer, timeline: Timeline, points: bool, loops: bool, unit: float) -> None:
         """``points``, ``loops``: which are switched on. ``unit``: the typical depth."""
         self._sync_points(shown if points and len(shown.points) else None, unit)
         segments = timeline.segments(shown.edges) if loops else np.zeros((0, 2, 3), np.float32)
         self._sync_loops(segments)
 
-    def _sync_points(self, shown: Landmarks | None, unit: float) -> None:
+    def _sync_points(self, shown: MapLayer | None, unit: float) -> None:
         if shown is not self._sent:
             self._sent = shown
             if self._points is not None:

@@ -9,7 +9,7 @@ from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.viewer.chunks import Chunk
 from stream_recon.app.viewer.points import RankedPoints
-from stream_recon.app.viewer.timeline import View
+from stream_recon.app.viewer.timeline import TimelineView
 
 EMPHASIS = 1.6
 """Size of a frustum that stands out, over that of the others."""
@@ -87,14 +87,14 @@ class Frustum:
         self._name = name
         self._color = color
         self._emphasis = emphasis
-        self._view: View | None = None
+        self._view: TimelineView | None = None
         self._pose: NDArray[np.float64] | None = None
         self._shape: tuple[float, float, float] | None = None
         self.handle: Any = None
 
     def show(
         self,
-        view: View,
+        view: TimelineView,
         camera: Intrinsics,
         T_world_camera: NDArray[np.float64],
         turned: NDArray[np.float64],

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
-from stream_recon.app.viewer.cameras import OVERVIEW_POINTS, Standpoints
+from stream_recon.app.viewer.cameras import OVERVIEW_POINTS, ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.map_layer import Landmarks
+from stream_recon.app.viewer.map_layer import MapLayer
 from stream_recon.app.viewer.panel import PanelEvents, ViewerPanel
 from stream_recon.app.viewer.points import RankedPoints, ranked_points
 from stream_recon.app.viewer.scene import ViewerScene
@@ -29,8 +29,8 @@ class Page:
         self.store = ChunkStore(point_budget, points.voxel)
         self.timeline = Timeline()
         self.scene = ViewerScene(server)
-        self.standpoints = Standpoints(server, self.timeline)
-        self.landmarks = Landmarks()
+        self.standpoints = ViewerCameras(server, self.timeline)
+        self.landmarks = MapLayer()
         self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
         self.ended = False
         """Nothing more will come: whoever opens the page now sees all of it first."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.viewer.scene import SceneOptions
-from stream_recon.app.viewer.timeline import Timeline, View
+from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ViewerPanel:
             "Download PLY", hint="The points on this page as a binary PLY file; the whole cloud once the run is over"
         )
         self._download.on_click(lambda event: events.download(event.client))
-        with gui.add_folder("View"):
+        with gui.add_folder("TimelineView"):
             gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
                 lambda event: events.show_all(event.client)
             )
@@ -68,7 +68,7 @@ class ViewerPanel:
             self._from_here = gui.add_checkbox("View from here", False)
             self._until_here = gui.add_checkbox("Points up to here", False)
         self._scrubbed = False
-        self._pictured: View | None = None
+        self._pictured: TimelineView | None = None
         self._scrubber.on_update(self._scrub)
         server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
         for control in (

@@ -13,7 +13,7 @@ WAITING_RESULTS = 16
 
 
 @dataclass(eq=False)
-class Arrival:
+class FrameUpdate:
     """A frame on its way to the page; ``result`` is dropped if the viewer is too slow, the camera never is."""
 
     index: int
@@ -23,14 +23,14 @@ class Arrival:
     result: FrameResult | None
 
 
-class Inbox:
+class UpdateQueue:
     """Frames and revisions in the order in which they came. The viewer's lock guards it."""
 
     def __init__(self) -> None:
         self.skipped = 0
         """Frames whose points were given up."""
-        self._waiting: deque[Arrival | Revision] = deque()
-        self._heavy: deque[Arrival] = deque()
+        self._waiting: deque[FrameUpdate | Revision] = deque()
+        self._heavy: deque[FrameUpdate] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -42,7 +42,7 @@ class Inbox:
 
     def put_result(self, result: FrameResult) -> None:
         """Take a result; where too many wait, one of them gives up its points, and keyframes the last."""
-        arrival = Arrival(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
+        arrival = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
         self._waiting.append(arrival)
         self._heavy.append(arrival)
         if len(self._heavy) > WAITING_RESULTS:
@@ -54,12 +54,12 @@ class Inbox:
     def put_revision(self, revision: Revision) -> None:
         self._waiting.append(revision)
 
-    def take(self) -> Arrival | list[Revision] | None:
+    def take(self) -> FrameUpdate | list[Revision] | None:
         """The next frame, or all revisions up to the next frame; None if nothing waits."""
         if not self._waiting:
             return None
         first = self._waiting.popleft()
-        if isinstance(first, Arrival):
+        if isinstance(first, FrameUpdate):
             if first.result is not None:
                 self._heavy.remove(first)
             return first

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.comparison import Before
-from stream_recon.app.viewer.map_layer import LandmarkNodes, Landmarks
+from stream_recon.app.viewer.comparison import ComparisonLayer
+from stream_recon.app.viewer.map_layer import MapLayer, MapLayerNodes
 from stream_recon.app.viewer.nodes import ChunkNode, Frustum, wxyz
-from stream_recon.app.viewer.timeline import Timeline, View
+from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)
 CURRENT = (255, 176, 46)
@@ -58,8 +58,8 @@ class ViewerScene:
         self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)
         self._path: Any = None
         self._path_sent = np.empty((0, 3), np.float32)
-        self.landmarks = LandmarkNodes(server)
-        self.before = Before(server)
+        self.landmarks = MapLayerNodes(server)
+        self.before = ComparisonLayer(server)
 
     @property
     def shown(self) -> int:
@@ -67,7 +67,7 @@ class ViewerScene:
         return sum(node.shown for node in self.nodes.values())
 
     def sync(
-        self, store: ChunkStore, timeline: Timeline, landmarks: Landmarks, options: SceneOptions, unit: float
+        self, store: ChunkStore, timeline: Timeline, landmarks: MapLayer, options: SceneOptions, unit: float
     ) -> None:
         """``unit``: the typical depth, which sizes of cameras follow."""
         # One atomic block a chunk: a node and its pose go together, yet no large batch holds up the rest.
@@ -127,9 +127,9 @@ class ViewerScene:
             frustum.show(view, timeline.intrinsics(ordinal), pose, turned, FRUSTUM_SIZE * unit)
 
 
-def _spaced_views(timeline: Timeline, unit: float) -> dict[int, View]:
+def _spaced_views(timeline: Timeline, unit: float) -> dict[int, TimelineView]:
     """Views whose cameras stand or look apart from the one before, so that a slow camera is no thicket."""
-    chosen: dict[int, View] = {}
+    chosen: dict[int, TimelineView] = {}
     last = None
     for view in timeline.thinned_views(MAX_FRUSTA):
         pose = timeline.poses[view.ordinal]

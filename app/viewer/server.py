@@ -21,7 +21,7 @@ from stream_recon.app.viewer.guard import (
     LARGEST_MESSAGE_BYTES,
     PAGES,
     MessageGuard,
-    Pace,
+    RateLimiter,
     RequestGuard,
 )
 from stream_recon.configs.errors import ResourceError
@@ -105,7 +105,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
         """Hands on only messages that the guard allows, no faster than a page needs."""
 
         async def recv(self, decode: bool | None = None) -> Any:
-            pace: Pace = self.__dict__.setdefault("pace", Pace())
+            pace: RateLimiter = self.__dict__.setdefault("pace", RateLimiter())
             while True:
                 raw = await super().recv(decode)
                 if (wait_s := pace.next_wait_s()) > 0:

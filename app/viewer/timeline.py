@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID
-from stream_recon.app.core.disk_table import Ascending, Column, Table
+from stream_recon.app.core.disk_table import AscendingColumn, DiskColumn, DiskTable
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 
 THUMBNAIL_SIDE = 128
@@ -15,7 +15,7 @@ THUMBNAIL_SIDE = 128
 
 
 @dataclass(frozen=True)
-class View:
+class TimelineView:
     """A frame's small picture."""
 
     ordinal: int
@@ -29,13 +29,13 @@ class View:
         return 2 * float(np.arctan(height / 2)), width / height
 
 
-def make_view(ordinal: int, result: FrameResult) -> View:
+def make_view(ordinal: int, result: FrameResult) -> TimelineView:
     """A frame's picture, shrunk to `THUMBNAIL_SIDE` along its longer side."""
     height, width = result.rgb.shape[:2]
     shrink = THUMBNAIL_SIDE / max(height, width)
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
     image = np.asarray(cv2.resize(result.rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
-    return View(ordinal, image, result.transform.crop[2:])
+    return TimelineView(ordinal, image, result.transform.crop[2:])
 
 
 class Timeline:
@@ -44,13 +44,13 @@ class Timeline:
     def __init__(self, max_views: int = 256) -> None:
         assert max_views >= 2
         self.max_views = max_views
-        self.views: dict[int, View] = {}
+        self.views: dict[int, TimelineView] = {}
         self._stride = 1
         # Cameras are fx, fy, cx, cy.
-        self._rows = Table(
+        self._rows = DiskTable(
             pose=(4, 4), first_pose=(4, 4), depth_scale=(), first_camera=(4,), camera=(4,), field=(GRID, GRID)
         )
-        self._indices = Ascending()
+        self._indices = AscendingColumn()
         self.revised = False
         """Whether a frame has been moved since it was given out."""
 
@@ -58,22 +58,22 @@ class Timeline:
         return len(self._indices)
 
     @property
-    def poses(self) -> Column:
+    def poses(self) -> DiskColumn:
         """T_world_camera [n, 4, 4] of all frames."""
         return self._rows["pose"]
 
     @property
-    def first_poses(self) -> Column:
+    def first_poses(self) -> DiskColumn:
         """The same [n, 4, 4] as first given out."""
         return self._rows["first_pose"]
 
     @property
-    def depth_scales(self) -> Column:
+    def depth_scales(self) -> DiskColumn:
         """What the depth [n] that frames came with has to be multiplied with."""
         return self._rows["depth_scale"]
 
     @property
-    def depth_fields(self) -> Column:
+    def depth_fields(self) -> DiskColumn:
         """By what else it has to be corrected [n, GRID, GRID], zeros where by nothing."""
         return self._rows["field"]
 
@@ -133,26 +133,26 @@ class Timeline:
         """Whether no view of this frame's stretch is there yet."""
         return ordinal // self._stride not in self.views
 
-    def add_view(self, view: View) -> None:
+    def add_view(self, view: TimelineView) -> None:
         """Keep a view; beyond ``max_views`` every second one goes, now and from here on."""
         self.views[view.ordinal // self._stride] = view
         while len(self.views) > self.max_views:
             self._stride *= 2
-            kept: dict[int, View] = {}
+            kept: dict[int, TimelineView] = {}
             for kept_view in self.views.values():
                 kept.setdefault(kept_view.ordinal // self._stride, kept_view)
             self.views = kept
 
-    def nearest_view(self, ordinal: int) -> View | None:
+    def nearest_view(self, ordinal: int) -> TimelineView | None:
         """The view whose frame is nearest to ``ordinal``."""
         return min(self.views.values(), key=lambda v: abs(v.ordinal - ordinal), default=None)
 
-    def thinned_views(self, count: int) -> list[View]:
+    def thinned_views(self, count: int) -> list[TimelineView]:
         """At most ``count`` views, evenly over time and steady as the video goes on: strides are powers of two."""
         stride = self._stride
         while len(self) / stride > count:
             stride *= 2
-        chosen: dict[int, View] = {}
+        chosen: dict[int, TimelineView] = {}
         for view in self.views.values():
             chosen.setdefault(view.ordinal // stride, view)
         return list(chosen.values())[:count]
@@ -173,7 +173,7 @@ class Timeline:
         return ends.reshape(-1, 2, 3).astype(np.float32)
 
 
-def _thinned(poses: Column, vertices: int) -> NDArray[np.float32]:
+def _thinned(poses: DiskColumn, vertices: int) -> NDArray[np.float32]:
     n = len(poses)
     picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
     return poses[picks][:, :3, 3].astype(np.float32)

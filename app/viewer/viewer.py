@@ -18,10 +18,10 @@ from rich.filesize import decimal
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.viewer.map_layer import Landmarks
+from stream_recon.app.viewer.map_layer import MapLayer
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
-from stream_recon.app.viewer.queue import Arrival, Inbox
+from stream_recon.app.viewer.queue import FrameUpdate, UpdateQueue
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.configs.schema import PointsConfig
 
@@ -67,10 +67,10 @@ class Viewer:
         if secret is not None:
             self.url += f"/?token={secret}"
         self._wake = threading.Condition()
-        self._inbox = Inbox()
+        self._inbox = UpdateQueue()
         self._requests: deque[Callable[[], None]] = deque()
         self._cloud: Path | None = None
-        self._landmarks = Landmarks()
+        self._landmarks = MapLayer()
         self._status = ""
         self._busy = False
         self._touched = False
@@ -140,7 +140,7 @@ class Viewer:
             edges: [E, 2], pairs of frames that close a loop, by their numbers in the source.
         """
         pairs = np.array(edges, np.int64).reshape(-1, 2)
-        landmarks = Landmarks(np.array(points, np.float32).reshape(-1, 3), pairs)
+        landmarks = MapLayer(np.array(points, np.float32).reshape(-1, 3), pairs)
         with self._wake:
             self._landmarks = landmarks
             self._touched = True
@@ -251,7 +251,7 @@ class Viewer:
             request = self._requests.popleft() if self._requests else None
             self._touched |= item is not None
             self._busy = True
-        if isinstance(item, Arrival):
+        if isinstance(item, FrameUpdate):
             self.page.take_in(item.index, item.T_world_camera, item.intrinsics, item.result)
         elif item is not None:
             self.page.revise(item)

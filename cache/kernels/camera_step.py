@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 BLOCK = 64
 PARTS = 8
@@ -75,7 +75,7 @@ def _join_parts(sums, weights_of, best_of, out, D: tl.constexpr, PARTS: tl.const
     tl.store(out + head * D + channel, (acc / total).to(out.dtype.element_ty))
 
 
-def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, inputs: StepInputs) -> Tensor:
+def attend_slots(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, inputs: StepMetadata) -> Tensor:
     """q, k, v [R, H, D] of R streams: store k, v in their slots of the streams' pools [seats, H, slots, D], attend to
     the visible ones -> [R, H, D]."""
     rows, heads, channels = q.shape

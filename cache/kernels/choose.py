@@ -17,7 +17,7 @@ from stream_recon.cache.kernels.timing import (
     write_timings,
 )
 from stream_recon.cache.kernels.triton_support import runs_triton
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice
 
@@ -34,7 +34,7 @@ TIE = 1.02
 
 
 def choose_attention(
-    choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None = None
+    choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None = None
 ) -> AttentionBackend:
     """The backend asked for; ``auto``: the fastest of those that can be captured, timed once on each machine.
 
@@ -87,7 +87,7 @@ def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
         raise ResourceError(f"--cache fp8 needs {needed}; this GPU has {major}.{minor}: use --cache full")
 
 
-def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepInputs | None) -> AttentionBackend:
+def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepMetadata | None) -> AttentionBackend:
     """The kernel for a cache in e4m3. Raises ResourceError as `check_fp8` does, and without ``inputs``."""
     check_fp8(choice, device)
     if inputs is None:
@@ -107,7 +107,7 @@ def installed_kernels(choice: AttentionChoice) -> list[str]:
     return known.get(choice, [kernel for kernel in flashinfer if kernel == choice])
 
 
-def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> AttentionBackend:
+def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata) -> AttentionBackend:
     """A kernel by its name: ``triton``, or one of FlashInfer's."""
     if name == "triton":
         from stream_recon.cache.kernels.span_attention import (
@@ -127,7 +127,7 @@ def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs:
     )
 
 
-def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inputs: StepInputs) -> str:
+def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inputs: StepMetadata) -> str:
     """The fastest kernel by a timing of this machine, made once and kept in the user's cache folder."""
     key = machine_key(names, sizes, device)
     path = timings_file()

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import ValuePages
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 TOKENS_AT_ONCE = 8
 EVERYTHING, ALL_BUT_OWN = range(2)
@@ -44,7 +44,7 @@ def _widen(log, pages, scales, pool, spans, special_at, patch_at, base, special,
         tl.store(pool + place, v.to(pool.dtype.element_ty), mask=wanted)
 
 
-def widen(log: Tensor, pages: ValuePages, pool: Tensor, special: int, inputs: StepInputs, what: int) -> None:
+def widen(log: Tensor, pages: ValuePages, pool: Tensor, special: int, inputs: StepMetadata, what: int) -> None:
     """Values of all visible special tokens, in the ``log`` [C, H, D], and of pages, which count on from C, to the same
     positions of ``pool`` [C + S * P, H, D]. ``special``: tokens a frame; ``what``: see `EVERYTHING`."""
     tokens, heads, channels = pool.shape

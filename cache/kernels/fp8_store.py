@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import FP8, LARGEST, LEAST, ValuePages, hadamard_matrix
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 TOKENS_AT_ONCE = 32
 
@@ -82,7 +82,7 @@ def store_frame(
     pages: ValuePages,
     widened: Tensor,
     key_norms: Tensor,
-    inputs: StepInputs,
+    inputs: StepMetadata,
 ) -> Tensor:
     """Put one frame's k [T, H, D] where ``inputs`` says: spread, in e4m3, into a pool ``keys`` [C, H, D]; v of its
     special tokens, all before the last P, into a pool ``values`` [base, H, D]; v of its P patches into a page, as

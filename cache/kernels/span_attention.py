@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from stream_recon.cache.attention import Span, merge_spans
 from stream_recon.cache.kernels.split import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
 from stream_recon.cache.kernels.wave_schedule import KEY_BLOCK, QUERY_BLOCK
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small ones need the room."""
@@ -93,7 +93,7 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
 
 
 def attend_spans(
-    q: Tensor, keys: "Pool", values: "Pool", inputs: StepInputs, key_norms: Tensor, visible: int
+    q: Tensor, keys: "SpanPool", values: "SpanPool", inputs: StepMetadata, key_norms: Tensor, visible: int
 ) -> Tensor:
     """Attention of q [R, T, H, D], frames of R streams, over the spans of each row of ``inputs`` in pools [C, H, D]
     -> [R, T, H, D], in what the values are in. Queries and keys are both in that, or both in e4m3.
@@ -136,7 +136,7 @@ def attend_spans(
     return output.merged()
 
 
-class Pool:
+class SpanPool:
     """A pool [C, H, D], or pages [S, P, H, D] of one, as kernels take it: by tensor copies (TMA) where the GPU has
     them, else by pointers."""
 
@@ -153,14 +153,14 @@ class Pool:
 
 
 class SpanAttention:
-    """The kernel as an `AttentionBackend`. Capturable: ``plan`` only fills `StepInputs`."""
+    """The kernel as an `AttentionBackend`. Capturable: ``plan`` only fills `StepMetadata`."""
 
     name = "triton"
     capturable = True
 
-    def __init__(self, inputs: StepInputs) -> None:
+    def __init__(self, inputs: StepMetadata) -> None:
         self._inputs = inputs
-        self._pools: dict[int, Pool] = {}
+        self._pools: dict[int, SpanPool] = {}
 
     def plan(self, queries: int, spans: list[Span]) -> None:
         self._inputs.set_spans(merge_spans(spans))
@@ -168,8 +168,8 @@ class SpanAttention:
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
         return attend_spans(q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys))[0]
 
-    def _pool(self, tensor: Tensor) -> Pool:
+    def _pool(self, tensor: Tensor) -> SpanPool:
         known = self._pools.get(tensor.data_ptr())
         if known is None:
-            known = self._pools[tensor.data_ptr()] = Pool(tensor)
+            known = self._pools[tensor.data_ptr()] = SpanPool(tensor)
         return known

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 TOKENS_AT_ONCE = 4
 
@@ -50,7 +50,7 @@ def fill_ones(out: Tensor) -> Tensor:
 
 
 def store_frame(
-    k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, special: int, inputs: StepInputs
+    k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, special: int, inputs: StepMetadata
 ) -> None:
     """Put k, v [R, T, H, D] of R streams' frames, the first ``special`` tokens and the patches each where a row of
     ``inputs`` says, into pools [C, H, D]; raise the seat's ``key_norms`` [seats, H] to the largest norm of a key."""

@@ -14,7 +14,7 @@ from statistics import mean
 import torch
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class AttentionSizes:
 
 
 def time_frame(
-    backend: AttentionBackend, sizes: AttentionSizes, device: torch.device, inputs: StepInputs | None = None
+    backend: AttentionBackend, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None = None
 ) -> float:
     """Mean milliseconds that attention costs a frame with a full cache, in the way that a stream runs it: planned on
     the host, then all layers, as one captured graph where that can be, and waited for."""

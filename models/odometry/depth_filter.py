@@ -41,7 +41,7 @@ LARGEST = 0.4
 
 
 @dataclass(frozen=True)
-class KeptDepth:
+class DepthState:
     """Of the last cached frame of each of B streams."""
 
     maps: Tensor
@@ -52,13 +52,13 @@ class KeptDepth:
     """[B, 2, Y, X]: ... and, evenly over the image, what parallax adds; and the information (1 / variance) in it."""
 
     @staticmethod
-    def of(maps: Tensor, grid: Sequence[int]) -> "KeptDepth":
+    def of(maps: Tensor, grid: Sequence[int]) -> "DepthState":
         """``grid``: rows and columns of the correction."""
-        return KeptDepth(maps, maps.new_zeros(len(maps)), maps.new_zeros(len(maps), 2, *grid))
+        return DepthState(maps, maps.new_zeros(len(maps)), maps.new_zeros(len(maps), 2, *grid))
 
-    def at(self, rows: slice | Tensor) -> "KeptDepth":
+    def at(self, rows: slice | Tensor) -> "DepthState":
         """Of these streams: a slice gives views, an index on the device copies."""
-        return KeptDepth(self.maps[rows], self.unit[rows], self.correction[rows])
+        return DepthState(self.maps[rows], self.unit[rows], self.correction[rows])
 
     @property
     def log_depth_at_places(self) -> Tensor:
@@ -77,8 +77,8 @@ def carry(
     support: Tensor,
     parallax: Tensor,
     lengths: tuple[Tensor, Tensor],
-    last: KeptDepth | None,
-) -> tuple[Tensor, Tensor, KeptDepth]:
+    last: DepthState | None,
+) -> tuple[Tensor, Tensor, DepthState]:
     """Draw each frame's depth towards that of the frame before.
 
     Args:
@@ -97,7 +97,7 @@ def carry(
     for frame in range(maps.shape[1]):
         own = maps[:, frame]
         if last is None:
-            last = KeptDepth.of(own, parallax.shape[-2:])
+            last = DepthState.of(own, parallax.shape[-2:])
         else:
             focal = lengths[0][:, frame], lengths[1][:, frame]
             last = _next(own, motion[:, frame], support[:, frame], parallax[:, frame], focal, last)
@@ -108,8 +108,8 @@ def carry(
 
 
 def _next(
-    own: Tensor, motion: Tensor, support: Tensor, parallax: Tensor, focal: tuple[Tensor, Tensor], last: KeptDepth
-) -> KeptDepth:
+    own: Tensor, motion: Tensor, support: Tensor, parallax: Tensor, focal: tuple[Tensor, Tensor], last: DepthState
+) -> DepthState:
     log_depth, log_confidence = own.unbind(1)
     apart, before = _difference(log_depth, motion, focal, last.maps)
     seen = apart.isfinite().float().mean((1, 2))
@@ -128,7 +128,7 @@ def _next(
     correction = _corrected(rest, information, drawn_there, parallax * trusted[:, None])
     maps = torch.stack([log_depth + drawn, log_confidence], dim=1)
     unit = KEPT ** (1 / seen.clamp_min(SEEN)) * last.unit + change
-    return KeptDepth(maps, unit, torch.where(trusted[:, None], correction, 0))
+    return DepthState(maps, unit, torch.where(trusted[:, None], correction, 0))
 
 
 def _corrected(rest: Tensor, information: Tensor, drawn: Tensor, parallax: Tensor) -> Tensor:
@@ -141,14 +141,14 @@ def _corrected(rest: Tensor, information: Tensor, drawn: Tensor, parallax: Tenso
     return _balanced(correction, information + seen)
 
 
-def amend(kept: KeptDepth, evidence: Tensor) -> KeptDepth:
+def amend(kept: DepthState, evidence: Tensor) -> DepthState:
     """What is known of a frame's depth, after more evidence [B, 2, Y, X], as `parallax` gives it, of points as they lie
     by what was known."""
     correction, information = kept.correction.unbind(1)
     pull, seen = evidence.unbind(1)
     information = information + seen
     correction = _balanced(correction + pull / (information + DOUBT**-2), information)
-    return KeptDepth(kept.maps, kept.unit, correction)
+    return DepthState(kept.maps, kept.unit, correction)
 
 
 def _balanced(correction: Tensor, information: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ HEAVIEST = 8.0
 
 
 @dataclass(frozen=True)
-class Steps:
+class RelativeMotion:
     """Of B clips, D frames each."""
 
     flows: Tensor
@@ -60,12 +60,12 @@ class Steps:
     parallax: Tensor
     """[B, D, 2, 2*gh, 2*gw]: what the matches say of the depth (`parallax`)."""
 
-    def first_clips(self, count: int) -> "Steps":
+    def first_clips(self, count: int) -> "RelativeMotion":
         """Of the first ``count`` clips; views."""
-        return Steps(self.flows[:, :count], self.motion[:count], self.support[:count], self.parallax[:count])
+        return RelativeMotion(self.flows[:, :count], self.motion[:count], self.support[:count], self.parallax[:count])
 
 
-class StepHead(nn.Module):
+class FlowHead(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.patch_size = config.patch_size
@@ -88,7 +88,7 @@ class StepHead(nn.Module):
 
     def forward(
         self, taps: Sequence[Tensor], features: Tensor, before: Tensor, log_depth: Tensor, pose: Tensor
-    ) -> Steps:
+    ) -> RelativeMotion:
         """taps [B * D, gh*gw, 2*dim] each; features and those of the cached frame before [B, D, 16, H/2, W/2] from
         `describe`; log depth [B, D, H, W]; pose codes [B, D, 9], of which the field of view counts."""
         clips = len(pose)
@@ -121,7 +121,7 @@ class StepHead(nn.Module):
             evidence = parallax(points, target, weight, motion)
         by_clip = (clips, -1)
         each = (x.unflatten(0, by_clip) for x in (motion, support, evidence))
-        return Steps(torch.stack(flows).unflatten(1, by_clip), *each)
+        return RelativeMotion(torch.stack(flows).unflatten(1, by_clip), *each)
 
     def _read(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """What tokens say of their points: flow [N, 2*gh, 2*gw, 2] in patches, and what else may help [.., 16]."""

@@ -42,43 +42,43 @@ HEAVIEST = 8.0
 
 
 @dataclass(frozen=True)
-class Sight:
+class MatchingFeatures:
     """What is compared of B clips: of all S frames, and of the D frames that look back."""
 
     features: Tensor
-    """[B, S, M, 24]: `LookBack.describe`."""
+    """[B, S, M, 24]: `KeyframeMatcher.describe`."""
     context: Tensor
-    """[B, D, 2*gh, 2*gw, 16]: `LookBack.read`."""
+    """[B, D, 2*gh, 2*gw, 16]: `KeyframeMatcher.read`."""
 
-    def first_clips(self, count: int) -> "Sight":
+    def first_clips(self, count: int) -> "MatchingFeatures":
         """Of the first ``count`` clips; views."""
-        return Sight(self.features[:count], self.context[:count])
+        return MatchingFeatures(self.features[:count], self.context[:count])
 
 
 @dataclass(frozen=True)
-class Past:
+class MatchingHistory:
     """The last K cached frames of each of B streams, the latest one first."""
 
     features: Tensor
-    """[B, K, M, 24]: `LookBack.describe`."""
+    """[B, K, M, 24]: `KeyframeMatcher.describe`."""
     poses: Tensor
     """[B, K, 9]: pose codes."""
     count: Tensor
     """[B]: so many there are, at most K."""
 
     @staticmethod
-    def none(clips: int, size: tuple[int, int], device: torch.device) -> "Past":
+    def none(clips: int, size: tuple[int, int], device: torch.device) -> "MatchingHistory":
         """``size``: of images (height, width)."""
         features = torch.zeros(clips, KEPT, _places(_levels(size)), FEATURES, device=device)
-        return Past(features, torch.zeros(clips, KEPT, 9, device=device), torch.zeros(clips, device=device))
+        return MatchingHistory(features, torch.zeros(clips, KEPT, 9, device=device), torch.zeros(clips, device=device))
 
-    def at(self, rows: slice | Tensor) -> "Past":
+    def at(self, rows: slice | Tensor) -> "MatchingHistory":
         """Of these streams: a slice gives views, an index on the device copies."""
-        return Past(self.features[rows], self.poses[rows], self.count[rows])
+        return MatchingHistory(self.features[rows], self.poses[rows], self.count[rows])
 
-    def followed_by(self, features: Tensor, pose: Tensor) -> "Past":
+    def followed_by(self, features: Tensor, pose: Tensor) -> "MatchingHistory":
         """With one more frame: features [B, M, 24] and pose code [B, 9]."""
-        return Past(
+        return MatchingHistory(
             torch.cat([features[:, None], self.features[:, :-1]], dim=1),
             torch.cat([pose[:, None], self.poses[:, :-1]], dim=1),
             (self.count + 1).clamp_max(KEPT),
@@ -98,14 +98,14 @@ class Matches:
     """bool [B, L, 2*gh, 2*gw]: whether geometry expects a point in the other image at all."""
 
 
-class LookBack(nn.Module):
+class KeyframeMatcher(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(2 * config.dim)
         self.project = nn.Linear(len(TAPS) * 2 * config.dim, SAMPLES * SAMPLES * CONTEXT)
         self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
         self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
-        self.rounds = nn.ModuleList(Round() for _ in ROUNDS)
+        self.rounds = nn.ModuleList(MatchIteration() for _ in ROUNDS)
         self.weigh = nn.Linear(CONTEXT, 1)
 
     def describe(self, detail: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class LookBack(nn.Module):
         return Matches(found, *(x.unflatten(0, (clips, looks)) for x in (log_precision, in_view)))
 
 
-class Round(nn.Module):
+class MatchIteration(nn.Module):
     """One correction of matches, by what is alike around each and what the neighbours found."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ DAMPING = 1e-4
 
 
 @dataclass(frozen=True)
-class Settled:
+class PoseOnlyResult:
     """Of N frames."""
 
     T_world_camera: Tensor
@@ -30,17 +30,19 @@ class Settled:
     """[N, 2, P], for the logarithm of each point's depth, to first order: information (1 / variance) times what is to
     be added, and the information."""
 
-    def second_where(self, chosen: Tensor) -> "Settled":
+    def second_where(self, chosen: Tensor) -> "PoseOnlyResult":
         """Of twice as many frames one half: the second of each pair where it is ``chosen``, bool [N / 2]."""
 
         def picked(x: Tensor) -> Tensor:
             first, second = x.chunk(2)
             return torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), second, first)
 
-        return Settled(picked(self.T_world_camera), picked(self.support), picked(self.evidence))
+        return PoseOnlyResult(picked(self.T_world_camera), picked(self.support), picked(self.evidence))
 
 
-def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Tensor, T_world_camera: Tensor) -> Settled:
+def settle(
+    points: Tensor, target: Tensor, precision: Tensor, T_other_world: Tensor, T_world_camera: Tensor
+) -> PoseOnlyResult:
     """Bundle adjustment of one camera and the depths of its points, these eliminated; by Gauss-Newton.
 
     A point's depth is as wrong in one match as in all others of it. So it is an unknown of its own, which is solved for
@@ -73,7 +75,7 @@ def settle(points: Tensor, target: Tensor, precision: Tensor, T_other_world: Ten
     seen = _Residuals.of(points, target, precision, T_other_world @ T_world_camera[:, None])
     agreeing = seen.weight.sum((1, 2)) / seen.precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
     evidence = torch.stack([-seen.pull, seen.squared], dim=1)
-    return Settled(T_world_camera, agreeing, (seen.weight[:, None] * evidence).sum(2))
+    return PoseOnlyResult(T_world_camera, agreeing, (seen.weight[:, None] * evidence).sum(2))
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import KeptDepth, amend
-from stream_recon.models.odometry.keyframe_matcher import LookBack, Past
+from stream_recon.models.odometry.depth_filter import DepthState, amend
+from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
 from stream_recon.models.odometry.parallax import spread
 from stream_recon.models.odometry.pnp import rotation_from_vector, vector_from_rotation
-from stream_recon.models.odometry.pose_only_ba import Settled, settle
+from stream_recon.models.odometry.pose_only_ba import PoseOnlyResult, settle
 from stream_recon.models.odometry.rotation_search import search_turn, surely_none
 from stream_recon.models.odometry.sampling import far_corner, in_space, rays_of, sample_places
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
@@ -40,14 +40,14 @@ second."""
 
 
 def hindsight(
-    look_back: LookBack,
+    look_back: KeyframeMatcher,
     features: Tensor,
     context: Tensor,
     said: Tensor,
     pose_code: Tensor,
-    kept: KeptDepth,
-    past: Past,
-) -> tuple[Tensor, KeptDepth]:
+    kept: DepthState,
+    past: MatchingHistory,
+) -> tuple[Tensor, DepthState]:
     """Mend what is known of B frames, one of each stream.
 
     Args:
@@ -98,7 +98,7 @@ class _Seen:
         return _Seen(self.size, *(torch.cat([x, x]) for x in (*of_frames, *of_others)))
 
 
-def _looked(look_back: LookBack, seen: _Seen, pose_code: Tensor) -> tuple[Tensor, Settled]:
+def _looked(look_back: KeyframeMatcher, seen: _Seen, pose_code: Tensor) -> tuple[Tensor, PoseOnlyResult]:
     """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that; and
     what looking back from there says."""
     turned, worth, alike = _turned(seen, pose_code)
@@ -124,7 +124,7 @@ def _turned(seen: _Seen, pose_code: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return turned, worth & seen.there[:, 0], alike
 
 
-def _settled(look_back: LookBack, seen: _Seen, pose_code: Tensor) -> tuple[Settled, Tensor]:
+def _settled(look_back: KeyframeMatcher, seen: _Seen, pose_code: Tensor) -> tuple[PoseOnlyResult, Tensor]:
     """Poses as matches with cached frames have them, and what those with the last one tell that agrees, [B] in
     1 / pixels^2 a point."""
     T_world_camera = pose_to_matrix(pose_code)

@@ -15,7 +15,7 @@ from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
 from stream_recon.cache.kernels.timing import AttentionSizes
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import NetworkConfig, Preset
 from stream_recon.models.network import StreamingNetwork
@@ -41,7 +41,7 @@ def bench_attention(preset: Preset) -> None:
     sizes = AttentionSizes(config.depth, config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
     begin_table(f"attention of a layer, {sizes.frame_tokens} queries, {keys} keys, {config.heads} heads")
     flops = attention_flops(config, sizes.frame_tokens, keys)
-    inputs = StepInputs(8, cuda)
+    inputs = StepMetadata(8, cuda)
     backends: list[AttentionBackend] = [
         *(build_kernel(name, sizes, cuda, inputs) for name in installed_kernels("auto")),
         TorchAttention(cudnn=True),
@@ -52,7 +52,7 @@ def bench_attention(preset: Preset) -> None:
         row(backend.name, f"{took:.3f} ms, {flops / took / 1e9:.0f} TFLOP/s")
 
 
-def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepInputs) -> float:
+def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepMetadata) -> float:
     """Milliseconds of the kernel alone."""
     shape = (sizes.heads, sizes.head_dim)
     q, keys, values = (

@@ -22,7 +22,7 @@ from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -116,7 +116,7 @@ class TimedWriter(ResultWriter):
 
 @dataclass
 class ProgramRun:
-    summary: Summary
+    summary: RunSummary
     written: list[float]
     """When each frame was finished, in seconds."""
     images: list[NDArray[np.uint8]]

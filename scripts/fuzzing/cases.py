@@ -19,7 +19,7 @@ from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.readers import read_depth_image, read_image
@@ -51,7 +51,7 @@ def examples(folder: Path) -> dict[str, Path]:
     writer = ResultWriter(places["result"], run_info())
     for frame in frames(6):
         writer.add(fake_result(prepared(frame)))
-    writer.finish(Summary(interrupted=True))
+    writer.finish(RunSummary(interrupted=True))
     return places
 
 

@@ -12,7 +12,7 @@ from stream_recon.app.metric_scale.scale_source import parse_given
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.exif import VIDEO_FOCAL, camera_of_video, read_exif
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.app.sources.undistort import Undistorter
 from tests.app.media import numbered_image
 from tests.app.sources import exif_files
 from tests.app.sources.bags import Bag
@@ -80,7 +80,7 @@ def camera(folder: Path, source: Path, draw: random.Random) -> None:
         (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
     found = parse_camera(given)
     assert parse_camera(found.text()) == found
-    lens = Rectifier(found.for_size(SIZE), SIZE)
+    lens = Undistorter(found.for_size(SIZE), SIZE)
     image = lens(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
     k = lens.intrinsics
     assert image.shape == (SIZE[1], SIZE[0], 3) and np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0

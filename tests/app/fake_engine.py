@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, Pair, PreparedFrame, Seam
+from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, OverlapError, Pair, PreparedFrame
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
@@ -98,9 +98,9 @@ class FakeEngine:
     def finish(self) -> Sequence[FrameResult]:
         return self._release()
 
-    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
         self._started = True
-        return Seam([*first, *later][-1][0].index, 0.0, 0.0, 0.0)
+        return OverlapError([*first, *later][-1][0].index, 0.0, 0.0, 0.0)
 
     def _release(self) -> list[FrameResult]:
         self._started = True

@@ -24,7 +24,7 @@ from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, OutputError
@@ -196,12 +196,12 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     for result in results:
         whole.add(result)
     whole.revise(revision)
-    whole.finish(Summary(interrupted=False))
+    whole.finish(RunSummary(interrupted=False))
     cut = ResultWriter(tmp_path / "cut", run_info())
     for result in results[:6]:
         cut.add(result)
     cut.revise(revision)
-    cut.checkpoint(Summary())
+    cut.checkpoint(RunSummary())
     cut.close()
     unfinished = read_unfinished(tmp_path / "cut")
     assert unfinished is not None and unfinished.last.index == 5
@@ -211,7 +211,7 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     again = ResultWriter(tmp_path / "cut", run_info(), resume=unfinished)
     for result in results[6:]:
         again.add(result)
-    again.finish(Summary(interrupted=False))
+    again.finish(RunSummary(interrupted=False))
     np.testing.assert_allclose(trajectory_of(tmp_path / "cut"), trajectory_of(tmp_path / "whole"))
     record = json.loads((tmp_path / "cut" / "run.json").read_text())
     assert record["revisions"] == {"cameras": 1, "trajectory": 1, "points": 1}

@@ -14,9 +14,9 @@ from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_m
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.points import ranked_points
@@ -112,7 +112,7 @@ class Files:
         self.writer = ResultWriter(folder, info)
 
     def check(self, known: list[FrameResult]) -> None:
-        self.writer.checkpoint(Summary())
+        self.writer.checkpoint(RunSummary())
         cloud = self.writer._cloud
         assert cloud.rebuild()
         total = 0
@@ -175,7 +175,7 @@ class Metrics:
             has_depth=True,
             read_depth=lambda index: DepthMap(self._depths[index]),
         )
-        self.gatherer = Gatherer(truth)
+        self.gatherer = Evaluator(truth)
 
     def check(self, known: list[FrameResult]) -> None:
         np.testing.assert_allclose(self.gatherer.poses(), [r.T_world_camera for r in known], atol=1e-12)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.schema import load_preset
 
@@ -43,7 +43,7 @@ def write_truth(folder: Path, first_index: int = 0) -> None:
                 is_keyframe=True,
             )
         )
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     writer.close()
 
 

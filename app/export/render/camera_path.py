@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 from scipy.spatial.transform import Rotation, Slerp
 
-from stream_recon.app.export.render.scene import FlightScene
+from stream_recon.app.export.render.scene import RenderScene
 from stream_recon.app.export.upright import upright_axes, world_up
 
 Route = Literal["path", "around", "above"]
@@ -24,7 +24,7 @@ AROUND_DISTANCE, ABOVE_DISTANCE = 0.9, 1.15
 
 
 @dataclass(frozen=True)
-class Moment:
+class CameraKeypoint:
     """One frame of a flight."""
 
     T_world_camera: NDArray[np.float64]  # [4, 4]
@@ -32,14 +32,14 @@ class Moment:
     """How many of the cameras have brought their points."""
 
 
-def fly(scene: FlightScene, route: Route, frames: int, fps: float) -> Iterator[Moment]:
+def fly(scene: RenderScene, route: Route, frames: int, fps: float) -> Iterator[CameraKeypoint]:
     """The moments of a flight, one or more."""
     if route == "path":
         return _along(scene, frames, fps)
     return _around(scene, frames) if route == "around" else _above(scene, frames)
 
 
-def _along(scene: FlightScene, frames: int, fps: float) -> Iterator[Moment]:
+def _along(scene: RenderScene, frames: int, fps: float) -> Iterator[CameraKeypoint]:
     """Through the scene as it was walked, more calmly, and from a little behind."""
     poses = np.array([camera.T_world_camera for camera in scene.cameras])
     times = np.array([camera.timestamp for camera in scene.cameras])
@@ -58,10 +58,10 @@ def _along(scene: FlightScene, frames: int, fps: float) -> Iterator[Moment]:
     axes[:, :, 2] *= np.linalg.det(u @ vt)[:, None]
     axes = axes @ vt
     for place, rotation in zip(position, axes, strict=True):
-        yield Moment(_pose(rotation, place - BEHIND * scene.extent * rotation[:, 2]), len(scene.cameras))
+        yield CameraKeypoint(_pose(rotation, place - BEHIND * scene.extent * rotation[:, 2]), len(scene.cameras))
 
 
-def _around(scene: FlightScene, frames: int) -> Iterator[Moment]:
+def _around(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
     """Once around the middle of the scene, looking down at it."""
     up = world_up(scene.cameras)
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
@@ -69,17 +69,17 @@ def _around(scene: FlightScene, frames: int) -> Iterator[Moment]:
         horizontal = np.sin(turn) * level[0] - np.cos(turn) * level[2]
         away = np.cos(ELEVATION) * horizontal + np.sin(ELEVATION) * up
         axes = _looking(-away, up)
-        yield Moment(_pose(axes, scene.centre + AROUND_DISTANCE * scene.extent * away), len(scene.cameras))
+        yield CameraKeypoint(_pose(axes, scene.centre + AROUND_DISTANCE * scene.extent * away), len(scene.cameras))
 
 
-def _above(scene: FlightScene, frames: int) -> Iterator[Moment]:
+def _above(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
     """From above, north where the first camera looked, while frame after frame brings its points."""
     up = world_up(scene.cameras)
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
     axes = np.stack([level[0], -level[2], level[1]], axis=1)
     place = scene.centre + ABOVE_DISTANCE * scene.extent * up
     for number in range(frames):
-        yield Moment(_pose(axes, place), max(1, round((number + 1) / (0.9 * frames) * len(scene.cameras))))
+        yield CameraKeypoint(_pose(axes, place), max(1, round((number + 1) / (0.9 * frames) * len(scene.cameras))))
 
 
 def _looking(forward: NDArray[np.float64], up: NDArray[np.float64]) -> NDArray[np.float64]:

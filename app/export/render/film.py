@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.job import ExportOptions, Job
-from stream_recon.app.export.render.camera_path import Moment, Route, fly
+from stream_recon.app.export.job import ExportJob, ExportOptions
+from stream_recon.app.export.render.camera_path import CameraKeypoint, Route, fly
 from stream_recon.app.export.render.encoder import VideoEncoder
 from stream_recon.app.export.render.raster import Points, draw
-from stream_recon.app.export.render.scene import PATH_COLOUR, PATH_SHARE, FlightScene, gather
+from stream_recon.app.export.render.scene import PATH_COLOUR, PATH_SHARE, RenderScene, gather
 from stream_recon.app.export.target import staged_file
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.in_order import in_order
@@ -62,11 +62,11 @@ def film(
         raise ConfigError(f"{target}: a video is called NAME.mp4")
     frames = max(1, round(options.seconds * options.fps))
     with staged_file(target, overwrite) as part:
-        job = Job(read_result(folder), ExportOptions(frames="keyframes"))
+        job = ExportJob(read_result(folder), ExportOptions(frames="keyframes"))
         scene = gather(job, options.points, lambda done, total: progress("points", done, total))
         camera = _camera(options.size)
 
-        def picture(moment: Moment) -> NDArray[np.uint8]:
+        def picture(moment: CameraKeypoint) -> NDArray[np.uint8]:
             shown = min(moment.shown, len(scene.cameras))
             points = scene.points.first(int(scene.upto[shown - 1]))
             if options.route != "path":
@@ -83,7 +83,7 @@ def film(
     return f"{frames} frames of {width}x{height} pixels, {encoder.codec}, {len(scene.points.xyz)} points."
 
 
-def path_points(scene: FlightScene, shown: int) -> Points:
+def path_points(scene: RenderScene, shown: int) -> Points:
     """The path up to a camera as a row of points."""
     line = scene.line[:shown]
     share = np.linspace(0, 1, LINE_STEPS, endpoint=False)[None, :, None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.job import Job
+from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.ordered import ordered_points
 from stream_recon.app.export.render.raster import Points
 from stream_recon.app.result.cameras import Camera
@@ -19,7 +19,7 @@ PATH_SHARE = 0.004
 
 
 @dataclass(frozen=True)
-class FlightScene:
+class RenderScene:
     """Points in the order of ``cameras``, which brought them."""
 
     points: Points
@@ -36,11 +36,11 @@ class FlightScene:
         return np.array([camera.T_world_camera[:3, 3] for camera in self.cameras])
 
 
-def gather(job: Job, most: int, on_frame: Callable[[int, int], None]) -> FlightScene:
+def gather(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> RenderScene:
     """The scene of a result; see `ordered_points`, which says what is raised."""
     found = ordered_points(job, most, on_frame)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras], np.float32)
     side = np.repeat(eyes, np.diff(found.upto, prepend=0), axis=0) - found.xyz
     size = np.full(len(found.xyz), POINT_SPACINGS * found.spacing, np.float32)
     points = Points(found.xyz, found.rgb, size, side)
-    return FlightScene(points, found.upto, found.cameras, found.extent, found.centre)
+    return RenderScene(points, found.upto, found.cameras, found.extent, found.centre)

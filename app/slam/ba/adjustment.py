@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
-from stream_recon.app.slam.ba.parameter_blocks import Variables
-from stream_recon.app.slam.ba.pose_priors import Links
-from stream_recon.app.slam.ba.problem import Problem, Scene
+from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
+from stream_recon.app.slam.ba.pose_priors import RelativePosePriors
+from stream_recon.app.slam.ba.problem import BAScene, Problem
 from stream_recon.app.slam.ba.residuals import (
-    Losses,
+    RobustLosses,
     linearise_sightings,
     order_sightings,
     pixel_errors,
@@ -35,7 +35,7 @@ _UNDAMPED = 1e-9
 class Solution:
     """Costs are half the sum of the losses over all residuals, priors included."""
 
-    scene: Scene
+    scene: BAScene
     cost_before: float
     cost: float
     iterations: int
@@ -127,7 +127,7 @@ def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformati
 
 
 class _Adjustment:
-    """`levenberg.Model` over `Variables`. Cameras that may move come first, observations in their order."""
+    """`levenberg.Model` over `ParameterBlocks`. Cameras that may move come first, observations in their order."""
 
     def __init__(self, problem: Problem, loss_scale: float) -> None:
         scene, priors = problem.scene, problem.priors
@@ -139,23 +139,23 @@ class _Adjustment:
         self.free = int(count - fixed.sum())
         rank = np.empty(count, np.intp)
         rank[self.order] = np.arange(count)
-        self.start = Variables.of(scene, self.order)
+        self.start = ParameterBlocks.of(scene, self.order)
         self.sightings, self.sorted, depth = order_sightings(
             problem.observations, rank, self.start, scene.lens, problem.priors.depth_sigma
         )
         self.size = 7 if self.sightings.log_depth is not None else 6
         self.elimination = Elimination(self.sightings, self.free, len(scene.points))
-        self.losses = Losses(loss_scale, priors.depth_loss_scale)
+        self.losses = RobustLosses(loss_scale, priors.depth_loss_scale)
         self.priors = priors
         self.free_scales = problem.free_depth_scales and self.size == 7
         self.free_lens = np.flatnonzero([problem.free_focal, problem.free_k1])
         self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
-        self.links: Links | None = None
+        self.links: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
             loss = priors.relative_loss_scale
-            self.links = Links.of(problem.relative_poses, rank, depth, loss, self.free_scales)
+            self.links = RelativePosePriors.of(problem.relative_poses, rank, depth, loss, self.free_scales)
 
-    def cost(self, state: Variables) -> float:
+    def cost(self, state: ParameterBlocks) -> float:
         cost = sightings_cost(state, self.sightings, self.losses)
         if self.links is not None:
             cost += self.links.cost(state)
@@ -164,14 +164,14 @@ class _Adjustment:
         offsets, sigmas = self._lens_priors(state)
         return cost + 0.5 * float(((offsets / sigmas) ** 2).sum())
 
-    def linearise(self, state: Variables) -> Normal:
+    def linearise(self, state: ParameterBlocks) -> Normal:
         normal = self.without_lens_priors(state)
         offsets, sigmas = self._lens_priors(state)
         normal.lens[[0, 1], [0, 1]] += sigmas**-2
         normal.lens_gradient[:] += offsets * sigmas**-2
         return normal
 
-    def without_lens_priors(self, state: Variables) -> Normal:
+    def without_lens_priors(self, state: ParameterBlocks) -> Normal:
         normal = self.elimination.normal(linearise_sightings(state, self.sightings, self.losses))
         if self.links is not None:
             normal = self.links.add_to(normal, state)
@@ -181,7 +181,7 @@ class _Adjustment:
             _hold_scales(normal, state.log_scale[: self.free], information)
         return normal
 
-    def step(self, state: Variables, linear: Normal, damping: float) -> tuple[Variables, float]:
+    def step(self, state: ParameterBlocks, linear: Normal, damping: float) -> tuple[ParameterBlocks, float]:
         reduced = self.elimination.reduced(linear, damping)
         cameras, points, lens = self.elimination.solve(reduced, self.free_lens)
         slope = float((linear.camera_gradient * cameras).sum() + (linear.point_gradient * points).sum())
@@ -189,7 +189,7 @@ class _Adjustment:
         promised = 0.5 * (damping * damped_square(linear, cameras, points, lens) - slope)
         return state.stepped(cameras, points, lens), promised
 
-    def _lens_priors(self, state: Variables) -> tuple[FloatArray, FloatArray]:
+    def _lens_priors(self, state: ParameterBlocks) -> tuple[FloatArray, FloatArray]:
         """How far log focal and k1 are from what is known of them, and its sigmas; inf where nothing is."""
         focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
         focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma

@@ -26,7 +26,7 @@ class SingularError(Exception):
     """The damped system has no unique solution."""
 
 
-class Model(Protocol[StateT, LinearT]):
+class LinearizedModel(Protocol[StateT, LinearT]):
     """A sum of squares over states."""
 
     def cost(self, state: StateT) -> float: ...
@@ -49,7 +49,7 @@ class Minimum(Generic[StateT]):
 
 
 def minimise(
-    model: Model[StateT, LinearT],
+    model: LinearizedModel[StateT, LinearT],
     state: StateT,
     iterations: int,
     tolerance: float,

@@ -30,7 +30,7 @@ FLOOR = 1e-9
 
 
 @dataclass(frozen=True)
-class Plan:
+class SymbolicFactorization:
     """How to factorise a matrix."""
 
     way: Literal["dense", "band", "sparse"]
@@ -39,7 +39,7 @@ class Plan:
     """Half the bandwidth, in blocks."""
 
     @classmethod
-    def of(cls, matrix: Any) -> "Plan":
+    def of(cls, matrix: Any) -> "SymbolicFactorization":
         """What is least work for ``matrix``, BSR with square blocks."""
         size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
         order = np.arange(blocks)
@@ -58,7 +58,7 @@ class Plan:
         return cls("band" if banded < whole else "dense", order, band)
 
 
-def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
+def factorised(matrix: Any, plan: SymbolicFactorization | None = None) -> Solve:
     """``matrix``: an array or BSR, symmetric. Raises SingularError where it is not positive definite."""
     try:
         if isinstance(matrix, np.ndarray):
@@ -66,7 +66,7 @@ def factorised(matrix: Any, plan: Plan | None = None) -> Solve:
         if not np.isfinite(matrix.data).all():
             raise SingularError
         # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
-        plan = plan or Plan.of(matrix)
+        plan = plan or SymbolicFactorization.of(matrix)
         if plan.way == "dense":
             return _whole(matrix.toarray())
         if plan.way == "band":
@@ -87,7 +87,7 @@ def _whole(matrix: FloatArray) -> Solve:
     return lambda rhs: dense.cho_solve(factor, rhs, check_finite=False)
 
 
-def _banded(matrix: Any, plan: Plan) -> Solve:
+def _banded(matrix: Any, plan: SymbolicFactorization) -> Solve:
     size, n = matrix.blocksize[0], matrix.shape[0]
     rank = np.empty(len(plan.order), np.intp)
     rank[plan.order] = np.arange(len(plan.order))

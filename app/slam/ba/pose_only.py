@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.levenberg import minimise_each
-from stream_recon.app.slam.ba.parameter_blocks import Variables
-from stream_recon.app.slam.ba.problem import Lens, Observations, Scene
+from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations
 from stream_recon.app.slam.ba.residuals import (
-    Losses,
+    RobustLosses,
     Sightings,
     linearise_sightings,
     order_sightings,
@@ -39,7 +39,7 @@ def motion_only(
     T_world_camera: FloatArray,
     points: FloatArray,
     observations: Observations,
-    lens: Lens,
+    lens: CameraModel,
     loss_scales: Sequence[float] = (20.0, 6.0, 2.0),
     iterations: int = 15,
     tolerance: float = 1e-5,
@@ -52,7 +52,7 @@ def motion_only(
     """
     start = np.array(T_world_camera, np.float64)
     seen = replace(observations, depth=None)
-    variables = Variables.of(Scene(start, points, lens), np.arange(len(start)))
+    variables = ParameterBlocks.of(BAScene(start, points, lens), np.arange(len(start)))
     sightings, order, _ = order_sightings(seen, np.arange(len(start)), variables, lens)
     state = np.concatenate([variables.rotation, variables.centre[:, :, None]], axis=2)
     model = _Motion(variables, sightings, 1.0)
@@ -69,12 +69,12 @@ def motion_only(
 class _Motion:
     """`levenberg.Many`: a state is [K, 3, 4], camera to world."""
 
-    def __init__(self, start: Variables, sightings: Sightings, loss_scale: float) -> None:
+    def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
         self._start, self._sightings = start, sightings
-        self._losses = Losses(loss_scale, 1.0)
+        self._losses = RobustLosses(loss_scale, 1.0)
         self._starts = np.concatenate([[0], np.cumsum(sightings.per_camera)])
 
-    def variables(self, state: FloatArray) -> Variables:
+    def variables(self, state: FloatArray) -> ParameterBlocks:
         return replace(self._start, rotation=state[:, :, :3], centre=state[:, :, 3])
 
     def costs(self, state: FloatArray) -> FloatArray:

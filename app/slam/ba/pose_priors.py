@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.linear import links
-from stream_recon.app.slam.ba.parameter_blocks import Variables
+from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
 from stream_recon.app.slam.ba.problem import RelativePoses
 from stream_recon.app.slam.ba.residuals import cauchy
 from stream_recon.app.slam.ba.schur import Normal
@@ -17,7 +17,7 @@ IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Links:
+class RelativePosePriors:
     """Relative poses in the adjustment's order of cameras."""
 
     first: IntArray  # [E]
@@ -30,7 +30,9 @@ class Links:
     """Translations are in the unit of measured depths, whose scales are free."""
 
     @classmethod
-    def of(cls, poses: RelativePoses, rank: IntArray, depth: float, loss_scale: float, scaled: bool) -> "Links":
+    def of(
+        cls, poses: RelativePoses, rank: IntArray, depth: float, loss_scale: float, scaled: bool
+    ) -> "RelativePosePriors":
         """``rank``: the place of each camera in the adjustment; ``depth``: usual of the scene, NaN if not known."""
         T = np.asarray(poses.T_first_second, np.float64)
         length = np.linalg.norm(T[:, :3, 3], axis=1)
@@ -40,11 +42,11 @@ class Links:
         sigma[:, 3:] = (np.asarray(poses.translation_sigma) * np.maximum(length, least))[:, None]
         return cls(rank[poses.first], rank[poses.second], T[:, :3, :3], T[:, :3, 3], 1 / sigma, loss_scale, scaled)
 
-    def cost(self, variables: Variables) -> float:
+    def cost(self, variables: ParameterBlocks) -> float:
         """Half the sum of the losses."""
         return cauchy((self._residual(variables)[0] ** 2).sum(axis=1), self.loss_scale)
 
-    def add_to(self, normal: Normal, variables: Variables) -> Normal:
+    def add_to(self, normal: Normal, variables: ParameterBlocks) -> Normal:
         """With these residuals; ``normal`` is changed, too."""
         free, size = normal.camera_gradient.shape
         residual, J_first, J_second = self.linearised(variables, size)
@@ -57,7 +59,7 @@ class Links:
         blocks = np.einsum("eki,ekj->eij", J_first[both], J_second[both])
         return replace(normal, links=links(i, j, blocks, free))
 
-    def linearised(self, variables: Variables, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def linearised(self, variables: ParameterBlocks, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Weighted residuals [E, 6] and their derivatives [E, 6, size] by the first and the second camera."""
         residual, relative, moved, scale = self._residual(variables)
         weight = 1 / np.sqrt(1 + (residual**2).sum(axis=1, keepdims=True) / self.loss_scale**2)
@@ -73,7 +75,7 @@ class Links:
         factor = (weight * self.inverse_sigma)[:, :, None]
         return residual * weight, J_first * factor, J_second * factor
 
-    def _residual(self, variables: Variables) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def _residual(self, variables: ParameterBlocks) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """In sigmas [E, 6]; the relative rotations, the translations in the measured unit, the scale to there."""
         R_first = variables.rotation[self.first].transpose(0, 2, 1)
         relative = R_first @ variables.rotation[self.second]

@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Lens:
+class CameraModel:
     """Shared by all cameras; in pixels."""
 
     focal: float
@@ -27,12 +27,12 @@ class Lens:
 
 
 @dataclass(frozen=True)
-class Scene:
+class BAScene:
     """All that an adjustment may change."""
 
     T_world_camera: FloatArray  # [N, 4, 4]
     points: FloatArray  # [M, 3], in the world
-    lens: Lens
+    lens: CameraModel
     """Its principal point stays."""
     log_depth_scale: FloatArray | None = None  # [N]
     """Measured depths of a camera times exp of this are the scene's. None: all 0."""
@@ -110,7 +110,7 @@ class Problem:
     about where it was, since every step is damped. Raises ValueError where arrays do not fit one another.
     """
 
-    scene: Scene
+    scene: BAScene
     observations: Observations
     relative_poses: RelativePoses | None = None
     fixed: Mask | None = None  # [N]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.parameter_blocks import Variables
-from stream_recon.app.slam.ba.problem import Lens, Observations
+from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
+from stream_recon.app.slam.ba.problem import CameraModel, Observations
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -38,7 +38,7 @@ class Sightings:
 
 
 @dataclass(frozen=True)
-class Losses:
+class RobustLosses:
     """Scales of the Cauchy loss c^2 log(1 + e^2 / c^2), in sigmas (pixels where sigma is 1)."""
 
     pixel: float
@@ -46,7 +46,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResidualRows:
     """Residuals and derivatives, times the square root of their weight; 2 rows an observation, 3 with depths."""
 
     joint: FloatArray  # [rows, D + 3, O]: by the camera's turn, centre, log depth scale; by the lens; the residual
@@ -69,7 +69,7 @@ class Rows:
 
 
 def order_sightings(
-    observations: Observations, rank: IntArray, start: Variables, lens: Lens, depth_sigma: float = 1.0
+    observations: Observations, rank: IntArray, start: ParameterBlocks, lens: CameraModel, depth_sigma: float = 1.0
 ) -> tuple[Sightings, IntArray, float]:
     """Observations by camera, cameras by ``rank`` [N]; their order; and the usual depth of the points in ``start``.
 
@@ -93,7 +93,7 @@ def order_sightings(
     return replace(sightings, near=NEAR * usual if len(ahead) else 0.0), order, usual
 
 
-def in_camera(variables: Variables, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
+def in_camera(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
     """Points [3, O] in their cameras' axes, and the rotations [3, 3, O] from the world to there."""
     counts = sightings.per_camera
     R = np.repeat(variables.rotation.transpose(2, 1, 0).reshape(9, -1), counts, axis=1).reshape(3, 3, -1)
@@ -101,7 +101,7 @@ def in_camera(variables: Variables, sightings: Sightings) -> tuple[FloatArray, F
     return R[:, 0] * away[0] + R[:, 1] * away[1] + R[:, 2] * away[2], R
 
 
-def pixel_errors(variables: Variables, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
+def pixel_errors(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
     """Projection less observation [2, O] in pixels, NaN behind the camera; and depths [O]."""
     xyz, _ = in_camera(variables, sightings)
     z = np.where(xyz[2] > sightings.near, xyz[2], np.nan)
@@ -116,7 +116,7 @@ def squared_errors(error: FloatArray, sightings: Sightings) -> FloatArray:
     return np.asarray(np.where(np.isnan(square), BEHIND_PX**2, square) * sightings.inverse_sigma**2)
 
 
-def sightings_cost(variables: Variables, sightings: Sightings, losses: Losses) -> float:
+def sightings_cost(variables: ParameterBlocks, sightings: Sightings, losses: RobustLosses) -> float:
     """Half the sum of the losses."""
     error, z = pixel_errors(variables, sightings)
     cost = cauchy(squared_errors(error, sightings), losses.pixel)
@@ -127,7 +127,7 @@ def sightings_cost(variables: Variables, sightings: Sightings, losses: Losses) -
     return cost
 
 
-def linearise_sightings(variables: Variables, sightings: Sightings, losses: Losses) -> Rows:
+def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses: RobustLosses) -> ResidualRows:
     xyz, R = in_camera(variables, sightings)
     seen = xyz[2] > sightings.near
     x, y, z = xyz
@@ -144,7 +144,7 @@ def linearise_sightings(variables: Variables, sightings: Sightings, losses: Loss
 
     depths = sightings.log_depth is not None and sightings.inverse_depth_sigma is not None
     rows, count = (3 if depths else 2), len(z)
-    linear = Rows(np.zeros((rows, 10 if depths else 9, count)), np.empty((rows, 3, count)))
+    linear = ResidualRows(np.zeros((rows, 10 if depths else 9, count)), np.empty((rows, 3, count)))
     residual, by_camera, by_point, lens = linear.residual, linear.camera, linear.point, linear.lens
     residual[:2] = error * weight
     lens[:2, 0] = by_focal * weight
@@ -176,7 +176,7 @@ def cauchy(square: FloatArray, scale: float) -> float:
     return float(0.5 * scale**2 * np.log1p(square / scale**2).sum())
 
 
-def undistorted(pixel: FloatArray, lens: Lens) -> FloatArray:
+def undistorted(pixel: FloatArray, lens: CameraModel) -> FloatArray:
     """Coordinates [O, 2] at depth 1 of the rays through pixels [O, 2]."""
     bent = (np.asarray(pixel, np.float64) - (lens.cx, lens.cy)) / lens.focal
     radius = np.linalg.norm(bent, axis=1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import rays, seen_at
 from stream_recon.app.slam.matching.features import Features
@@ -41,7 +41,7 @@ K1_SIGMA = 0.001
 
 
 @dataclass(frozen=True)
-class Round:
+class BARound:
     """One adjustment."""
 
     loss_px: float
@@ -53,27 +53,27 @@ class Round:
     tolerance: float = 1e-3
 
 
-FINE = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True))
+FINE = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True))
 """What comes of them is judged, and adjusted again with `LAST`."""
-NARROWING = (Round(20, None), Round(6, 12), *FINE)
-NEAR = (Round(6, 20),)
+NARROWING = (BARound(20, None), BARound(6, 12), *FINE)
+NEAR = (BARound(6, 20),)
 """From where a stream has put the keyframes, before `FINE`. A wider loss would listen to wrong matches again."""
-NEARLY = (Round(20, None), *NEAR)
+NEARLY = (BARound(20, None), *NEAR)
 """Likewise, where a few loops are still a little open."""
-WIDE = (Round(100, None), Round(30, None), Round(10, 60), Round(3, 15, free_k1=True))
+WIDE = (BARound(100, None), BARound(30, None), BARound(10, 60), BARound(3, 15, free_k1=True))
 PROBE = (
-    Round(20, None),
-    Round(6, 12, free_k1=True),
-    *(Round(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
+    BARound(20, None),
+    BARound(6, 12, free_k1=True),
+    *(BARound(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
 )
-LAST = (Round(2, 6, free_k1=True), Round(1, 3, 30, free_k1=True, tolerance=1e-4))
+LAST = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True, tolerance=1e-4))
 
 
 @dataclass(frozen=True)
-class Fit:
+class BAState:
     """Keyframes with what was fitted to them."""
 
-    scene: Scene
+    scene: BAScene
     observations: Observations
     """Those that were kept; ``point`` counts the scene's points."""
     feature: NDArray[np.int64]  # [O], of the observation's keyframe
@@ -88,11 +88,11 @@ class Fit:
 
 def start(
     T_world_camera: FloatArray,
-    lens: Lens,
+    lens: CameraModel,
     features: Sequence[Features],
     tracks: Tracks,
     log_depth_scale: FloatArray | None = None,
-) -> Fit:
+) -> BAState:
     """Before any adjustment: each point is the mean of where its keyframes' depth maps have it."""
     scale = np.zeros(len(T_world_camera)) if log_depth_scale is None else log_depth_scale
     uv = np.concatenate([f.uv for f in features]).astype(np.float64)
@@ -100,12 +100,12 @@ def start(
     starts = np.cumsum([0, *(len(f) for f in features)])
     at = starts[tracks.keyframe] + tracks.feature
     observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
-    scene = Scene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
+    scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
     scene = replace(scene, points=placed(scene, observations))
     return measured(scene, observations, tracks.feature)
 
 
-def placed(scene: Scene, observations: Observations) -> FloatArray:
+def placed(scene: BAScene, observations: Observations) -> FloatArray:
     """The scene's points [M, 3], each the mean of where its cameras' measured depths have it; unseen ones stay."""
     assert observations.depth is not None and scene.log_depth_scale is not None
     known = observations.depth > 0
@@ -121,7 +121,7 @@ def placed(scene: Scene, observations: Observations) -> FloatArray:
         return np.where(total[:, None] > 0, sums / total[:, None], scene.points)
 
 
-def triangulated(fit: Fit) -> Fit:
+def triangulated(fit: BAState) -> BAState:
     """With the points where the rays meet, where these meet at an angle that says so."""
     found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
     with np.errstate(invalid="ignore"):
@@ -130,15 +130,15 @@ def triangulated(fit: Fit) -> Fit:
     return measured(replace(fit.scene, points=points), fit.observations, fit.feature)
 
 
-def measured(scene: Scene, observations: Observations, feature: NDArray[np.int64]) -> Fit:
+def measured(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
     """With the errors under ``scene``; infinite behind the camera."""
     T = invert_pose(scene.T_world_camera)[observations.camera]
     xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
     errors = np.linalg.norm(seen_at(scene.lens, xyz) - observations.pixel, axis=1)
-    return Fit(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
+    return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 
-def dropped(fit: Fit, limit_px: float, least_views: int = 2) -> Fit:
+def dropped(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
     """Without observations that miss by more than ``limit_px`` and points that too few keyframes still see."""
     keep = fit.errors < limit_px
     seen = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
@@ -146,7 +146,7 @@ def dropped(fit: Fit, limit_px: float, least_views: int = 2) -> Fit:
     used, point = np.unique(fit.observations.point[keep], return_inverse=True)
     observations = replace(fit.observations.take(keep), point=point)
     scene = replace(fit.scene, points=fit.scene.points[used])
-    return Fit(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
+    return BAState(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
 def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = False) -> Priors:
@@ -161,7 +161,7 @@ def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = 
     )
 
 
-def last_priors(priors: Priors, first: Fit) -> Priors:
+def last_priors(priors: Priors, first: BAState) -> Priors:
     """Of the second pass, from those of the first and what came of it."""
     # The median of the sum of two squared normal variables is 2 log 2.
     variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
@@ -186,15 +186,15 @@ def network_steps(
 
 
 def narrow(
-    fit: Fit,
+    fit: BAState,
     steps: RelativePoses | None,
-    rounds: Sequence[Round] = NARROWING,
+    rounds: Sequence[BARound] = NARROWING,
     priors: Priors | None = None,
     *,
     free_focal: bool = True,
     fixed: NDArray[np.bool_] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> Fit:
+) -> BAState:
     """Adjust in ``rounds``. With ``should_stop`` it ends early with what it has."""
     priors = priors or Priors(focal=fit.scene.lens.focal)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
-from stream_recon.app.slam.ba.residuals import Rows, Sightings
-from stream_recon.app.slam.ba.schur_products import Products
+from stream_recon.app.slam.ba.residuals import ResidualRows, Sightings
+from stream_recon.app.slam.ba.schur_products import SchurProducts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -32,7 +32,7 @@ _GROUPED_UNKNOWNS = 1400
 class Normal:
     """H = J^T J and g = J^T r by parts, before damping. C: free cameras, D unknowns each."""
 
-    rows: Rows
+    rows: ResidualRows
     camera: FloatArray  # [C, D, D]
     camera_lens: FloatArray  # [C, D, 2]
     camera_gradient: FloatArray  # [C, D]
@@ -83,12 +83,12 @@ class Elimination:
         return len(np.unique(self._camera * self.points + self._point[: self._moving])) == self._moving
 
     @cached_property
-    def _products(self) -> Products | None:
+    def _products(self) -> SchurProducts | None:
         if 7 * self.free > _GROUPED_UNKNOWNS or not self._seen_once:
             return None
-        return Products(self._camera, self._point[: self._moving], self.free, self.points)
+        return SchurProducts(self._camera, self._point[: self._moving], self.free, self.points)
 
-    def normal(self, rows: Rows) -> Normal:
+    def normal(self, rows: ResidualRows) -> Normal:
         """Of the sightings alone; without links."""
         size = rows.camera.shape[1]
         joint = camera_products(rows.joint, self._starts)

@@ -20,7 +20,7 @@ one range."""
 
 
 @dataclass(frozen=True)
-class _Group:
+class _CameraGroup:
     """Points that go together."""
 
     begin: int
@@ -33,7 +33,7 @@ class _Group:
     """Of the whole matrix, in blocks."""
 
 
-class Products:
+class SchurProducts:
     """For one problem: which of ``cameras`` cameras sees which point, none of them twice.
 
     Args:
@@ -69,11 +69,11 @@ class Products:
         return out.reshape(count * size, -1)
 
 
-def _group(begin: int, end: int, camera: IntArray, point: IntArray) -> _Group:
+def _group(begin: int, end: int, camera: IntArray, point: IntArray) -> _CameraGroup:
     seen, place = np.unique(camera, return_inverse=True)
     used, row = np.unique(point, return_inverse=True)
     rows: slice | IntArray = seen
     if seen[-1] - seen[0] < GAPS * len(seen):
         rows, place = slice(int(seen[0]), int(seen[-1]) + 1), camera - seen[0]
     cameras = rows.stop - rows.start if isinstance(rows, slice) else len(seen)
-    return _Group(begin, end, row * cameras + place, len(used), cameras, rows)
+    return _CameraGroup(begin, end, row * cameras + place, len(used), cameras, rows)

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import minimise_each
-from stream_recon.app.slam.ba.parameter_blocks import Variables
-from stream_recon.app.slam.ba.problem import Lens, Observations, Scene
+from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations
 from stream_recon.app.slam.ba.residuals import (
-    Losses,
+    RobustLosses,
     Sightings,
     linearise_sightings,
     order_sightings,
@@ -42,7 +42,7 @@ class Triangulation:
 
 def triangulate(
     T_world_camera: FloatArray,
-    lens: Lens,
+    lens: CameraModel,
     observations: Observations,
     count: int,
     loss_scale: float = 1e3,
@@ -60,7 +60,7 @@ def triangulate(
     rays = np.einsum("oij,oj->oi", T[seen.camera, :3, :3], np.column_stack([plane, np.ones(len(seen))]))
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
     start = _linear(T[seen.camera, :3, 3], rays, seen.point, count)
-    variables = Variables.of(Scene(T, start, lens), np.arange(len(T)))
+    variables = ParameterBlocks.of(BAScene(T, start, lens), np.arange(len(T)))
     sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
     # A point that starts behind a camera has nothing to descend on there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
@@ -135,11 +135,11 @@ def _summed(values: FloatArray, point: IntArray, count: int) -> FloatArray:
 class _Points:
     """`levenberg.Many`: a state is [M, 3], in the world."""
 
-    def __init__(self, start: Variables, sightings: Sightings, loss_scale: float) -> None:
+    def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
         self.sightings = sightings
-        self._start, self._losses = start, Losses(loss_scale, 1.0)
+        self._start, self._losses = start, RobustLosses(loss_scale, 1.0)
 
-    def variables(self, state: FloatArray) -> Variables:
+    def variables(self, state: FloatArray) -> ParameterBlocks:
         return replace(self._start, points=np.ascontiguousarray(state.T))
 
     def costs(self, state: FloatArray) -> FloatArray:

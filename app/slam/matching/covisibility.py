@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.frame_data import DepthGrid, View, carried, rays, seen_at
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.frame_data import DepthGrid, FrameData, carried, rays, seen_at
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 
@@ -64,7 +64,7 @@ def held_out(features: Features) -> NDArray[np.bool_]:
     return np.asarray(np.arange(len(features)) % HELD_OUT == HELD_OUT - 1)
 
 
-def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) -> list[Candidate]:
+def candidates(views: Sequence[FrameData], lens: CameraModel, alike: NDArray[np.float32]) -> list[Candidate]:
     """Pairs worth matching, each once.
 
     Args:
@@ -89,7 +89,7 @@ def candidates(views: Sequence[View], lens: Lens, alike: NDArray[np.float32]) ->
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
 
-def across(views: Sequence[View], alike: NDArray[np.float32]) -> list[Candidate]:
+def across(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candidate]:
     """Pairs of keyframes of different stretches: the nearest in time, and those that look alike. For `candidates` see
     there."""
     stretch = np.array([view.stretch for view in views])
@@ -116,7 +116,7 @@ def best_apart(
     return chosen
 
 
-def overlaps(views: Sequence[View], lens: Lens) -> NDArray[np.float32]:
+def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float32]:
     """[N, N] share of a view's (row's) points that an earlier one (column) sees, of the `NEAREST` ones; else 0."""
     count = len(views)
     shared = np.zeros((count, count), np.float32)
@@ -148,7 +148,7 @@ class _SharedGrid:
     z: NDArray[np.float32]  # [N, rows, columns]
 
     @classmethod
-    def of(cls, views: Sequence[View]) -> "_SharedGrid":
+    def of(cls, views: Sequence[FrameData]) -> "_SharedGrid":
         grid = views[0].grid
         u, v = np.meshgrid(grid.u, grid.v)
         cells = np.stack([u.reshape(-1), v.reshape(-1)], axis=1)
@@ -163,9 +163,9 @@ class _SharedGrid:
 
 
 def match_pairs(
-    views: Sequence[View],
+    views: Sequence[FrameData],
     features: Sequence[Features],
-    lens: Lens,
+    lens: CameraModel,
     wanted: Sequence[Candidate],
     workers: int = 2,
     advance: Callable[[], None] | None = None,

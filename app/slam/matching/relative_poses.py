@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.frame_data import View, carried, rays
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.frame_data import FrameData, carried, rays
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
@@ -47,7 +47,7 @@ class Edge:
 
 
 def match_edges(
-    features: Sequence[Features], lens: Lens, matches: Mapping[tuple[int, int], Matches]
+    features: Sequence[Features], lens: CameraModel, matches: Mapping[tuple[int, int], Matches]
 ) -> dict[tuple[int, int], Edge]:
     """Relative poses of matched pairs; left out where depth and matches do not agree on one in both directions."""
     edges = {}
@@ -84,7 +84,7 @@ def implausible(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) ->
 def missed_px(
     T_world_camera: FloatArray,
     depth_scale: FloatArray,
-    lens: Lens,
+    lens: CameraModel,
     features: Sequence[Features],
     matches: Mapping[tuple[int, int], Matches],
 ) -> dict[tuple[int, int], float]:
@@ -102,9 +102,9 @@ def missed_px(
 
 
 def contradicting(
-    views: Sequence[View],
+    views: Sequence[FrameData],
     features: Sequence[Features],
-    lens: Lens,
+    lens: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
 ) -> set[tuple[int, int]]:
     """Pairs whose matches put a jump where the network goes on at its pace.
@@ -131,7 +131,7 @@ def contradicting(
     return wrong
 
 
-def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: Lens) -> tuple[FloatArray, int] | None:
+def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraModel) -> tuple[FloatArray, int] | None:
     """Similarity from the second's axes and unit to the first's, by the first's depth; and how many matches agree."""
     z, z_there = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
     known = (z > 0) & (z_there > 0)

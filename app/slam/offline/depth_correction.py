@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, MOST, factors_at, weights
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.ba.robust_ba import Fit
-from stream_recon.app.slam.frame_data import DepthGrid, View, carried
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.frame_data import DepthGrid, FrameData, carried
 from stream_recon.app.slam.offline.depth_scales import GOOD_PX, MIN_POINTS, MIN_VIEWS
 
 FloatArray = NDArray[np.float64]
@@ -70,7 +70,7 @@ class Judged:
     """Medians of the absolute log of depth, weighted by what each says."""
 
 
-def judged(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple[int, int]) -> Judged:
+def judged(fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int]) -> Judged:
     """Of all keyframes those fields that are better than none.
 
     Args:
@@ -93,7 +93,7 @@ def judged(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple
     return Judged(np.where(keep[:, None, None], fitted(seen, len(views)), 0.0), *errors)
 
 
-def seen_points(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple[int, int]) -> Seen:
+def seen_points(fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int]) -> Seen:
     """What says something of depth: points that several keyframes see well."""
     seen = fit.observations
     assert seen.depth is not None
@@ -107,7 +107,7 @@ def seen_points(fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: 
     return Seen(camera, point, xy, ratio, variance)
 
 
-def parallax_px(fit: Fit) -> FloatArray:
+def parallax_px(fit: BAState) -> FloatArray:
     """[O] by how many pixels the keyframes that see a point would see it elsewhere were its depth e times as much: root
     of the sum of squares over them, about their mean."""
     seen, points = fit.observations, fit.scene.points
@@ -196,7 +196,7 @@ def _misfit(seen: Seen, off: FloatArray) -> FloatArray:
 
 
 def _agree(
-    fit: Fit, depth_scale: FloatArray, views: Sequence[View], size: tuple[int, int], fields: FloatArray
+    fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int], fields: FloatArray
 ) -> NDArray[np.bool_]:
     """[K] where the depth of a keyframe and its neighbours agrees as well with the fields as without; none where that
     of the whole video does not."""
@@ -211,7 +211,7 @@ def _agree(
     return np.asarray((after <= (1 + COST) * before) & (off[1].sum() <= off[0].sum()))
 
 
-def _disagreement(lens: Lens, T: FloatArray, grids: Sequence[DepthGrid], a: int, b: int) -> float:
+def _disagreement(lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], a: int, b: int) -> float:
     """Median of the log of a keyframe's depths as another one has them; 0 where they see nothing in common."""
     uv, z = grids[a].pixels()
     there, depth = carried(lens, uv, z, invert_pose(T[b]) @ T[a])
@@ -220,7 +220,7 @@ def _disagreement(lens: Lens, T: FloatArray, grids: Sequence[DepthGrid], a: int,
     return float(np.median(np.abs(np.log(depth[both] / seen[both])))) if both.any() else 0.0
 
 
-def _corrected(grid: DepthGrid, field: FloatArray, view: View, size: tuple[int, int]) -> DepthGrid:
+def _corrected(grid: DepthGrid, field: FloatArray, view: FrameData, size: tuple[int, int]) -> DepthGrid:
     left, top, width, height = view.extent or (0, 0, *size)
     x, y = np.meshgrid((grid.u - left) / width, (grid.v - top) / height)
     by = factors_at(field[None], np.stack([x.ravel(), y.ravel()], axis=1))

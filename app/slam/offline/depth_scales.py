@@ -8,7 +8,7 @@ than that uncertainty: shrinkage with a prior taken from the frames themselves (
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.ba.robust_ba import BAState
 
 FloatArray = NDArray[np.float64]
 
@@ -21,7 +21,7 @@ INDEPENDENT = 25.0
 _MAD = 1.4826
 
 
-def depth_scales(fit: Fit, keyframes: int) -> FloatArray:
+def depth_scales(fit: BAState, keyframes: int) -> FloatArray:
     """[keyframes] the scales; NaN where too few points say anything."""
     depth = fit.observations.depth
     assert depth is not None

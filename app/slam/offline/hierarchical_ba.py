@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from stream_recon.app.slam.ba import robust_ba as fits
 from stream_recon.app.slam.ba.pose_only import motion_only
 from stream_recon.app.slam.ba.problem import Priors, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import Fit, Round
-from stream_recon.app.slam.offline.pose_interpolation import Carrier
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState
+from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -42,13 +42,13 @@ MIN_SEEN, MIN_SHARE, SEEN_PX = 20, 0.4, 6.0
 
 
 def narrow(
-    fit: Fit,
+    fit: BAState,
     steps: RelativePoses | None,
-    rounds: Sequence[Round],
+    rounds: Sequence[BARound],
     priors: Priors,
     *,
     free_focal: bool = True,
-) -> Fit:
+) -> BAState:
     """As `fit.narrow`, for any number of keyframes.
 
     Args:
@@ -76,14 +76,14 @@ def bones(count: int) -> IntArray:
     return np.arange(count) if stride < 2 else np.union1d(np.arange(0, count, stride), count - 1)
 
 
-def part(fit: Fit, cameras: IntArray) -> Fit:
+def part(fit: BAState, cameras: IntArray) -> BAState:
     """With some of the cameras, ascending, and the points that two of them see."""
     rank = np.full(len(fit.scene.T_world_camera), -1)
     rank[cameras] = np.arange(len(cameras))
     return _taken(fit, cameras, rank[fit.observations.camera] >= 0)
 
 
-def _taken(fit: Fit, cameras: IntArray, keep: NDArray[np.bool_]) -> Fit:
+def _taken(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_]) -> BAState:
     """With these cameras, and of the observations to keep, which are all theirs, those of points seen twice."""
     seen, scene = fit.observations, fit.scene
     rank = np.full(len(scene.T_world_camera), -1)
@@ -91,7 +91,7 @@ def _taken(fit: Fit, cameras: IntArray, keep: NDArray[np.bool_]) -> Fit:
     keep = keep & (np.bincount(seen.point[keep], minlength=len(scene.points))[seen.point] >= 2)
     used, point = np.unique(seen.point[keep], return_inverse=True)
     scale = None if scene.log_depth_scale is None else scene.log_depth_scale[cameras]
-    return Fit(
+    return BAState(
         replace(scene, T_world_camera=scene.T_world_camera[cameras], points=scene.points[used], log_depth_scale=scale),
         replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point),
         fit.feature[keep],
@@ -123,7 +123,7 @@ def joined(steps: RelativePoses | None, cameras: IntArray) -> RelativePoses | No
     return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), steps.still)
 
 
-def grown(fit: Fit, chosen: IntArray, small: Fit) -> Fit:
+def grown(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
     """All of ``fit`` where some cameras have come to be: the others carried along, then fitted to the points."""
     before, seen = fit.scene, fit.observations
     count = len(before.T_world_camera)
@@ -131,7 +131,7 @@ def grown(fit: Fit, chosen: IntArray, small: Fit) -> Fit:
     new = small.scene.log_depth_scale
     change = (np.zeros(len(chosen)) if new is None else new) - old[chosen]
     one = np.zeros(count, np.intp)
-    carrier = Carrier(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change), one)
+    carrier = PoseInterpolator(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change), one)
     T = np.array([carrier.pose(k) for k in range(count)])
     T[chosen] = small.scene.T_world_camera
     scale = old + np.interp(np.arange(count), chosen, change)
@@ -150,7 +150,7 @@ def grown(fit: Fit, chosen: IntArray, small: Fit) -> Fit:
     return fits.triangulated(fits.measured(scene, seen, fit.feature))
 
 
-def by_stretches(fit: Fit, steps: RelativePoses | None, rounds: Sequence[Round], priors: Priors) -> Fit:
+def by_stretches(fit: BAState, steps: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
     """Adjust one stretch of cameras after the other, what they see of the others held; the lens stays."""
     held = [replace(r, free_k1=False) for r in rounds]
     scene, seen = fit.scene, fit.observations

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import Lens, Priors, Problem, RelativePoses, Scene
-from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.matching.tracks import Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
-from stream_recon.app.slam.offline.warm_start import Placed
+from stream_recon.app.slam.offline.warm_start import InitialPoses
 
 FloatArray = NDArray[np.float64]
 
@@ -52,11 +52,11 @@ Start = Literal["network", "stream", "bent lens", "matches"]
 
 
 @dataclass(frozen=True)
-class Attempt:
+class InitialCandidate:
     """One way to begin, adjusted."""
 
     start: Start
-    fit: Fit
+    fit: BAState
     priors: Priors
     steps: RelativePoses | None
     """The network's, where they were believed."""
@@ -66,11 +66,11 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Starts:
+class Initializer:
     """What every start has to go on."""
 
     T_network: FloatArray  # [N, 4, 4], of the keyframes
-    lens: Lens
+    lens: CameraModel
     features: Sequence[Features]
     tracks: Tracks
     loops: Mapping[tuple[int, int], Matches]
@@ -78,7 +78,7 @@ class Starts:
     known_lens: bool = False
     stretch: Sequence[int] | None = None
     """[N] of each keyframe, where there are several."""
-    placed: Placed | None = None
+    placed: InitialPoses | None = None
     """The keyframes where a stream has put them, about the network's world and unit."""
 
     @property
@@ -91,13 +91,13 @@ class Starts:
         """Whether it begins where a stream has left off."""
         return self._begun is not self._network
 
-    def network(self) -> Attempt:
+    def network(self) -> InitialCandidate:
         """From the network's motion, or what a stream has made of it, through a straight lens."""
         priors = robust_ba.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
         name: Start = "stream" if self.from_stream else "network"
         return self._adjusted(name, self._begun, self._steps(), self._rounds, priors)
 
-    def bent(self, straight: Attempt) -> Attempt | None:
+    def bent(self, straight: InitialCandidate) -> InitialCandidate | None:
         """Where a part of the video, fitted anew with a lens that may bend lines, says that it plainly does.
 
         Anew, since a straight lens has found an answer of its own, from which no way leads there.
@@ -114,14 +114,14 @@ class Starts:
         found = self._adjusted("bent lens", self._start(probe.scene.lens), self._steps(), self._rounds, loose)
         return found if found.share >= straight.share - SLACK and self._is_bent(found.fit, loose, found.steps) else None
 
-    def _is_bent(self, found: Fit, priors: Priors, steps: RelativePoses | None) -> bool:
+    def _is_bent(self, found: BAState, priors: Priors, steps: RelativePoses | None) -> bool:
         k1 = abs(found.scene.lens.k1)
         if k1 < LEAST_K1 or not len(found.observations):
             return False
         information = lens_information(Problem(found.scene, found.observations, steps, priors=priors))
         return bool(k1**2 * information.k1(priors.log_focal_sigma) > SURE_K1**2 * information.variance)
 
-    def matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> Attempt:
+    def matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
         """From relative poses by matches; ``depths`` [N]: what is usual in each keyframe's depth map."""
         edges = relative_poses.match_edges(self.features, self.lens, matches)
         T, log_scale = relative_poses.graph_start(self.T_network, edges, depths)
@@ -130,7 +130,7 @@ class Starts:
         return self._adjusted("matches", begin, None, robust_ba.WIDE + robust_ba.FINE, priors)
 
     @property
-    def _rounds(self) -> Sequence[robust_ba.Round]:
+    def _rounds(self) -> Sequence[robust_ba.BARound]:
         begun = self._begun
         if self.from_stream:
             gaps = np.array(list(self._gaps(begun.scene)))
@@ -140,18 +140,18 @@ class Starts:
                 return robust_ba.NEARLY + robust_ba.FINE
         return robust_ba.WIDE + robust_ba.FINE if self.loops else robust_ba.NARROWING
 
-    def _gaps(self, scene: Scene) -> Collection[float]:
+    def _gaps(self, scene: BAScene) -> Collection[float]:
         """By how much the loops are open."""
         assert scene.log_depth_scale is not None
         scale = np.exp(scene.log_depth_scale)
         return relative_poses.missed_px(scene.T_world_camera, scale, scene.lens, self.features, self.loops).values()
 
     @cached_property
-    def _network(self) -> Fit:
+    def _network(self) -> BAState:
         return robust_ba.start(self.T_network, self.lens, self.features, self.tracks)
 
     @cached_property
-    def _begun(self) -> Fit:
+    def _begun(self) -> BAState:
         """Where the stream has left off, if that is nearer to the matches than the network."""
         placed = self.placed
         if placed is None:
@@ -160,7 +160,7 @@ class Starts:
         found = robust_ba.start(placed.T_world_camera, lens, self.features, self.tracks, scale)
         return found if np.median(found.errors) < self.before_px else self._network
 
-    def _start(self, lens: Lens) -> Fit:
+    def _start(self, lens: CameraModel) -> BAState:
         begun = self._begun.scene
         return robust_ba.start(begun.T_world_camera, lens, self.features, self.tracks, begun.log_depth_scale)
 
@@ -168,11 +168,18 @@ class Starts:
         return replace(robust_ba.network_steps(self.T_network, stretch=self.stretch), still=STILL)
 
     def _adjusted(
-        self, name: Start, begin: Fit, steps: RelativePoses | None, rounds: Sequence[robust_ba.Round], priors: Priors
-    ) -> Attempt:
+        self,
+        name: Start,
+        begin: BAState,
+        steps: RelativePoses | None,
+        rounds: Sequence[robust_ba.BARound],
+        priors: Priors,
+    ) -> InitialCandidate:
         found, free = hierarchical_ba.narrow(begin, steps, rounds, priors), True
         if abs(np.log(found.scene.lens.focal / self.lens.focal)) > robust_ba.MOST_FOCAL:
             # What moves by itself, or a motion that says nothing of the lens.
             straight = replace(begin, scene=replace(begin.scene, lens=self.lens))
             found, free = hierarchical_ba.narrow(straight, steps, rounds, priors, free_focal=False), False
-        return Attempt(name, found, priors, steps, free, len(found.observations) / max(len(self.tracks.track), 1))
+        return InitialCandidate(
+            name, found, priors, steps, free, len(found.observations) / max(len(self.tracks.track), 1)
+        )

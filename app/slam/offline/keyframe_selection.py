@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.frame_data import View, carried
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.frame_data import FrameData, carried
 
 STEP = 0.02
 """Displacement of the image from one keyframe to the next, as a share of its longer side."""
@@ -24,7 +24,7 @@ MOST = 2500
 """What the refinement holds grows with them: half a megabyte of descriptors each."""
 
 
-def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = MOST) -> list[int]:
+def choose_keyframes(views: Sequence[FrameData], size: tuple[int, int], most: int = MOST) -> list[int]:
     """Positions in ``views`` of the keyframes, in order; the first and the last frame of each stretch are among them.
 
     Args:
@@ -39,7 +39,7 @@ def choose_keyframes(views: Sequence[View], size: tuple[int, int], most: int = M
     ]
 
 
-def _of_stretch(views: Sequence[View], size: tuple[int, int], most: int) -> list[int]:
+def _of_stretch(views: Sequence[FrameData], size: tuple[int, int], most: int) -> list[int]:
     if len(views) < 3:
         return list(range(len(views)))
     moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])
@@ -52,7 +52,7 @@ def _of_stretch(views: Sequence[View], size: tuple[int, int], most: int) -> list
         step, gap = max(step * 1.3, float(moved.sum()) / (4 * most)), max(gap, int(1.3 * len(views) / most) + 1)
 
 
-def displacement(first: View, second: View, size: tuple[int, int]) -> float:
+def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> float:
     """Median displacement of what ``first`` shows when seen from ``second``, as a share of the longer side.
 
     Points that leave the image count as far away; 1 where there is nothing to be carried over.
@@ -60,13 +60,13 @@ def displacement(first: View, second: View, size: tuple[int, int]) -> float:
     uv, z = first.grid.pixels()
     if not len(uv):
         return 1.0
-    lens = Lens((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
+    lens = CameraModel((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
     there, _ = carried(lens, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
     moved = np.nan_to_num(np.linalg.norm(there - uv[::3], axis=1), nan=np.inf)
     return min(float(np.median(moved)) / max(size), 1.0)
 
 
-def _sharp(views: Sequence[View]) -> NDArray[np.bool_]:
+def _sharp(views: Sequence[FrameData]) -> NDArray[np.bool_]:
     values = np.array([view.sharpness for view in views])
     window = 30
     around = np.array([np.median(values[max(0, i - window) : i + window + 1]) for i in range(len(values))])
@@ -74,7 +74,7 @@ def _sharp(views: Sequence[View]) -> NDArray[np.bool_]:
 
 
 def _choose(
-    views: Sequence[View], size: tuple[int, int], step: float, longest: int, sharp: NDArray[np.bool_]
+    views: Sequence[FrameData], size: tuple[int, int], step: float, longest: int, sharp: NDArray[np.bool_]
 ) -> list[int]:
     chosen = [0]
     candidates: list[int] = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import DepthGrid, carried, rays
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
@@ -55,16 +55,16 @@ SHORTEST = 3
 
 
 @dataclass(frozen=True)
-class Side:
+class PoseCandidate:
     """One of the two that are compared."""
 
     T_world_camera: FloatArray  # [N, 4, 4]
-    lens: Lens
+    lens: CameraModel
     depth_scale: FloatArray  # [N]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class HeldOutError:
     """Against a side."""
 
     parts: Mapping[tuple[int, int], FloatArray]
@@ -80,12 +80,14 @@ class Evidence:
         """Over pairs and kinds; 1 where there is nothing to go by."""
         return float(np.mean([share.mean() for share in self.pairs.values()])) if self.pairs else 1.0
 
-    def among(self, keyframes: NDArray[np.bool_]) -> "Evidence":
+    def among(self, keyframes: NDArray[np.bool_]) -> "HeldOutError":
         """Of pairs of these keyframes alone; ``keyframes``: [N]."""
-        return Evidence({(i, j): parts for (i, j), parts in self.parts.items() if keyframes[i] and keyframes[j]})
+        return HeldOutError({(i, j): parts for (i, j), parts in self.parts.items() if keyframes[i] and keyframes[j]})
 
     @classmethod
-    def of(cls, side: Side, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]) -> "Evidence":
+    def of(
+        cls, side: PoseCandidate, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]
+    ) -> "HeldOutError":
         """By matches of features that no side has seen."""
         found = {}
         for (i, j), matches in held_out.items():
@@ -114,7 +116,9 @@ def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
     return np.asarray(0.5 * (sorted_values[first + (count - 1) // 2] + sorted_values[first + count // 2]))
 
 
-def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> tuple[FloatArray, FloatArray]:
+def depth_agreement(
+    network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid]
+) -> tuple[FloatArray, FloatArray]:
     """For each side and each keyframe but the last [N - 1] the share of what it and the next see on whose depth they
     agree, also where there is no texture; see `CLOSE`."""
     errors = []
@@ -131,7 +135,7 @@ def depth_agreement(network: Side, mapped: Side, grids: Sequence[DepthGrid]) -> 
     return before, after
 
 
-def spoilt(network: Evidence, mapped: Evidence) -> float:
+def spoilt(network: HeldOutError, mapped: HeldOutError) -> float:
     """Share of the image that the network's poses and depth explain and the map's do not."""
     if not mapped.parts:
         return 0.0
@@ -146,7 +150,7 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cos
     becomes of the rest of the image. So each has a say.
 
     Args:
-        held_out: how much of the image contradicts the network and the map, see `Evidence.mean`.
+        held_out: how much of the image contradicts the network and the map, see `HeldOutError.mean`.
         agreement: of depth under the network and the map, see `depth_agreement`.
         cost: see `COST`.
     """
@@ -156,8 +160,8 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cos
 
 
 def left_to_network(
-    mapped: Evidence,
-    network: Evidence,
+    mapped: HeldOutError,
+    network: HeldOutError,
     agreement: tuple[FloatArray, FloatArray],
     explained: Mapping[tuple[int, int], tuple[int, int]],
 ) -> NDArray[np.bool_]:
@@ -182,7 +186,7 @@ def _means(agreement: tuple[FloatArray, FloatArray], among: NDArray[np.bool_]) -
     return before, after
 
 
-def _depth_errors(side: Side, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:
+def _depth_errors(side: PoseCandidate, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:
     """Of the log of a keyframe's depths as another one has them."""
     uv, z = grids[a].pixels()
     T = invert_pose(side.T_world_camera[b]) @ side.T_world_camera[a]
@@ -193,7 +197,7 @@ def _depth_errors(side: Side, grids: Sequence[DepthGrid], a: int, b: int) -> Flo
 
 
 def epipolar_px(
-    lens: Lens, uv_first: NDArray[np.floating], uv_second: NDArray[np.floating], T_second_first: FloatArray
+    lens: CameraModel, uv_first: NDArray[np.floating], uv_second: NDArray[np.floating], T_second_first: FloatArray
 ) -> FloatArray:
     """Distances [N] of points from their epipolar lines in the second image, in pixels."""
     x, y = rays(lens, uv_first), rays(lens, uv_second)
@@ -209,8 +213,8 @@ def epipolar_px(
 
 
 def worse_keyframes(
-    mapped: Evidence,
-    network: Evidence,
+    mapped: HeldOutError,
+    network: HeldOutError,
     agreement: tuple[FloatArray, FloatArray],
     explained: Mapping[tuple[int, int], tuple[int, int]],
 ) -> NDArray[np.bool_]:
@@ -241,8 +245,8 @@ def worse_keyframes(
 
 
 def _cut_off(
-    mapped: Evidence,
-    network: Evidence,
+    mapped: HeldOutError,
+    network: HeldOutError,
     agreement: tuple[FloatArray, FloatArray],
     explained: Mapping[tuple[int, int], tuple[int, int]],
 ) -> NDArray[np.bool_]:

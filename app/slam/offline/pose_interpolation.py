@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import seen_at
 
 FloatArray = NDArray[np.float64]
@@ -23,7 +23,7 @@ MOST_POINTS = 300
 
 
 @dataclass(frozen=True)
-class Carrier:
+class PoseInterpolator:
     """How keyframes moved: takes any frame of an earlier trajectory along."""
 
     positions: NDArray[np.intp]  # [K], of the keyframes among all frames, ascending
@@ -111,7 +111,7 @@ def _tracked(
     return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0
 
 
-def in_view(lens: Lens, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
+def in_view(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
     """Pixels [N, 2] of points [N, 3] of the world; NaN behind the camera."""
     T = invert_pose(T_world_camera)
     return np.asarray(seen_at(lens, points @ T[:3, :3].T + T[:3, 3]))

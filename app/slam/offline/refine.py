@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.ba.robust_ba import Fit
-from stream_recon.app.slam.frame_data import DepthOf, Scale, View
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.frame_data import DepthOf, FrameData, Scale
 from stream_recon.app.slam.matching import covisibility, relative_poses
 from stream_recon.app.slam.matching.covisibility import held_out
 from stream_recon.app.slam.matching.features import Features, detect
@@ -36,11 +36,11 @@ from stream_recon.app.slam.offline import (
     segments,
 )
 from stream_recon.app.slam.offline.depth_scales import depth_scales
-from stream_recon.app.slam.offline.initialization import EXPLAINED, Attempt, Starts
+from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.report import Refinement, Report, Sketch
+from stream_recon.app.slam.offline.report import IntermediateState, Refinement, RefinementReport
 from stream_recon.app.slam.offline.reprojection import fit_frame, points_of_keyframes
-from stream_recon.app.slam.offline.warm_start import Known, Placed
+from stream_recon.app.slam.offline.warm_start import InitialPoses, WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ Progress = Callable[[float, str], None]
 
 
 def refine(
-    views: Sequence[View],
+    views: Sequence[FrameData],
     images: Images,
     scale: Scale,
     progress: Progress = lambda share, what: None,
     workers: int = 2,
-    known: Known | None = None,
-    placed: Placed | None = None,
-    on_sketch: Callable[[Sketch], None] | None = None,
+    known: WarmStart | None = None,
+    placed: InitialPoses | None = None,
+    on_sketch: Callable[[IntermediateState], None] | None = None,
     known_lens: bool = False,
 ) -> Refinement:
     """Refine a whole result.
@@ -102,26 +102,26 @@ def refine(
 class _Refiner:
     def __init__(
         self,
-        views: Sequence[View],
+        views: Sequence[FrameData],
         images: Images,
         scale: Scale,
         progress: Progress,
         workers: int,
-        known: Known | None,
-        placed: Placed | None,
-        on_sketch: Callable[[Sketch], None] | None,
+        known: WarmStart | None,
+        placed: InitialPoses | None,
+        on_sketch: Callable[[IntermediateState], None] | None,
         known_lens: bool,
     ) -> None:
-        self._views: Sequence[View] = segments.numbered(views)
+        self._views: Sequence[FrameData] = segments.numbered(views)
         self._images, self._scale, self._workers = images, scale, workers
         self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
         # Where there are several stretches the network's are laid anew.
         self._placed = placed if self._views[-1].stretch == 0 else None
         self._progress = progress
-        self._report = Report()
+        self._report = RefinementReport()
         self._keyframes: list[int] = []
         focal = float(np.median([view.focal for view in views]))
-        self._lens = Lens(focal, scale.size[0] / 2, scale.size[1] / 2)
+        self._lens = CameraModel(focal, scale.size[0] / 2, scale.size[1] / 2)
         self._T_given = self._T_network = np.array([view.T_world_camera for view in views])
         self._unit = np.ones(len(views))
         """Of each frame, where its stretch was laid onto another one: of the network's lengths."""
@@ -186,7 +186,7 @@ class _Refiner:
         stretch = self._stretch[self._keyframes]
         self._across = {(i, j): found[i, j] for i, j in edges if stretch[i] == stretch[j]}
 
-    def _in_place(self, fitted: Fit, left: NDArray[np.bool_] | None = None) -> Fit:
+    def _in_place(self, fitted: BAState, left: NDArray[np.bool_] | None = None) -> BAState:
         """With stretches that nothing ties to one another where the network has them."""
         return segments.kept_in_place(fitted, self._stretch[self._keyframes], self._T_keyframes, left)
 
@@ -214,7 +214,9 @@ class _Refiner:
                 found[k] = future.result()
         return found
 
-    def _matched(self, views: Sequence[View], features: Sequence[Features], lens: Lens) -> covisibility.PairMatches:
+    def _matched(
+        self, views: Sequence[FrameData], features: Sequence[Features], lens: CameraModel
+    ) -> covisibility.PairMatches:
         wanted = covisibility.candidates(views, lens, likeness(features))
         found = covisibility.match_pairs(
             views, features, lens, wanted, self._workers, self._counter("matches", len(wanted))
@@ -243,13 +245,13 @@ class _Refiner:
 
         return advance
 
-    def _first_pass(self, found: covisibility.PairMatches) -> Attempt | None:
+    def _first_pass(self, found: covisibility.PairMatches) -> InitialCandidate | None:
         """The best of the starts, by evidence that none was fitted to."""
         fitted = self._fitted_to(found)
         tracks = build_tracks([len(f) for f in self._features], fitted)
         if len(tracks.track) < MIN_OBSERVATIONS:
             return None
-        starts = Starts(
+        starts = Initializer(
             self._T_keyframes,
             self._lens,
             self._features,
@@ -282,16 +284,16 @@ class _Refiner:
             for (i, j), m in found.matches.items()
         }
 
-    def _side(self, fitted: Fit | None) -> model_selection.Side:
+    def _side(self, fitted: BAState | None) -> model_selection.PoseCandidate:
         """A fit as the judgement sees it; None: the network."""
         if fitted is None:
-            return model_selection.Side(self._T_keyframes, self._lens, np.ones(len(self._keyframes)))
-        return model_selection.Side(fitted.scene.T_world_camera, fitted.scene.lens, self._scales(fitted))
+            return model_selection.PoseCandidate(self._T_keyframes, self._lens, np.ones(len(self._keyframes)))
+        return model_selection.PoseCandidate(fitted.scene.T_world_camera, fitted.scene.lens, self._scales(fitted))
 
-    def _evidence(self, fitted: Fit | None, found: covisibility.PairMatches) -> model_selection.Evidence:
-        return model_selection.Evidence.of(self._side(fitted), self._features, found.held_out)
+    def _evidence(self, fitted: BAState | None, found: covisibility.PairMatches) -> model_selection.HeldOutError:
+        return model_selection.HeldOutError.of(self._side(fitted), self._features, found.held_out)
 
-    def _judged(self, attempt: Attempt, found: covisibility.PairMatches) -> NDArray[np.bool_]:
+    def _judged(self, attempt: InitialCandidate, found: covisibility.PairMatches) -> NDArray[np.bool_]:
         """[keyframes] those that are left to the network."""
         network, mapped = self._evidence(None, found), self._evidence(attempt.fit, found)
         grids = [view.grid for view in self._kept]
@@ -305,7 +307,7 @@ class _Refiner:
         report.depth_agreement_before, report.depth_agreement = before, after
         return model_selection.left_to_network(mapped, network, agreement, self._explained(attempt.fit, found))
 
-    def _explained(self, fitted: Fit, found: covisibility.PairMatches) -> dict[tuple[int, int], tuple[int, int]]:
+    def _explained(self, fitted: BAState, found: covisibility.PairMatches) -> dict[tuple[int, int], tuple[int, int]]:
         """Of each pair how many matches are in the robust_ba, and of how many that it could be of."""
         starts = np.cumsum([0, *(len(features) for features in self._features)])
         point = np.full(starts[-1], -1)
@@ -316,7 +318,7 @@ class _Refiner:
             counts[i, j] = int(((a == b) & (a >= 0)).sum()), len(m)
         return counts
 
-    def _scales(self, fitted: Fit) -> FloatArray:
+    def _scales(self, fitted: BAState) -> FloatArray:
         positions = range(len(self._keyframes))
         scales = depth_scales(fitted, len(self._keyframes))
         fallback = fitted.scene.log_depth_scale
@@ -324,7 +326,9 @@ class _Refiner:
             scales = np.where(np.isfinite(scales), scales, np.exp(fallback))
         return pose_interpolation.interpolated(positions, scales, len(self._keyframes))
 
-    def _second_pass(self, first: Attempt, found: covisibility.PairMatches, left: NDArray[np.bool_]) -> Fit:
+    def _second_pass(
+        self, first: InitialCandidate, found: covisibility.PairMatches, left: NDArray[np.bool_]
+    ) -> BAState:
         """With the features that were held out, without keyframes that are left to the network."""
         usable = {pair: m for pair, m in found.matches.items() if not left[list(pair)].any()}
         tracks = build_tracks([len(f) for f in self._features], usable)
@@ -334,7 +338,7 @@ class _Refiner:
         priors = robust_ba.last_priors(first.priors, first.fit)
         return hierarchical_ba.narrow(start, first.steps, robust_ba.LAST, priors, free_focal=first.free_focal)
 
-    def _completed(self, fitted: Fit, found: covisibility.PairMatches, left: NDArray[np.bool_]) -> Refinement:
+    def _completed(self, fitted: BAState, found: covisibility.PairMatches, left: NDArray[np.bool_]) -> Refinement:
         """Frames between keyframes, and every frame's depth scale."""
         T, depth_scale = self._carried(fitted, left)
         count, positions = len(self._views), self._keyframes
@@ -353,7 +357,7 @@ class _Refiner:
             T, depth_scale * self._unit, lens, self._scale, self._keyframes, fitted, loops, report, fields
         )
 
-    def _depth_fields(self, fitted: Fit, left: NDArray[np.bool_]) -> NDArray[np.float16]:
+    def _depth_fields(self, fitted: BAState, left: NDArray[np.bool_]) -> NDArray[np.float16]:
         """Of all frames [N, GRID, GRID]."""
         found = depth_correction.judged(fitted, self._scales(fitted), self._kept, self._scale.size)
         found.nodes[left] = 0
@@ -362,31 +366,31 @@ class _Refiner:
         report.depth_error_before, report.depth_error = found.error_before, found.error
         return depth_correction.of_all(found.nodes, self._keyframes, self._stretch)
 
-    def _carried(self, fitted: Fit, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    def _carried(self, fitted: BAState, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
         T_kept, grown = fitted.scene.T_world_camera[kept], scales[kept]
-        carrier = pose_interpolation.Carrier(positions, self._T_network, T_kept, grown, self._stretch)
+        carrier = pose_interpolation.PoseInterpolator(positions, self._T_network, T_kept, grown, self._stretch)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         if self._placed is not None:
             # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it
             # lie near to where the stream had put them: it is asked where the network is plainly wrong.
             by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
-            other = pose_interpolation.Carrier(positions, by, T_kept, grown / unit, self._stretch)
+            other = pose_interpolation.PoseInterpolator(positions, by, T_kept, grown / unit, self._stretch)
             for frame in range(count):
                 if carrier.misfit(frame) > max(ASTRAY, other.misfit(frame)):
                     T[frame] = other.pose(frame)
         return T, pose_interpolation.interpolated(positions.tolist(), scales[kept], count)
 
-    def _sketch(self, fitted: Fit, found: covisibility.PairMatches, left: NDArray[np.bool_] | None = None) -> None:
+    def _sketch(self, fitted: BAState, found: covisibility.PairMatches, left: NDArray[np.bool_] | None = None) -> None:
         if self._on_sketch is not None:
             loops = [(self._keyframes[i], self._keyframes[j]) for i, j in sorted(found.loops)]
             scene, none = fitted.scene, np.zeros(len(self._keyframes), bool)
             T, depth_scale = self._carried(fitted, none if left is None else left)
-            self._on_sketch(Sketch(T, depth_scale * self._unit, scene.lens, scene.points, loops))
+            self._on_sketch(IntermediateState(T, depth_scale * self._unit, scene.lens, scene.points, loops))
 
-    def _follow(self, fitted: Fit, T: FloatArray) -> None:
+    def _follow(self, fitted: BAState, T: FloatArray) -> None:
         """Fit each frame between to the points of the keyframes on either side; changes ``T``."""
         points = points_of_keyframes(fitted, self._features, len(self._keyframes))
         place = {position: k for k, position in enumerate(self._keyframes)}
@@ -451,6 +455,6 @@ def _between(stage: str, share: float) -> float:
     return begin + share * (end - begin)
 
 
-def _usual_depth(view: View) -> float:
+def _usual_depth(view: FrameData) -> float:
     _, z = view.grid.pixels()
     return float(np.median(z)) if len(z) else 1.0

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import Scale
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass
-class Report:
+class RefinementReport:
     """What was done."""
 
     keyframes: int = 0
@@ -51,12 +51,12 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class IntermediateState:
     """How things stand while a refinement goes on: for whoever watches."""
 
     T_world_camera: FloatArray  # [N, 4, 4], of all frames
     depth_scale: FloatArray  # [N]
-    lens: Lens
+    lens: CameraModel
     """In working pixels."""
     points: FloatArray  # [M, 3]
     loops: list[tuple[int, int]]
@@ -69,15 +69,15 @@ class Refinement:
 
     T_world_camera: FloatArray  # [N, 4, 4]
     depth_scale: FloatArray  # [N]
-    lens: Lens
+    lens: CameraModel
     """In working pixels."""
     scale: Scale
     keyframes: list[int]
     """Positions in the result."""
-    fit: Fit | None
+    fit: BAState | None
     """Of the keyframes; None where nothing was adjusted."""
     loops: list[tuple[int, int]]
     """Pairs of keyframes (numbers among these) that are far apart in time and were matched."""
-    report: Report
+    report: RefinementReport
     depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
     """By what depth is to be corrected besides its scale; see `stream_recon.app.core.depth_correction`."""

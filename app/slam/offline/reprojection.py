@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.pose_only import motion_only
 from stream_recon.app.slam.ba.problem import Observations
-from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.offline.pose_interpolation import MOST_POINTS, follow, in_view
 
@@ -19,7 +19,7 @@ GOOD_PX = 3.0
 
 
 def points_of_keyframes(
-    fitted: Fit, features: Sequence[Features], count: int
+    fitted: BAState, features: Sequence[Features], count: int
 ) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """For each keyframe the pixels [P, 2] and world points [P, 3] of what it sees well."""
     found: list[tuple[NDArray[np.float32], FloatArray]] = []
@@ -36,7 +36,7 @@ def points_of_keyframes(
 
 
 def fit_frame(
-    fitted: Fit,
+    fitted: BAState,
     frame: int,
     image: Grey,
     sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align_poses, invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.robust_ba import Fit, measured
-from stream_recon.app.slam.frame_data import View
+from stream_recon.app.slam.ba.robust_ba import BAState, measured
+from stream_recon.app.slam.frame_data import FrameData
 from stream_recon.app.slam.matching.relative_poses import Edge
 from stream_recon.app.slam.offline.depth_scales import GOOD_PX
 
@@ -23,7 +23,7 @@ TURN_DEG, SHIFT, UNIT = 10.0, 0.2, 1.25
 """By so much they may differ: in rotation, in place as a share of the depth there, in scale."""
 
 
-def numbered(views: Sequence[View]) -> list[View]:
+def numbered(views: Sequence[FrameData]) -> list[FrameData]:
     """With a number of its own for each run of frames: joined windows count theirs each from 0."""
     found, number = [], 0
     for k, view in enumerate(views):
@@ -119,14 +119,16 @@ def _is_near(mine: FloatArray, theirs: FloatArray, depth: float) -> bool:
     return bool(rotation_angle_deg(a.rotation.T @ b.rotation) < TURN_DEG and shift < SHIFT and unit < UNIT)
 
 
-def relaid(view: View, tie: tuple[int, Similarity]) -> View:
+def relaid(view: FrameData, tie: tuple[int, Similarity]) -> FrameData:
     """A view where its stretch lies beside the one that it is tied to, as a view of that one."""
     stretch, similarity = tie
     pose, grid = similarity.move_pose(view.T_world_camera), view.grid.scaled(similarity.scale)
     return replace(view, T_world_camera=pose, grid=grid, stretch=stretch)
 
 
-def kept_in_place(fit: Fit, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None) -> Fit:
+def kept_in_place(
+    fit: BAState, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None
+) -> BAState:
     """Each stretch as the map has it, as a whole beside the one before as the network's poses [N, 4, 4] of their
     keyframes have where that ends and this begins, of those not ``left`` to the network. No point is seen from two of
     them.

@@ -12,7 +12,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Known:
+class WarmStart:
     """Keyframes whose features are there already."""
 
     keyframes: list[int]
@@ -22,7 +22,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Placed:
+class InitialPoses:
     """Frames where a stream has put them, in any world and unit: an adjustment that begins there has less to do."""
 
     T_world_camera: FloatArray  # [N, 4, 4]
@@ -30,10 +30,10 @@ class Placed:
     focal: float
     """In working pixels."""
 
-    def beside(self, T_first: FloatArray, frames: list[int]) -> "Placed":
+    def beside(self, T_first: FloatArray, frames: list[int]) -> "InitialPoses":
         """Some of the frames: the first of them at a pose [4, 4], in a unit in which depth is usually the network's."""
         T, scale = self.T_world_camera[frames], self.depth_scale[frames]
         unit = float(np.median(scale))
         relative = invert_pose(T[0]) @ T
         relative[:, :3, 3] /= unit
-        return Placed(T_first @ relative, scale / unit, self.focal)
+        return InitialPoses(T_first @ relative, scale / unit, self.focal)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.ba.robust_ba import Round
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.robust_ba import BARound
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.local_ba import Adjusted, adjusted
-from stream_recon.app.slam.online.worker import Aside, Asked, StopTest
+from stream_recon.app.slam.online.local_ba import BAResult, adjusted
+from stream_recon.app.slam.online.worker import Asked, StopTest, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,9 @@ FOCAL_KEYFRAMES = 6
 """Fewer say too little of the focal length."""
 GROWTH = 1.3
 """The next one comes when there are so many times as many."""
-ROUNDS = (Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 5, tolerance=2e-3))
+ROUNDS = (BARound(3, 12, 4, tolerance=1e-2), BARound(1, 4, 5, tolerance=2e-3))
 """The map is near: longer ones do not make it better while it grows."""
-THOROUGH = (Round(10, None, 4, tolerance=1e-2), Round(3, 12, 4, tolerance=1e-2), Round(1, 4, 15, tolerance=1e-4))
+THOROUGH = (BARound(10, None, 4, tolerance=1e-2), BARound(3, 12, 4, tolerance=1e-2), BARound(1, 4, 15, tolerance=1e-4))
 """At its end."""
 WAITED_FOR, LATER = 60, 0.1
 """An adjustment of at least so many keyframes is not taken in at once but when there are so many times more: they take
@@ -32,12 +32,12 @@ about as long to come as it takes."""
 
 def whole(
     keyframes: Sequence[Keyframe],
-    lens: Lens,
+    lens: CameraModel,
     known_lens: bool = False,
     held: int = 0,
-    rounds: Sequence[Round] = ROUNDS,
+    rounds: Sequence[BARound] = ROUNDS,
     should_stop: StopTest | None = None,
-) -> Adjusted | None:
+) -> BAResult | None:
     """Adjust them all, with the focal length unless it is known.
 
     Where others come before them the first ones stay, and so their unit.
@@ -54,18 +54,18 @@ def whole(
     return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
 
 
-class Whole:
+class GlobalBA:
     """What a `Background` has beside it."""
 
     def adjust(
         self,
         should_stop: StopTest,
         keyframes: Sequence[Keyframe],
-        lens: Lens,
+        lens: CameraModel,
         known_lens: bool,
         held: int,
-        rounds: Sequence[Round],
-    ) -> Adjusted | None:
+        rounds: Sequence[BARound],
+    ) -> BAResult | None:
         """See `whole`."""
         return whole(keyframes, lens, known_lens, held, rounds, should_stop)
 
@@ -83,13 +83,13 @@ class Background:
     """One adjustment at a time, of copies of the keyframes.
 
     Args:
-        aside: has a `Whole`.
+        aside: has a `GlobalBA`.
         waits: whether `collect` waits for it, so that two runs give the same. A live source goes on without it
             meanwhile, and leaves out those that are due before the last one is done.
         known_lens: whether the focal length stays what it is.
     """
 
-    def __init__(self, aside: Aside, *, waits: bool, known_lens: bool = False) -> None:
+    def __init__(self, aside: Worker, *, waits: bool, known_lens: bool = False) -> None:
         self.skipped = 0
         self._waits, self._known_lens = waits, known_lens
         self._aside = aside
@@ -100,7 +100,9 @@ class Background:
         """Keyframes are counted anew."""
         self._due = FIRST
 
-    def offer(self, keyframes: Sequence[Keyframe], lens: Lens, held: Callable[[], Sequence[Keyframe]] = tuple) -> None:
+    def offer(
+        self, keyframes: Sequence[Keyframe], lens: CameraModel, held: Callable[[], Sequence[Keyframe]] = tuple
+    ) -> None:
         """Begin if it is time to; ``held``: see `begin`."""
         count = keyframes[-1].number + 1
         if count < self._due or (self.busy and self._waits):
@@ -114,9 +116,9 @@ class Background:
     def begin(
         self,
         keyframes: Sequence[Keyframe],
-        lens: Lens,
+        lens: CameraModel,
         held: Sequence[Keyframe] = (),
-        rounds: Sequence[Round] = ROUNDS,
+        rounds: Sequence[BARound] = ROUNDS,
     ) -> None:
         """Begin, in place of what is under way.
 
@@ -142,12 +144,12 @@ class Background:
             self._job.asked.stop()
             self._job = None
 
-    def again(self, keyframes: Sequence[Keyframe], lens: Lens, held: Sequence[Keyframe] = ()) -> None:
+    def again(self, keyframes: Sequence[Keyframe], lens: CameraModel, held: Sequence[Keyframe] = ()) -> None:
         """Begin anew what is under way: it has them where they are no more."""
         if self._job is not None:
             self.begin(keyframes, lens, held)
 
-    def collect(self, newest: int, *, wait: bool = False) -> tuple[Adjusted, list[int]] | None:
+    def collect(self, newest: int, *, wait: bool = False) -> tuple[BAResult, list[int]] | None:
         """What was found, and the numbers of its keyframes; None where nothing is ready.
 
         Args:

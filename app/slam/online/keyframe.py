@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import rays
 
 FloatArray = NDArray[np.float64]
@@ -18,7 +18,7 @@ HELD_OUT = 8
 
 
 @dataclass(frozen=True)
-class Followed:
+class TrackedPoints:
     """What was followed from a keyframe into a frame."""
 
     row: NDArray[np.intp]  # [P], of the keyframe's tracks
@@ -27,7 +27,7 @@ class Followed:
 
 
 @dataclass(slots=True)
-class Member:
+class AttachedFrame:
     """A frame placed relative to a keyframe: itself, or one of those before the next keyframe."""
 
     index: int
@@ -36,7 +36,7 @@ class Member:
     log_scale: float
     given_scale: float | None = None
     """What its depth was multiplied with when it was given out; None before."""
-    followed: Followed | None = None
+    followed: TrackedPoints | None = None
     """What it can be placed again by, once the points are better known."""
 
 
@@ -63,7 +63,7 @@ class Keyframe:
     """Lengths of the camera's way in the map, for each of the network's, when it came."""
     doubtful: bool = False
     """True where that is since something large seems to move by itself."""
-    members: list[Member] = field(default_factory=list)
+    members: list[AttachedFrame] = field(default_factory=list)
     given: FloatArray | None = None
     """[4, 4], the pose that was given out first; None before."""
     moved: float = 1.0
@@ -101,7 +101,7 @@ class Keyframe:
         """As `usual_depth`, in the network's unit."""
         return self.usual_depth * float(np.exp(-self.log_scale))
 
-    def points(self, lens: Lens) -> FloatArray:
+    def points(self, lens: CameraModel) -> FloatArray:
         """World points [N, 3]; NaN where there is no depth."""
         xyz = rays(lens, self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
@@ -136,7 +136,7 @@ class Keyframe:
         self.z = self.z * np.exp(log_scale - self.log_scale)
         self.T_world_camera, self.log_scale = T_world_camera, log_scale
 
-    def pose_of(self, member: Member) -> FloatArray:
+    def pose_of(self, member: AttachedFrame) -> FloatArray:
         """[4, 4] in the world of the map."""
         relative = member.T_keyframe_frame.copy()
         relative[:3, 3] *= np.exp(self.log_scale - member.log_scale)

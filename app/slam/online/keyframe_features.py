@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import motion_only
-from stream_recon.app.slam.ba.problem import Lens, Observations
+from stream_recon.app.slam.ba.problem import CameraModel, Observations
 from stream_recon.app.slam.frame_data import DepthReader, carried, rays
 from stream_recon.app.slam.matching.features import Features, detect, spread
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
@@ -49,7 +49,7 @@ ODD_DEG, ODD_MOTION, ODD_AGREEING = 8.0, 0.15, 0.65
 something large that moves by itself has some, too."""
 
 
-class Texture:
+class CornerQuality:
     """How much there is to hold on to about each point of a grey image."""
 
     def __init__(self, image: Grey) -> None:
@@ -69,7 +69,7 @@ class Texture:
 
 
 @dataclass
-class Place:
+class PlaceDescriptor:
     """What is kept of a keyframe to know it again: no images."""
 
     keyframe: Keyframe
@@ -77,11 +77,11 @@ class Place:
     sigma: NDArray[np.float32]
     """Of the features, see `Keyframe`."""
     tracks: dict[int, int]
-    """See `Sight`."""
+    """See `KeyframeImages`."""
 
 
 @dataclass
-class Sight:
+class KeyframeImages:
     """What is kept of the last keyframes' images."""
 
     keyframe: Keyframe
@@ -90,10 +90,10 @@ class Sight:
     described: Features | None = None
     tracks: dict[int, int] = field(default_factory=dict)
     """Of its described features, those that are known."""
-    texture: Texture = field(init=False)
+    texture: CornerQuality = field(init=False)
 
     def __post_init__(self) -> None:
-        self.texture = Texture(self.image)
+        self.texture = CornerQuality(self.image)
 
     def features(self) -> Features:
         """Described when somebody first asks."""
@@ -102,16 +102,16 @@ class Sight:
         return self.described
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PlaceDescriptor:
         """What is kept of it when the image is gone."""
         return self.described_by(self.features())
 
-    def described_by(self, features: Features) -> Place:
+    def described_by(self, features: Features) -> PlaceDescriptor:
         """What is kept of it, with these features."""
-        return Place(self.keyframe, features, self.texture.sigma(features.uv), self.tracks)
+        return PlaceDescriptor(self.keyframe, features, self.texture.sigma(features.uv), self.tracks)
 
 
-class Tracks:
+class TrackIds:
     """Gives out the numbers of tracks."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Tracks:
         return np.arange(self._next - count, self._next, dtype=np.int64)
 
 
-def add_corners(sight: Sight, tracks: Tracks) -> None:
+def add_corners(sight: KeyframeImages, tracks: TrackIds) -> None:
     """Fill the keyframe up with corners (Shi and Tomasi, CVPR 1994) where it sees no tracks yet."""
     keyframe, image = sight.keyframe, sight.image
     need = TRACKS - len(keyframe.track)
@@ -157,7 +157,7 @@ def _bare(uv: NDArray[np.float32]) -> Features:
     return Features(uv, np.zeros((0, 128), np.float32), np.zeros(len(uv), np.float32))
 
 
-def recognise(new: Sight, earlier: Sequence[Sight], lens: Lens, tracks: Tracks) -> None:
+def recognise(new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, tracks: TrackIds) -> None:
     """Match a keyframe by descriptors with those before it, given in order; both then see common tracks."""
     there = new.features()
     for back, old in enumerate(reversed(earlier)):
@@ -173,7 +173,7 @@ def recognise(new: Sight, earlier: Sequence[Sight], lens: Lens, tracks: Tracks) 
         join(old.place, new.place, kept, tracks)
 
 
-def join(old: Place, new: Place, matches: Matches, tracks: Tracks) -> set[int]:
+def join(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, tracks: TrackIds) -> set[int]:
     """Let both keyframes see the tracks of matched features: one that either knows already, or a new one.
 
     Gives the tracks.
@@ -202,7 +202,7 @@ def join(old: Place, new: Place, matches: Matches, tracks: Tracks) -> set[int]:
     return joined
 
 
-def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: Lens) -> FloatArray | None:
+def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> FloatArray | None:
     """A keyframe's pose [4, 4] from what it and earlier ones see; None where too few points agree on one."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:

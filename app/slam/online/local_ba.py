@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, RelativePoses, Scene
-from stream_recon.app.slam.ba.robust_ba import Fit, Round
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState
 from stream_recon.app.slam.offline import depth_scales
 from stream_recon.app.slam.online.keyframe import Keyframe
 
@@ -48,14 +48,14 @@ TURNED = 0.1
 
 
 @dataclass(frozen=True)
-class Adjusted:
+class BAResult:
     """What an adjustment gave; lists go by the keyframes that it was given."""
 
     T_world_camera: FloatArray  # [K, 4, 4]
     log_scale: FloatArray  # [K]
     z: list[FloatArray]
     """Depths of each one's tracks; NaN where no point was kept."""
-    lens: Lens
+    lens: CameraModel
     tracks: int
     error_px: float
     """Median reprojection error in working pixels."""
@@ -66,7 +66,7 @@ class Adjusted:
         """By how much the log of the map's unit changed at the last keyframe, before all was multiplied."""
         return float(self.log_scale[-1]) - float(np.log(self.unit)) - keyframe.log_scale
 
-    def aligned(self, keyframes: Sequence[Keyframe]) -> "Adjusted":
+    def aligned(self, keyframes: Sequence[Keyframe]) -> "BAResult":
         """In a unit and a world that leave the keyframes where they were given out, on the whole.
 
         Nothing but the first keyframe holds an adjustment's world: without this all later ones, and what is given out
@@ -100,13 +100,13 @@ class Adjusted:
 
 def adjusted(
     keyframes: Sequence[Keyframe],
-    lens: Lens,
-    rounds: Sequence[Round],
+    lens: CameraModel,
+    rounds: Sequence[BARound],
     *,
     fixed: int = 1,
     free_focal: bool = False,
     should_stop: Callable[[], bool] | None = None,
-) -> Adjusted | None:
+) -> BAResult | None:
     """Keyframes, points and, if ``free_focal``, the lens that agree best with the tracks; None where these are few.
 
     ``fixed``: so many of the first keyframes stay. With ``should_stop`` it ends early with what it has.
@@ -148,7 +148,7 @@ def _held_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
     return np.asarray((padded[HELD_OVER:] - padded[:-HELD_OVER]) / HELD_OVER)
 
 
-def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) -> float:
+def believed_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_]) -> float:
     """The network's focal length and the adjustment's, each by what it knows."""
     free = Priors(
         log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA
@@ -160,7 +160,7 @@ def believed_focal(fitted: Fit, focal_network: float, fixed: NDArray[np.bool_]) 
     return focal_network * float(np.exp(off * information / (information + prior)))
 
 
-def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit | None:
+def _start(keyframes: Sequence[Keyframe], lens: CameraModel, unit: FloatArray) -> BAState | None:
     """Points are means of where the keyframes have them; those that the map knows outweigh the network's.
 
     ``unit``: [K], log of what the network's lengths are multiplied with before the depth scales.
@@ -198,7 +198,7 @@ def _start(keyframes: Sequence[Keyframe], lens: Lens, unit: FloatArray) -> Fit |
         (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
-    scene = Scene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
+    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
     return robust_ba.measured(scene, observations, np.concatenate(rows)[usable])
 
 
@@ -230,7 +230,7 @@ def network_steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePo
     return RelativePoses(first, second, relative, rotation, robust_ba.TRANSLATION_SIGMA * share)
 
 
-def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Adjusted:
+def _outcome(keyframes: Sequence[Keyframe], fitted: BAState, unit: FloatArray) -> BAResult:
     good = fitted.errors < GOOD_PX
     assert fitted.scene.log_depth_scale is not None
     log_scale = fitted.scene.log_depth_scale + unit
@@ -245,4 +245,4 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: Fit, unit: FloatArray) -> Ad
             told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
             log_scale[k] += min(SURE / keyframe.unsure, 1.0) * (told - log_scale[k])
     error = float(np.median(fitted.errors))
-    return Adjusted(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)
+    return BAResult(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

@@ -19,14 +19,14 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import NONE, Matches
 from stream_recon.app.slam.matching.relative_poses import MOST_DRIFT, SLACK
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.keyframe_features import Place, Sight
+from stream_recon.app.slam.online.keyframe_features import KeyframeImages, PlaceDescriptor
 from stream_recon.app.slam.online.place_recognition import LEAST_GAP, MOST_PLACES, Look, Recognised
-from stream_recon.app.slam.online.worker import Aside, Asked
+from stream_recon.app.slam.online.worker import Asked, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ LOOP_ROTATION_SIGMA, LOOP_TRANSLATION_SIGMA = np.radians(1.0), 0.05
 class Loop:
     """Two places that are one."""
 
-    first: Place
-    second: Place
+    first: PlaceDescriptor
+    second: PlaceDescriptor
     matches: Matches
     S_first_second: FloatArray  # [4, 4], a similarity between the axes and units of the network's depth
     inliers: int
@@ -109,7 +109,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Bend:
+class LoopCorrection:
     """What closing loops makes of the world around some keyframes."""
 
     numbers: NDArray[np.intp]  # [N] keyframes, ascending
@@ -134,7 +134,7 @@ class Bend:
 
 @dataclass(frozen=True)
 class _Bending:
-    """A `Bend` to come."""
+    """A `LoopCorrection` to come."""
 
     begun: int
     """Number of the map's last keyframe then."""
@@ -143,13 +143,13 @@ class _Bending:
     loops: Sequence[Loop]
     off: float
 
-    def bend(self) -> Bend | None:
+    def bend(self) -> LoopCorrection | None:
         """Waits for it; None where there is none."""
         S = _result(self.asked)
-        return None if S is None or not np.isfinite(S).all() else Bend(self.numbers, S, self.loops, self.off)
+        return None if S is None or not np.isfinite(S).all() else LoopCorrection(self.numbers, S, self.loops, self.off)
 
 
-class Loops:
+class LoopCloser:
     """Finds and closes the loops of one map.
 
     Args:
@@ -157,16 +157,16 @@ class Loops:
         waits: whether `take_in` waits for what is due: for files.
     """
 
-    def __init__(self, aside: Aside, *, waits: bool) -> None:
+    def __init__(self, aside: Worker, *, waits: bool) -> None:
         self.closed: list[Loop] = []
         """Those that the map was bent to."""
         self.skipped = 0
         self._aside, self._waits = aside, waits
         aside.ask("forget")
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, PlaceDescriptor] = {}
         """Those that are remembered, by the numbers of their keyframes."""
         self._moved = np.inf
-        self._looking: list[tuple[Sight, Asked]] = []
+        self._looking: list[tuple[KeyframeImages, Asked]] = []
         self._bending: _Bending | None = None
         self._waiting: list[Loop] = []
         self._new: list[Loop] = []
@@ -175,7 +175,7 @@ class Loops:
         self._size = 0
         self._nodes: list[int] = [0]
 
-    def offer(self, sight: Sight, lens: Lens) -> None:
+    def offer(self, sight: KeyframeImages, lens: CameraModel) -> None:
         """Hear of a new keyframe."""
         self._moved += min(sight.keyframe.moved, APART)
         if self._moved < APART:
@@ -189,7 +189,7 @@ class Loops:
         look = Look(sight.keyframe.number, known, image, reader)
         self._looking.append((sight, self._aside.ask("recognise", look, lens)))
 
-    def take_in(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> Bend | None:
+    def take_in(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
         """What is to become of the map by what is due now.
 
         Args:
@@ -214,7 +214,7 @@ class Loops:
     def _due(self, begun: int, asked: Asked, newest: int, wait: bool) -> bool:
         return wait or (newest >= begun + LATER if self._waits else asked.future.done())
 
-    def _recognised(self, sight: Sight, found: Recognised | None) -> list[Loop]:
+    def _recognised(self, sight: KeyframeImages, found: Recognised | None) -> list[Loop]:
         """The loops from a keyframe to those that it shows again."""
         if found is None:
             return []

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.offline.model_selection import PARTS, Evidence, Side, medians_by
+from stream_recon.app.slam.offline.model_selection import PARTS, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.online.keyframe import Keyframe, shared
-from stream_recon.app.slam.online.resectioning import Located
+from stream_recon.app.slam.online.resectioning import TrackingResult
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ LEAST_MATCHES = 30
 """Over all pairs: fewer say nothing."""
 
 
-class Doubt:
+class DynamicSceneTest:
     """Whether something large moves by itself, and the tracks are its.
 
     A network that sees the whole image is hardly ever as wrong about where the camera goes, over some keyframes, as
@@ -73,7 +73,7 @@ class Doubt:
         self.holds |= raised
         return raised
 
-    def look(self, last: Keyframe, found: Located, T_network: FloatArray, side: float) -> None:
+    def look(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
         """Hear of a new keyframe.
 
         Args:
@@ -120,7 +120,7 @@ def _way(steps: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(T[:3, 3] / max(sum(float(np.linalg.norm(step[:3, 3])) for step in steps), 1e-12))
 
 
-def network_is_better(keyframes: Sequence[Keyframe], lens: Lens) -> bool:
+def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
     """Of the motion from the others to the last one."""
     last, held = len(keyframes) - 1, {}
     for k in range(last):
@@ -129,11 +129,11 @@ def network_is_better(keyframes: Sequence[Keyframe], lens: Lens) -> bool:
     if sum(len(m) for m in held.values()) < LEAST_MATCHES:
         return False
     focal = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    network_lens = Lens(focal, lens.cx, lens.cy)
-    network = Side(np.array([k.T_network for k in keyframes]), network_lens, np.ones(len(keyframes)))
+    network_lens = CameraModel(focal, lens.cx, lens.cy)
+    network = PoseCandidate(np.array([k.T_network for k in keyframes]), network_lens, np.ones(len(keyframes)))
     scales = np.exp([k.log_scale for k in keyframes])
-    mapped = Side(np.array([k.T_world_camera for k in keyframes]), lens, scales)
+    mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), lens, scales)
     none = np.zeros((0, 128), np.float32)
     features = [Features(k.uv, none, k.z_network) for k in keyframes]
-    theirs, ours = (Evidence.of(side, features, held).pairs for side in (network, mapped))
+    theirs, ours = (HeldOutError.of(side, features, held).pairs for side in (network, mapped))
     return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > MARGIN

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import DepthReader
 from stream_recon.app.slam.matching.covisibility import ALIKE, MIN_LIKENESS, best_apart
 from stream_recon.app.slam.matching.features import Features, detect
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Again:
+class Revisit:
     """An earlier place that a new one shows again."""
 
     number: int
@@ -66,10 +66,10 @@ class Recognised:
     features: Features
     given_up: int | None
     """Number of a keyframe that is remembered no more."""
-    again: Sequence[Again]
+    again: Sequence[Revisit]
 
 
-class Memory:
+class KeyframeDatabase:
     """The places known so far, and how they look."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Memory:
         """All of them: another map begins."""
         self._places, self._words, self._looks, self._learn_at = [], None, [], FIRST_WORDS
 
-    def recognise(self, _: StopTest, look: Look, lens: Lens) -> Recognised:
+    def recognise(self, _: StopTest, look: Look, lens: CameraModel) -> Recognised:
         """The places before it that a new one shows again; and remember it."""
         features = look.described()
         given_up = self._remember(look.number, features)
@@ -94,7 +94,7 @@ class Memory:
                 continue
             edge = match_edges([old, features], lens, {(0, 1): matches}).get((0, 1))
             if edge is not None:
-                found.append(Again(number, matches, edge.S_first_second, edge.inliers))
+                found.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
         return Recognised(features, given_up, found)
 
     def bend(self, _: StopTest, nodes: FloatArray, edges: Edges) -> FloatArray:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +31,7 @@ def fitted_pose(
     points: FloatArray,
     uv: FloatArray,
     sigma: FloatArray,
-    lens: Lens,
+    lens: CameraModel,
     loss_scales: Sequence[float],
     iterations: int,
     tolerance: float,
@@ -70,7 +70,7 @@ def fitted_pose(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _SeenPoints:
     plane: FloatArray  # [2, N]
     per_z: FloatArray  # [N]
     ahead: NDArray[np.bool_]  # [N]
@@ -86,7 +86,7 @@ class _View:
         z = start[:3, 2] @ (self._points - start[:3, 3:])
         self._near = NEAR * float(np.median(z[z > 0])) if (z > 0).any() else 0.0
 
-    def at(self, R: FloatArray, centre: FloatArray) -> _Seen:
+    def at(self, R: FloatArray, centre: FloatArray) -> _SeenPoints:
         xyz = R.T @ (self._points - centre[:, None])
         ahead = xyz[2] > self._near
         per_z = 1 / np.where(ahead, xyz[2], 1.0)
@@ -94,12 +94,12 @@ class _View:
         error = self._focal * plane - self._pixel
         square = (error[0] ** 2 + error[1] ** 2) * self._inverse**2
         square[~ahead] = (BEHIND_PX * self._inverse[~ahead]) ** 2
-        return _Seen(plane, per_z, ahead, error, square)
+        return _SeenPoints(plane, per_z, ahead, error, square)
 
-    def cost(self, seen: _Seen, scale: float) -> float:
+    def cost(self, seen: _SeenPoints, scale: float) -> float:
         return float(0.5 * scale**2 * np.log1p(seen.square / scale**2).sum())
 
-    def normal(self, seen: _Seen, R: FloatArray, scale: float) -> tuple[FloatArray, FloatArray]:
+    def normal(self, seen: _SeenPoints, R: FloatArray, scale: float) -> tuple[FloatArray, FloatArray]:
         """H [6, 6] and g [6], by a turn in the camera's axes and a move of its centre."""
         weight = np.where(seen.ahead, self._inverse / np.sqrt(1 + seen.square / scale**2), 0.0)
         (u, v), f = seen.plane, self._focal * weight

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.slam.online.global_ba import Whole
-from stream_recon.app.slam.online.place_recognition import Memory
+from stream_recon.app.slam.online.global_ba import GlobalBA
+from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.app.slam.online.stage import Item, Sparse, StreamStage, given_depth
-from stream_recon.app.slam.online.worker import GONE, InProcess, received, serve
+from stream_recon.app.slam.online.worker import GONE, ProcessWorker, received, serve
 from stream_recon.configs.errors import ResourceError
 
 _Message = tuple[FrameResult, PreparedFrame] | None
@@ -40,7 +40,7 @@ class _Said:
     """None: as before."""
 
 
-class StageApart:
+class ProcessStage:
     """`run.listeners.Stage`: a `StreamStage` that runs elsewhere, and gives the same items in the same order, those of
     a file's frame up to `AHEAD` frames later.
 
@@ -54,7 +54,7 @@ class StageApart:
         self._unanswered = 0
         self._processes: list[BaseProcess] = []
         # Not the stage's own children: whoever ends this process ends all of them.
-        whole, memory = self._begun("whole", serve, Whole), self._begun("loops", serve, Memory)
+        whole, memory = self._begun("whole", serve, GlobalBA), self._begun("loops", serve, KeyframeDatabase)
         self._connection = self._begun("mapping", _serve, {**options, "live": live}, whole, memory)
         # Only the stage's are left open: when it ends, so do those that it asks.
         whole.close()
@@ -139,7 +139,7 @@ def _serve(connection: Connection, options: dict[str, Any], whole: Connection, m
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()
     try:
-        stage = StreamStage(**options, beside=(InProcess(whole, "whole"), InProcess(memory, "loops")))
+        stage = StreamStage(**options, beside=(ProcessWorker(whole, "whole"), ProcessWorker(memory, "loops")))
         more = True
         while more:
             message = messages.get()

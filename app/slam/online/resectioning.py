@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.offline.pose_interpolation import follow, in_view
-from stream_recon.app.slam.online.keyframe import Followed, Keyframe
+from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.pose_only import FittedPose, fitted_pose
 
 FloatArray = NDArray[np.float64]
@@ -35,7 +35,7 @@ LEAST_MOTION = 0.005
 
 
 @dataclass(frozen=True)
-class Located:
+class TrackingResult:
     """A frame against the last keyframe."""
 
     T_world_camera: FloatArray  # [4, 4]
@@ -61,11 +61,11 @@ def locate(
     keyframe: Keyframe,
     before: Grey,
     image: Grey,
-    lens: Lens,
+    lens: CameraModel,
     guess: FloatArray,
     T_network: FloatArray,
     gain: float,
-) -> Located:
+) -> TrackingResult:
     """Follow a keyframe's points into a frame and fit its pose to them.
 
     Args:
@@ -83,7 +83,7 @@ def locate(
     off = np.nan_to_num(np.linalg.norm(in_view(lens, guess, points[row]) - there, axis=1), nan=np.inf)
     near = off < FAR_OFF * np.quantile(off, USUAL) + FAR_OFF_PX if len(off) else np.zeros(0, bool)
     fitted = np.flatnonzero(near & ~keyframe.held_out[row])
-    lost = Located(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros((0, 2)), moved)
+    lost = TrackingResult(guess, row, there, np.full(len(row), np.inf), asked, None, np.zeros((0, 2)), moved)
     if len(fitted) < MIN_POINTS:
         return lost
     sigma = _sigma(keyframe, row)
@@ -103,11 +103,11 @@ def locate(
         return np.asarray(np.nan_to_num(in_view(lens, pose, points[row]) - there, nan=np.inf), np.float64)
 
     distance = np.linalg.norm(missed(T), axis=1) / sigma
-    return Located(T, row, there, distance, asked, alone, missed(alone), moved)
+    return TrackingResult(T, row, there, distance, asked, alone, missed(alone), moved)
 
 
 def placed_again(
-    keyframe: Keyframe, followed: Followed, T_keyframe_frame: FloatArray, gain: float, lens: Lens
+    keyframe: Keyframe, followed: TrackedPoints, T_keyframe_frame: FloatArray, gain: float, lens: CameraModel
 ) -> FloatArray:
     """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was.
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 from stream_recon.app.slam.frame_data import Scale
-from stream_recon.app.slam.mode import Departure
-from stream_recon.app.slam.online.global_ba import FIRST, THOROUGH, Background, Whole
-from stream_recon.app.slam.online.loop_closure import URGENT, Loops
-from stream_recon.app.slam.online.place_recognition import Memory
-from stream_recon.app.slam.online.tracker import Counts, Front
-from stream_recon.app.slam.online.worker import Aside, InThread
+from stream_recon.app.slam.mode import MapState
+from stream_recon.app.slam.online.global_ba import FIRST, THOROUGH, Background, GlobalBA
+from stream_recon.app.slam.online.loop_closure import URGENT, LoopCloser
+from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
+from stream_recon.app.slam.online.tracker import Tracker, TrackerCounts
+from stream_recon.app.slam.online.worker import ThreadWorker, Worker
 
 Item = FrameResult | Revision
 
@@ -40,7 +40,7 @@ class StreamStage:
             once did, keyframes are not adjusted with those before them; what is left out is counted.
         known_lens: the results' focal length is right.
         departure: the end of the map that this one goes on with.
-        beside: have a `Whole` and a `Memory`; None: threads of this process.
+        beside: have a `GlobalBA` and a `KeyframeDatabase`; None: threads of this process.
     """
 
     def __init__(
@@ -50,23 +50,23 @@ class StreamStage:
         live: bool = False,
         known_lens: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        departure: Departure | None = None,
-        beside: tuple[Aside, Aside] | None = None,
+        departure: MapState | None = None,
+        beside: tuple[Worker, Worker] | None = None,
     ) -> None:
         self._departure = departure
         self._together = together
-        self._front: Front | None = None
+        self._front: Tracker | None = None
         self._waiting: dict[int, FrameResult] = {}
         """By their numbers: placed, and not given out yet."""
         self._stretch = 0
         self._waits = not live
-        whole, self._memory = beside or (InThread(Whole(), "mapping"), InThread(Memory(), "loops"))
+        whole, self._memory = beside or (ThreadWorker(GlobalBA(), "mapping"), ThreadWorker(KeyframeDatabase(), "loops"))
         self._background = Background(whole, waits=not live, known_lens=known_lens)
-        self._loops = Loops(self._memory, waits=not live)
+        self._loops = LoopCloser(self._memory, waits=not live)
         self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
         """As of the last adjustment of all. Replaced, never changed."""
         self._loops_before = self.sparse.loops
-        self._counts = Counts()
+        self._counts = TrackerCounts()
         self._clock = clock
         self._best_delay = np.inf
 
@@ -116,7 +116,7 @@ class StreamStage:
             self._background.restart()
             self._counts.skipped += self._loops.skipped
             self._loops_before = self.sparse.loops
-            self._loops = Loops(self._memory, waits=self._waits)
+            self._loops = LoopCloser(self._memory, waits=self._waits)
         front = self._front
         known, left = len(front.keyframes), self._counts.left_to_network
         front.add(result, frame.grey, hurried=self._is_late(frame))
@@ -150,20 +150,20 @@ class StreamStage:
         self._best_delay = min(self._best_delay, delay)
         return delay > self._best_delay + LATE
 
-    def _begun(self, result: FrameResult, image: NDArray[np.uint8]) -> Front:
+    def _begun(self, result: FrameResult, image: NDArray[np.uint8]) -> Tracker:
         """A map for a stretch: it goes on where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
         departure, self._departure = self._departure, None
         if departure is not None:
-            front = Front(scale, result, self._counts, departure.T_world_camera, float(np.log(departure.scale)))
+            front = Tracker(scale, result, self._counts, departure.T_world_camera, float(np.log(departure.scale)))
             if departure.stretch == result.stretch:
                 front.follow(departure.T_network, departure.focal)
             return front
         if self._front is None:
-            return Front(scale, result, self._counts)
+            return Tracker(scale, result, self._counts)
         # The network begins where the camera was last: so does the map, in its own world.
-        return Front(scale, result, self._counts, self._front.newest_pose(), self._front.log_scale)
+        return Tracker(scale, result, self._counts, self._front.newest_pose(), self._front.log_scale)
 
     def _ended(self) -> list[Item]:
         """The last word on the map so far."""
@@ -178,13 +178,13 @@ class StreamStage:
             front.place_again(front.active)
         return self._given_out(front)
 
-    def _take_in(self, front: Front, *, wait: bool = False) -> None:
+    def _take_in(self, front: Tracker, *, wait: bool = False) -> None:
         found = self._background.collect(front.keyframes[-1].number, wait=wait)
         if found is not None:
             front.settle(*found)
             self.sparse = replace(self.sparse, points=front.points())
 
-    def _close_loops(self, front: Front, *, wait: bool = False) -> bool:
+    def _close_loops(self, front: Tracker, *, wait: bool = False) -> bool:
         """Whether any were closed that were open by much."""
         bend = self._loops.take_in(front.keyframes, wait=wait)
         if bend is None:
@@ -194,7 +194,7 @@ class StreamStage:
         self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
         return bend.off > URGENT
 
-    def _given_out(self, front: Front) -> list[Item]:
+    def _given_out(self, front: Tracker) -> list[Item]:
         """The results that waited, then a revision of what moved meanwhile."""
         given: list[Item] = []
         revised: list[FrameRevision] = []

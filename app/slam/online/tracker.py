@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import Lens
-from stream_recon.app.slam.ba.robust_ba import Round
+from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.robust_ba import BARound
 from stream_recon.app.slam.frame_data import DepthReader, Scale, seen_at
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, Followed, Keyframe, Member, shared
+from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
 from stream_recon.app.slam.online.keyframe_features import (
-    Sight,
-    Tracks,
+    KeyframeImages,
+    TrackIds,
     add_corners,
     join,
     pose_of_tracks,
     recognise,
     verified,
 )
-from stream_recon.app.slam.online.local_ba import UNSURE, Adjusted, adjusted
-from stream_recon.app.slam.online.loop_closure import Bend
-from stream_recon.app.slam.online.model_selection import DOUBT_OVER, Doubt, network_is_better
-from stream_recon.app.slam.online.resectioning import AGREEING_PX, LEAST_MOTION, Located, locate, placed_again
+from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjusted
+from stream_recon.app.slam.online.loop_closure import LoopCorrection
+from stream_recon.app.slam.online.model_selection import DOUBT_OVER, DynamicSceneTest, network_is_better
+from stream_recon.app.slam.online.resectioning import AGREEING_PX, LEAST_MOTION, TrackingResult, locate, placed_again
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +65,11 @@ JUDGED = 4
 """Keyframes over which held-out tracks are counted."""
 BLURRED = 0.3
 """Of the usual sharpness: such a frame says nothing about where it is."""
-WARM = (Round(5, None, 4, tolerance=3e-3), Round(1.5, 6, 4, tolerance=3e-3))
+WARM = (BARound(5, None, 4, tolerance=3e-3), BARound(1.5, 6, 4, tolerance=3e-3))
 
 
 @dataclass
-class Counts:
+class TrackerCounts:
     """What is told of the stage."""
 
     tracks: int = 0
@@ -81,7 +81,7 @@ class Counts:
     """Adjustments, since the source was ahead."""
 
 
-class Front:
+class Tracker:
     """The map of one stretch, and the frame that was last put into it.
 
     Args:
@@ -95,13 +95,13 @@ class Front:
         self,
         scale: Scale,
         first: FrameResult,
-        counts: Counts,
+        counts: TrackerCounts,
         T_world_camera: FloatArray | None = None,
         log_scale: float = 0.0,
     ) -> None:
         self.scale = scale
         self._centre = first.intrinsics.cx, first.intrinsics.cy
-        self.lens = Lens(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
+        self.lens = CameraModel(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
         self.keyframes: list[Keyframe] = []
         self.counts = counts
         self._hurried = False
@@ -109,15 +109,15 @@ class Front:
         """Numbers of the keyframes that moved since somebody emptied this; their members moved with them."""
         self.joined: set[int] = set()
         """Likewise, of those that frames joined."""
-        self._tracks = Tracks()
+        self._tracks = TrackIds()
         self.log_scale = log_scale
-        self._sights: deque[Sight] = deque(maxlen=SEEN)
+        self._sights: deque[KeyframeImages] = deque(maxlen=SEEN)
         self._T: FloatArray | None = T_world_camera
         self._goes_on = T_world_camera is not None
         """Another map gave it its unit."""
         self._T_network: FloatArray | None = None
         self._sharpness: deque[float] = deque(maxlen=15)
-        self._doubt = Doubt()
+        self._doubt = DynamicSceneTest()
         self._failed = self._resting = 0
         """How often descriptors found no pose of late, and for how many keyframes they are not asked."""
         self._looped: list[int] = []
@@ -162,7 +162,7 @@ class Front:
         found = locate(last, self._sights[-1].image, image, self.lens, guess, T_network, gain)
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
-            followed = Followed(found.row, found.uv, T_network)
+            followed = TrackedPoints(found.row, found.uv, T_network)
             return self._followed(result.index, T, followed if last.trusted else None)
         return self._insert(result, image, T, found)
 
@@ -177,13 +177,13 @@ class Front:
         recent = [keyframe for keyframe in recent if not keyframe.doubtful]
         return _gain_over(recent, self.log_scale)
 
-    def _followed(self, index: int, T: FloatArray, followed: Followed | None = None) -> FloatArray:
+    def _followed(self, index: int, T: FloatArray, followed: TrackedPoints | None = None) -> FloatArray:
         last = self.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.members.append(Member(index, relative, last.log_scale, followed=followed))
+        last.members.append(AttachedFrame(index, relative, last.log_scale, followed=followed))
         return T
 
-    def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: Located | None) -> FloatArray:
+    def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
         reader = DepthReader.of(result, self.scale)
         number = self.keyframes[-1].number + 1 if self.keyframes else 0
         none = np.zeros(0)
@@ -198,9 +198,9 @@ class Front:
             none.astype(np.float32),
             none,
             none.astype(np.float32),
-            members=[Member(result.index, np.eye(4), self.log_scale)],
+            members=[AttachedFrame(result.index, np.eye(4), self.log_scale)],
         )
-        sight = Sight(new, image, reader)
+        sight = KeyframeImages(new, image, reader)
         if found is not None and found.good:
             last = self.keyframes[-1]
             kept = verified(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
@@ -238,7 +238,7 @@ class Front:
         self.log_scale = new.log_scale
         return new.T_world_camera
 
-    def _recognise(self, sight: Sight) -> None:
+    def _recognise(self, sight: KeyframeImages) -> None:
         """Ask descriptors where a keyframe is that few tracks were followed into."""
         if self._resting:
             self._resting -= 1
@@ -269,7 +269,7 @@ class Front:
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
 
     @property
-    def newest(self) -> Sight:
+    def newest(self) -> KeyframeImages:
         """The last keyframe, with its image."""
         return self._sights[-1]
 
@@ -289,7 +289,7 @@ class Front:
         most = sorted((number for number in common if common[number]), key=lambda number: (-common[number], number))
         return [self.keyframes[number] for number in sorted(most[:MOST_HELD])]
 
-    def close(self, bend: Bend) -> None:
+    def close(self, bend: LoopCorrection) -> None:
         """Bend the map so that loops meet, and let their ends see the same tracks."""
         S = bend.at(range(len(self.keyframes)))
         scale = np.cbrt(np.linalg.det(S[:, :3, :3]))
@@ -323,7 +323,7 @@ class Front:
                 keyframe.forget()
         self._looped = self._looped[:half:2] + self._looped[half:]
 
-    def settle(self, found: Adjusted, numbers: list[int]) -> None:
+    def settle(self, found: BAResult, numbers: list[int]) -> None:
         """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
         count = numbers[-1] + 1
         last = self.keyframes[count - 1]
@@ -431,7 +431,7 @@ def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:
     keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
-def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: Lens) -> None:
+def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: CameraModel) -> None:
     """Give a new keyframe the map's points that it shares, where they lie about where it sees them."""
     inverse = invert_pose(new.T_world_camera)
     for old in earlier:

@@ -32,7 +32,7 @@ class Asked:
     """Nobody wants it any more."""
 
 
-class Aside(Protocol):
+class Worker(Protocol):
     """Has a worker: an object whose methods take a `StopTest` first."""
 
     def ask(self, name: str, *given: Any) -> Asked:
@@ -44,8 +44,8 @@ class Aside(Protocol):
         ...
 
 
-class InThread:
-    """`Aside`."""
+class ThreadWorker:
+    """`Worker`."""
 
     def __init__(self, worker: object, name: str) -> None:
         self._worker = worker
@@ -59,8 +59,8 @@ class InThread:
         self._pool.shutdown()
 
 
-class InProcess:
-    """`Aside`: the worker is where `serve` runs, at the connection's other end. Raises ResourceError: it is gone."""
+class ProcessWorker:
+    """`Worker`: the worker is where `serve` runs, at the connection's other end. Raises ResourceError: it is gone."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -106,7 +106,7 @@ def received(connection: Connection) -> Any:
 
 
 def serve(connection: Connection, make: Callable[[], object]) -> None:
-    """Body of a process: do what an `InProcess` asks of the worker that ``make`` gives, until it is closed."""
+    """Body of a process: do what an `ProcessWorker` asks of the worker that ``make`` gives, until it is closed."""
     worker = make()
     with suppress(EOFError, OSError):
         while True:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.app.training.synthetic.draws import Draws, Share, wave
+from stream_recon.app.training.synthetic.draws import Draws, SamplingProbability, wave
 from stream_recon.app.training.synthetic.looks import apply_looks, draw_looks
 
 _TAPS = 7  # of a motion blur
@@ -21,7 +21,7 @@ _FAR_AWAY = 200.0  # metres, where there is no surface
 
 
 @dataclass
-class Lens:
+class LensDistortion:
     """Geometric defects of clips [B]: radial distortion at the corners, readout of the rolling shutter and
     exposure, both in frame intervals; where the optical axis is off the middle [B, 2], in image widths."""
 
@@ -60,7 +60,7 @@ class Degradations:
     def __init__(self, draws: Draws, compile: bool, plain: float = 0.0, odd_looks: float = 0.0) -> None:
         self._draws = draws
         self._plain = plain
-        self._odd = Share(draws, odd_looks)
+        self._odd = SamplingProbability(draws, odd_looks)
         # JPEG is left as it is: compiling it takes most of a minute for each size of images.
         self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=False) if compile else apply_tone
 
@@ -90,11 +90,11 @@ class Degradations:
         return images
 
 
-def draw_lens(draws: Draws, plain: Tensor) -> Lens:
+def draw_lens(draws: Draws, plain: Tensor) -> LensDistortion:
     """A lens for each clip; many have no distortion, no rolling shutter, or no blur. Exposures of ``plain`` ones
     (bool [B]) are short."""
     clips = plain.shape[0]
-    return Lens(
+    return LensDistortion(
         draws.uniform(-0.03, 0.03, clips) * draws.chance(0.4, clips),
         draws.uniform(-0.35, 0.35, clips) * draws.chance(0.4, clips),
         draws.uniform(0.1, 0.7, clips) * draws.chance(0.6, clips) * torch.where(plain, 0.4, 1.0),
@@ -102,7 +102,7 @@ def draw_lens(draws: Draws, plain: Tensor) -> Lens:
     )
 
 
-def apply_lens(images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor, lens: Lens) -> Tensor:
+def apply_lens(images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor, lens: LensDistortion) -> Tensor:
     """Images [B, S, 3, H, W] resampled along the motion of their pixels."""
     clips, _, _, height, width = images.shape
     flow = pixel_velocity(depth, poses, intrinsics)

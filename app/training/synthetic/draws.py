@@ -66,7 +66,7 @@ class Draws:
         return self._constants[key]
 
 
-class Share:
+class SamplingProbability:
     """A share of all clips: how many of a batch is known to the host, so that the device is not waited for; which ones
     is drawn. A part of a clip that is left over counts in the next batch."""
 

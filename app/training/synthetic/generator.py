@@ -10,7 +10,7 @@ from stream_recon.app.training.synthetic.assembly import Assembly, assemble
 from stream_recon.app.training.synthetic.bedroom import BEDROOM, FRAMES, NOTICES
 from stream_recon.app.training.synthetic.cameras import MOTIONS, NADIR, draw_focal
 from stream_recon.app.training.synthetic.degrade import Degradations
-from stream_recon.app.training.synthetic.draws import Draws, Share
+from stream_recon.app.training.synthetic.draws import Draws, SamplingProbability
 from stream_recon.app.training.synthetic.fitted import MODULES, ON_TOPS, RUNS
 from stream_recon.app.training.synthetic.furniture import FURNITURE, HANGING, ITEMS
 from stream_recon.app.training.synthetic.layout import Layout
@@ -19,7 +19,7 @@ from stream_recon.app.training.synthetic.layout_outdoor import draw_outdoors
 from stream_recon.app.training.synthetic.layout_room import draw_rooms
 from stream_recon.app.training.synthetic.parts import Catalogue
 from stream_recon.app.training.synthetic.people import add_people
-from stream_recon.app.training.synthetic.primitives import Scene
+from stream_recon.app.training.synthetic.primitives import SyntheticScene
 from stream_recon.app.training.synthetic.renderer import Renderer, World
 from stream_recon.app.training.synthetic.streetware import CLUTTER, STREET
 from stream_recon.app.training.synthetic.wayside import SNOWY, WAYSIDE
@@ -93,7 +93,7 @@ class SceneGenerator:
         self._degradations = Degradations(self.draws, compile, shares.plain, shares.odd_looks) if degrade else None
         self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
-        self._peopled = Share(self.draws, shares.people)
+        self._peopled = SamplingProbability(self.draws, shares.people)
         self._ahead: dict[tuple[int, int], list[tuple[World, Tensor, list[int]]]] = {}
 
     @torch.no_grad()
@@ -176,7 +176,7 @@ class SceneGenerator:
         photos = self.renderer.tiles.count
         assemblies = [assemble(self.draws, self.catalogue, layout, photos) for layout in layouts]
         joined = Assembly(*(torch.cat([getattr(a, f.name) for a in assemblies]) for f in fields(Assembly)))
-        scene = Scene(
+        scene = SyntheticScene(
             joined.primitives,
             joined.count,
             *(torch.cat([getattr(layout, name) for layout in layouts]) for name in ("air", "ground", "heights")),

@@ -33,7 +33,7 @@ def draw_stretch(draws: Draws, clips: int) -> Tensor:
 
 
 @dataclass
-class Frame:
+class PathFrame:
     """The ground seen along a way: start [B, 2] in metres and direction [B, 1] in radians."""
 
     start: Tensor
@@ -47,10 +47,10 @@ class Frame:
         return torch.stack([x, y, torch.zeros_like(x) if z is None else z], -1)
 
 
-def way_of(draws: Draws, path: Path, deviation: float) -> Frame:
+def way_of(draws: Draws, path: Path, deviation: float) -> PathFrame:
     """A way that begins at a path's first camera and leads where that looks, give or take deviation in radians."""
     clips = path.yaw.shape[0]
-    return Frame(path.position[:, 0, :2], path.yaw[:, :1] + draws.normal(clips, 1, deviation=deviation))
+    return PathFrame(path.position[:, 0, :2], path.yaw[:, :1] + draws.normal(clips, 1, deviation=deviation))
 
 
 def _row(
@@ -128,7 +128,7 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
 
 def walk(
     draws: Draws, catalogue: Catalogue, path: Path, present: Tensor, clear: Tensor
-) -> tuple[list[Objects], Frame, Tensor]:
+) -> tuple[list[Objects], PathFrame, Tensor]:
     """Paved walks of clips [B] with posts, now and then a roof on them, and what stands about; also the walk's
     frame, and the walk's half width [B, 1] in metres. clear [B] metres around cameras stay free."""
     clips = path.yaw.shape[0]
@@ -197,4 +197,4 @@ def walk(
     aside = side * (half + 4.0 + size[..., 1] / 2 + draws.uniform(0.0, 22.0, clips, 3))
     front = ahead + (side > 0) * (2 * _QUARTER) + _QUARTER * draws.chance(0.2, clips, 3)
     blocks = make_objects(template, way.place(along, middle + aside), size, front, here & draws.chance(0.7, clips, 3))
-    return [paved, posts, canopy, ropes, rails, blocks, things], Frame(way.start, ahead), half + middle.abs()
+    return [paved, posts, canopy, ropes, rails, blocks, things], PathFrame(way.start, ahead), half + middle.abs()

@@ -17,7 +17,7 @@ _FLAT = 0.02  # a filtered channel that deviates by less is not stretched furthe
 
 
 @dataclass
-class Looks:
+class StyleAugmentation:
     """Filters of clips [B, 3, 3, 7, 7] (to, from channel; zero outside of the smaller ones), and the share of the
     unfiltered image in the mixture of both [B], 0..1."""
 
@@ -25,16 +25,16 @@ class Looks:
     kept: Tensor
 
 
-def draw_looks(draws: Draws, clips: int) -> Looks:
+def draw_looks(draws: Draws, clips: int) -> StyleAugmentation:
     """A look for each clip: filters of each size are as likely as of the others, and so is each share."""
     size = draws.pick(_SIZES, clips).view(clips, 1, 1, 1, 1)
     away = (torch.arange(_WIDEST, device=draws.device) - _WIDEST // 2).abs()
     inside = torch.maximum(away[:, None], away) <= size / 2
     weights = draws.normal(clips, 3, 3, _WIDEST, _WIDEST) / (math.sqrt(3) * size)
-    return Looks(weights * inside, draws.uniform(0.0, 1.0, clips))
+    return StyleAugmentation(weights * inside, draws.uniform(0.0, 1.0, clips))
 
 
-def apply_looks(images: Tensor, looks: Looks) -> Tensor:
+def apply_looks(images: Tensor, looks: StyleAugmentation) -> Tensor:
     """Images [B, S, 3, H, W] under their clips' looks, in 0..1.
 
     What is filtered gets the mean and deviation that each channel had over the whole clip. All frames of a clip are

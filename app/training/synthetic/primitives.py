@@ -30,7 +30,7 @@ FAR = 1.0e4  # metres; further is sky
 
 
 @dataclass
-class Scene:
+class SyntheticScene:
     """Geometry of a batch of clips, float32 unless said otherwise.
 
     primitives [B, SLOTS, COLUMNS], filled from the front; count int32 [B], how many are filled.

@@ -28,7 +28,7 @@ from stream_recon.app.training.synthetic.primitives import (
     SPHERE,
     WALL,
     WALL_BEYOND,
-    Scene,
+    SyntheticScene,
     Views,
 )
 
@@ -82,12 +82,12 @@ class Hits:
     second_key: Tensor
 
 
-def cast(scene: Scene, views: Views, backend: Backend) -> Hits:
+def cast(scene: SyntheticScene, views: Views, backend: Backend) -> Hits:
     """Nearest surfaces of all pixels of all frames."""
     return _cast_triton(scene, views) if backend == "triton" else _cast_torch(scene, views)
 
 
-def shadows(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor, backend: Backend) -> Tensor:
+def shadows(scene: SyntheticScene, lights: Tensor, points: Tensor, clips: Tensor, backend: Backend) -> Tensor:
     """Whether points see the two lights of their clip, float32 0 or 1 [2, P].
 
     lights [B, 2, 4]: position and 1, or direction and 0; points [3, P] in metres; clips int32 [P].
@@ -97,7 +97,7 @@ def shadows(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor, backend
     return _shadows_torch(scene, lights, points, clips)
 
 
-def _cast_triton(scene: Scene, views: Views) -> Hits:
+def _cast_triton(scene: SyntheticScene, views: Views) -> Hits:
     import triton
 
     from stream_recon.app.training.synthetic import kernels
@@ -136,7 +136,7 @@ def _cast_triton(scene: Scene, views: Views) -> Hits:
     return Hits(depth, key, share, second_depth, second_key)
 
 
-def _shadows_triton(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor) -> Tensor:
+def _shadows_triton(scene: SyntheticScene, lights: Tensor, points: Tensor, clips: Tensor) -> Tensor:
     import triton
 
     from stream_recon.app.training.synthetic import kernels
@@ -158,7 +158,7 @@ def _shadows_triton(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor)
     return visible
 
 
-def _cast_torch(scene: Scene, views: Views) -> Hits:
+def _cast_torch(scene: SyntheticScene, views: Views) -> Hits:
     tiling = Tiling(views.height, views.width)
     parts: list[tuple[Tensor, ...]] = []
     for frame in range(views.table.shape[0]):
@@ -189,7 +189,7 @@ def _vote(depth: Tensor, key: Tensor) -> tuple[Tensor, ...]:
     return t1, first[..., 0], number / 4, t2, second[..., 0]
 
 
-def _cast_frame(scene: Scene, views: Views, view: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
+def _cast_frame(scene: SyntheticScene, views: Views, view: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
     """Depth and key of the rays of one frame, [2 * rows * TILE_HEIGHT, 2 * columns * TILE_WIDTH]."""
     values: list[float] = view.tolist()
     rotation, position, fx, fy, clip = values[:9], values[9:12], values[12], values[13], int(values[14])
@@ -235,7 +235,7 @@ def _window(
     return slices[0], slices[1]
 
 
-def _surroundings(scene: Scene, clip: int, p: list[Tensor], d: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _surroundings(scene: SyntheticScene, clip: int, p: list[Tensor], d: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Walls of the air boxes, ground plane or terrain."""
     best = torch.full(d[2].shape, FAR)
     key = torch.full(d[2].shape, -1, dtype=torch.int64)
@@ -302,7 +302,7 @@ def _terrain(heights: Tensor, p: list[Tensor], d: list[Tensor], corner: Tensor, 
     return torch.where(below & (high > NEAR), high, FAR).view(shape)
 
 
-def _shadows_torch(scene: Scene, lights: Tensor, points: Tensor, clips: Tensor) -> Tensor:
+def _shadows_torch(scene: SyntheticScene, lights: Tensor, points: Tensor, clips: Tensor) -> Tensor:
     visible = torch.ones(2, clips.shape[0])
     for clip in clips.unique().tolist():
         member = (clips == clip).nonzero()[:, 0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.training.synthetic.draws import Draws
-from stream_recon.app.training.synthetic.primitives import Scene, Views
+from stream_recon.app.training.synthetic.primitives import SyntheticScene, Views
 from stream_recon.app.training.synthetic.raycast import Backend, Hits, Tiling, cast, shadows
 from stream_recon.app.training.synthetic.shading import Surroundings, no_surface, shade, surface_points
 from stream_recon.app.training.synthetic.textures import load_tiles
@@ -28,13 +28,15 @@ BRIGHTEST = 2.5
 class World:
     """Scenes of B clips with their looks. materials [B, ROWS, columns], lights [B, columns]."""
 
-    scene: Scene
+    scene: SyntheticScene
     materials: Tensor
     lights: Tensor
 
     def part(self, clips: slice) -> "World":
         """Some of the clips."""
-        scene = Scene(*(getattr(self.scene, field.name)[clips].contiguous() for field in fields(Scene)))
+        scene = SyntheticScene(
+            *(getattr(self.scene, field.name)[clips].contiguous() for field in fields(SyntheticScene))
+        )
         return World(scene, self.materials[clips], self.lights[clips])
 
 
@@ -85,7 +87,7 @@ class Renderer:
         images = images.view(clips, frames, 3, height, width).clamp(0, BRIGHTEST)
         return images, depth.reshape(clips, frames, height, width)
 
-    def _colours(self, scene: Scene, lamps: Tensor, hits: Hits, s: Surroundings) -> Tensor:
+    def _colours(self, scene: SyntheticScene, lamps: Tensor, hits: Hits, s: Surroundings) -> Tensor:
         """RGB [3, pixels]: first surfaces everywhere, then the second surfaces of pixels on edges."""
         total = hits.key.shape[0]
         index = torch.arange(total, device=hits.key.device, dtype=torch.int32)
@@ -109,7 +111,7 @@ class Renderer:
         return padded.index_copy_(1, target, mixed)[:, :total]
 
     def _shade_samples(
-        self, scene: Scene, lamps: Tensor, index: Tensor, depth: Tensor, key: Tensor, s: Surroundings
+        self, scene: SyntheticScene, lamps: Tensor, index: Tensor, depth: Tensor, key: Tensor, s: Surroundings
     ) -> Tensor:
         """RGB [3, P], in pieces, so that memory is bounded."""
         total, piece = index.shape[0], self._samples
@@ -136,7 +138,7 @@ def make_views(poses: Tensor, focal: Tensor, height: int, width: int) -> Views:
     return Views(table.view(clips * frames, 16), height, width)
 
 
-def slopes_of(scene: Scene) -> Tensor:
+def slopes_of(scene: SyntheticScene) -> Tensor:
     """Slopes of height maps in x and y [B, G, G, 2]."""
     padded = torch.nn.functional.pad(scene.heights[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
     cell = 2 * scene.ground[:, 3].clamp_min(1e-3)[:, None, None]

@@ -14,16 +14,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.batch.jobs import Model, Unit, plan_units
+from stream_recon.app.batch.jobs import Job, Model, plan_units
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
 from stream_recon.app.core.depth_points import moved
-from stream_recon.app.core.ground_truth import DepthMap, Truth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.core.types import Frame, FrameResult, Pair, PreparedFrame, Seam
+from stream_recon.app.core.types import Frame, FrameResult, OverlapError, Pair, PreparedFrame
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
@@ -60,12 +60,12 @@ class RoomScene:
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         return open_source(str(self.path), stride=stride, max_frames=max_frames, masks=self.masks)
 
-    def truth(self) -> Truth | None:
+    def truth(self) -> GroundTruth | None:
         if not self.known:
             return None
         poses = {index: walk_pose(index / 10) for index in range(self.frames or 0)}
         camera = room_result(0).intrinsics
-        return Truth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
+        return GroundTruth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
 
 
 def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
@@ -113,11 +113,11 @@ class RoomEngine:
             return self.finish() if len(self._waiting) == self.scale_frames else []
         return [self._see(frame)]
 
-    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> Seam:
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
         known = [*first, *later][-1][1]
         seen = room_result(known.index)
         self._world = _between(seen, known) if self._loader.own_worlds else IDENTITY
-        return Seam(known.index, 0.0, 0.0, 0.0)
+        return OverlapError(known.index, 0.0, 0.0, 0.0)
 
     def finish(self) -> Sequence[FrameResult]:
         if self._world is None and self._waiting:
@@ -240,7 +240,7 @@ def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
     return {scene["name"]: (scene["status"], scene["resumed"]) for scene in summary["scenes"]}
 
 
-def unit_of(scene: RoomScene, root: Path) -> Unit:
+def unit_of(scene: RoomScene, root: Path) -> Job:
     return plan_units(root, [scene], FrameChoice(), RoomLoader().describe())[0]
 
 

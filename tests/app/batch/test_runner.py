@@ -16,7 +16,7 @@ from stream_recon.app.batch.lock import output_lock
 from stream_recon.app.batch.resume import left_behind
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.result import depth as depth_files
 from stream_recon.app.result import files as output_files
 from stream_recon.app.result.folder import read_result
@@ -221,7 +221,7 @@ def test_what_is_left_of_a_scene_with_other_options_is_cleared(root: Path, out: 
         assert (work / "cameras.json").exists() and list(other.folder.iterdir()) == [other.folder / LOCK_NAME]
         # It is of another source: the run begins anew in it.
         info = replace(run_info(), source="another.mp4")
-        left = left_behind(work, info, lambda: Gatherer(None))
+        left = left_behind(work, info, lambda: Evaluator(None))
         assert left.unfinished is None and list(work.iterdir()) == [work / LOCK_NAME]
     assert not work.exists()
     with pytest.raises(KeyboardInterrupt), store.own_workspace(unit.name, unit.key):

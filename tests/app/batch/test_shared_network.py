@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from stream_recon.app.batch.jobs import EngineLoader
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.shared_network import StreamPool, check_streams, shares_by_itself
+from stream_recon.app.batch.shared_network import SharedNetworkPool, check_streams, shares_by_itself
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.engine.model_choice import ModelChoice
@@ -40,7 +40,7 @@ def test_scenes_at_once_come_out_as_one_after_the_other(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / name, frames, known=False) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
     stores = [LocalStore(tmp_path / name) for name in ("together", "apart")]
-    pools = [StreamPool(loader, stores[0], 2), SerialPool(loader, stores[1])]
+    pools = [SharedNetworkPool(loader, stores[0], 2), SerialPool(loader, stores[1])]
     for store, pool in zip(stores, pools, strict=True):
         assert done(root, scenes, store, loader, pool) == ["done"] * 3
     for scene in scenes:
@@ -54,7 +54,7 @@ def test_a_scene_that_fails_leaves_its_place_to_the_next(tmp_path: Path) -> None
     scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]
     write_images(root / "bad", ["6.jpg"], (64, 48))
     store = LocalStore(tmp_path / "out")
-    pool = StreamPool(loader, store, 2)
+    pool = SharedNetworkPool(loader, store, 2)
     assert done(root, scenes, store, loader, pool) == ["done", "failed", "done", "done"]
     assert not multiprocessing.active_children(), "workers and the network's process have ended"
 
@@ -62,7 +62,7 @@ def test_a_scene_that_fails_leaves_its_place_to_the_next(tmp_path: Path) -> None
 def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / "a", 3, known=False), room_scene(root / "b", 3, known=False)]
-    store, pool = LocalStore(tmp_path / "out"), StreamPool(loader, LocalStore(tmp_path / "out"), 2)
+    store, pool = LocalStore(tmp_path / "out"), SharedNetworkPool(loader, LocalStore(tmp_path / "out"), 2)
     file = tmp_path / "tiny.safetensors"
     file.write_bytes(file.read_bytes()[:2000])
     batch = Batch(root, store, scenes, FrameChoice())

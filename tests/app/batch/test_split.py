@@ -12,9 +12,9 @@ from plyfile import PlyData
 from scipy.spatial import cKDTree
 
 from stream_recon.app.batch import stitched_files
-from stream_recon.app.batch.alignment import NOTHING_JOINED, Joined
+from stream_recon.app.batch.alignment import NOTHING_JOINED, AlignedChunks
 from stream_recon.app.batch.chunks import MAX_OVERLAP, MIN_OVERLAP, open_unit, plan_windows, window_units
-from stream_recon.app.batch.jobs import Event, Outcome, Unit, Window
+from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import Stitching
@@ -24,10 +24,10 @@ from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.core.depth_points import moved
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.health import HealthWatch, Weak
+from stream_recon.app.pipeline.health import HealthWatch, WeakInterval
 from stream_recon.app.pipeline.interrupts import StopRequest
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import VideoReader
@@ -76,7 +76,7 @@ def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: FrameCho
     video = write_video(tmp_path / "a.mp4", 60)
     whole = replace(unit_of(RoomScene("a", video, 60), tmp_path), choice=choice)
     expected = [frame.index for frame in open_unit(whole)]
-    for window in (Window(0, 9), Window(7, 16), Window(14, None)):
+    for window in (ChunkRange(0, 9), ChunkRange(7, 16), ChunkRange(14, None)):
         taken = [frame.index for frame in open_unit(replace(whole, window=window))]
         assert taken == expected[window.first : window.last]
 
@@ -111,7 +111,7 @@ def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, 
     assert row["figures"]["ate_m"] < 2e-3 and row["figures"]["absrel"] < 2e-3
 
 
-def joined_of(windows: Sequence[ResultFolder]) -> Joined:
+def joined_of(windows: Sequence[ResultFolder]) -> AlignedChunks:
     joined = NOTHING_JOINED
     for window in windows:
         joined = joined.with_next(window)
@@ -142,10 +142,10 @@ def test_a_stitched_result_tells_what_its_windows_told(tmp_path: Path, monkeypat
         for index in range(first, last):
             stretch = int(0 < cut <= index)
             writer.add(replace(room_result(index), health=0.1 if 39 <= index < 45 else 0.8, stretch=stretch))
-        weak = Weak(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
+        weak = WeakInterval(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
         stretches = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
         health = HealthWatch([0.5], [weak]).summary()
-        writer.finish(Summary(interrupted=False, health=health, stretches=stretches))
+        writer.finish(RunSummary(interrupted=False, health=health, stretches=stretches))
         windows.append(read_result(tmp_path / str(number)))
     joined = joined_of(windows)
     with closing(StitchedFiles(folder, 0.05)) as files:
@@ -237,7 +237,7 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     class Once(SerialPool):
         """Does the first unit alone."""
 
-        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
             super().run(units[:1], on_event, stop)
             stop.requested = True
 
@@ -251,7 +251,7 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     (stale / "points.ply").write_bytes(b"of a split in more windows")
 
     class Counting(SerialPool):
-        def run(self, units: Sequence[Unit], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
             counted.extend(unit.name for unit in units)
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
             super().run(units, on_event, stop)
@@ -261,7 +261,7 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     assert not ((tmp_path / "out") / ".windows").exists()
 
 
-def reconstructed_windows(batch: Batch, count: int) -> tuple[Unit, list[Unit]]:
+def reconstructed_windows(batch: Batch, count: int) -> tuple[Job, list[Job]]:
     """The one scene of a batch and its windows, all of which are finished and not joined."""
     loader = RoomLoader(own_worlds=True)
     (unit,) = batch.units(loader.describe())
@@ -278,7 +278,7 @@ def test_windows_are_joined_as_they_are_finished(tmp_path: Path, monkeypatch: py
     joined: list[str] = []
     add_points = StitchedFiles.add_points
 
-    def note(files: StitchedFiles, joined_now: Joined, number: int) -> None:
+    def note(files: StitchedFiles, joined_now: AlignedChunks, number: int) -> None:
         joined.append(joined_now.windows[number].folder.name)
         add_points(files, joined_now, number)
 

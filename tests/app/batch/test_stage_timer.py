@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.stage_timer import Phases
+from stream_recon.app.batch.stage_timer import StageTimer
 from tests.app.batch.fakes import batch_of, room_scene, run
 
 
 def test_phases_add_up_to_the_time_since_they_began() -> None:
     begun = time.monotonic() - 1
-    phases = Phases("a", begun)
+    phases = StageTimer("a", begun)
     phases.enter("b")
     phases.enter("a")
     seconds = phases.seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.jobs import Event, Model, UnitProgress, longest_first
+from stream_recon.app.batch.jobs import Event, JobProgress, Model, longest_first
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import ProcessPool
@@ -96,7 +96,7 @@ def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
 
     ProcessPool(RoomLoader(seconds=0.2), LocalStore(out), 1).run([unit_of(scene, root)], hear, stop)
     (event,) = events
-    assert isinstance(event, UnitProgress) and event.frames < 30
+    assert isinstance(event, JobProgress) and event.frames < 30
     assert not (out / "a").exists()
 
 

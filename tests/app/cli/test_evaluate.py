@@ -29,13 +29,15 @@ from stream_recon.app.core.types import (
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.evaluation.scores import TRIVIAL, Errors, Evaluation, summarise
+from stream_recon.app.evaluation.scores import TRIVIAL, Evaluation, SequenceMetrics, summarise
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import fake_preset
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)
 SHA256 = hashlib.sha256(b"weights").hexdigest()
-ERRORS = [f.name for f in dataclasses.fields(Errors) if f.name not in ("frames", "path_m", "rot_moved_deg", "delta1")]
+ERRORS = [
+    f.name for f in dataclasses.fields(SequenceMetrics) if f.name not in ("frames", "path_m", "rot_moved_deg", "delta1")
+]
 
 
 class KnowingEngine:
@@ -266,10 +268,12 @@ def test_baselines_give_what_they_can_and_null_for_the_rest(sequence: Scene) -> 
 
 def test_summary_takes_the_best_trivial_baseline_of_each_sequence() -> None:
     def evaluation(ours: float | None, line: float, velocity: float, two_view: float) -> Evaluation:
-        rows = {name: Errors(5) for name in TRIVIAL}
-        rows["straight_line"], rows["constant_velocity"] = (Errors(5, ate_over_path=v) for v in (line, velocity))
-        row = Errors(5, ate_over_path=ours)
-        baselines = rows | {"two_view": Errors(5, ate_over_path=two_view)}
+        rows = {name: SequenceMetrics(5) for name in TRIVIAL}
+        rows["straight_line"], rows["constant_velocity"] = (
+            SequenceMetrics(5, ate_over_path=v) for v in (line, velocity)
+        )
+        row = SequenceMetrics(5, ate_over_path=ours)
+        baselines = rows | {"two_view": SequenceMetrics(5, ate_over_path=two_view)}
         return Evaluation("x", 1, 5, row, row, row, row, baselines)
 
     evaluations = [evaluation(0.1, 0.3, 0.4, 0.01), evaluation(0.2, 0.9, 0.5, 0.01), evaluation(None, 1, 1, 1)]

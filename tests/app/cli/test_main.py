@@ -18,7 +18,7 @@ from stream_recon.app.cli import reconstruct as commands
 from stream_recon.app.cli.reconstruct import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.slam.offline.report import Report
+from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
@@ -211,10 +211,10 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
 ) -> None:
     seen: list[tuple[bool, int]] = []
 
-    def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> Report:
+    def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> RefinementReport:
         viewer.flush()
         seen.append((viewer.page.ended, len(viewer.page.timeline)))
-        return Report()
+        return RefinementReport()
 
     monkeypatch.setattr(commands, "refined", refined)
     write_video(tmp_path / "a.mp4", 9)

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthMap, Truth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import Scene
 from tests.app.media import number_of, numbered_image
@@ -74,7 +74,7 @@ def only_scene(root: Path, dataset: str) -> Scene:
     return scene
 
 
-def truth_of(scene: Scene) -> Truth:
+def truth_of(scene: Scene) -> GroundTruth:
     truth = scene.truth()
     assert truth is not None
     return truth
@@ -86,13 +86,13 @@ def frames_of(scene: Scene, stride: int = 1, limit: int | None = None) -> list[t
         return [(frame.index, frame.timestamp, number_of(frame.rgb)) for frame in source]
 
 
-def assert_poses(truth: Truth, expected: dict[int, NDArray[np.float64]]) -> None:
+def assert_poses(truth: GroundTruth, expected: dict[int, NDArray[np.float64]]) -> None:
     assert sorted(truth.poses) == sorted(expected)
     for index, pose in expected.items():
         np.testing.assert_allclose(truth.poses[index], pose, atol=1e-6)
 
 
-def assert_depth(truth: Truth, index: int, metres: float) -> None:
+def assert_depth(truth: GroundTruth, index: int, metres: float) -> None:
     depth = truth.depth(index)
     assert isinstance(depth, DepthMap)
     assert depth.metres[0, 0] == 0
@@ -107,7 +107,7 @@ def assert_frames(scene: Scene, times: list[float], shown: list[int] | None = No
     assert [number for _, _, number in frames] == (list(range(len(times))) if shown is None else shown)
 
 
-def assert_intrinsics(truth: Truth, fx: float, fy: float, cx: float, cy: float) -> None:
+def assert_intrinsics(truth: GroundTruth, fx: float, fy: float, cx: float, cy: float) -> None:
     k = truth.intrinsics
     assert k is not None
     np.testing.assert_allclose([k.fx, k.fy, k.cx, k.cy], [fx, fy, cx, cy], rtol=1e-9)

@@ -12,7 +12,7 @@ from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED, Scene
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import InputError
 
 WIDTH, HEIGHT = 160, 120
@@ -70,7 +70,7 @@ def test_layouts_say_their_whole_lens(tmp_path: Path, write) -> None:  # type: i
     with replace(scene, camera=CALIBRATED).open() as source:
         frame = next(iter(source))
         assert source.intrinsics is not None
-    rectifier = Rectifier(LENS, (WIDTH, HEIGHT))
+    rectifier = Undistorter(LENS, (WIDTH, HEIGHT))
     assert source.intrinsics.fx == pytest.approx(rectifier.intrinsics.fx)
     assert np.array_equal(frame.rgb, rectifier(raw.rgb))
     truth = replace(scene, camera=CALIBRATED).truth()
@@ -83,7 +83,7 @@ def test_truth_follows_the_lens(tmp_path: Path) -> None:
     assert bent is not None and straight is not None
     before, after = bent.depth(0), straight.depth(0)
     assert isinstance(before, DepthPoints) and isinstance(after, DepthPoints)
-    rectifier = Rectifier(LENS, (WIDTH, HEIGHT))
+    rectifier = Undistorter(LENS, (WIDTH, HEIGHT))
     k = rectifier.intrinsics
     rays = (after.uvz[:, :2] - (k.cx, k.cy)) / k.fx
     assert rectifier.to_source(rays) == pytest.approx(before.uvz[:, :2], abs=1e-4)
@@ -93,7 +93,7 @@ def test_truth_follows_the_lens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bending", ["perspective", "fisheye"])
 def test_pixels_there_and_back(bending: str) -> None:
     lens = replace(LENS, bending=bending, coefficients=(0.05, -0.01, 0.001, 0.0005))
-    rectifier = Rectifier(lens, (WIDTH, HEIGHT))
+    rectifier = Undistorter(lens, (WIDTH, HEIGHT))
     pixels = np.array([[80.0, 60], [60, 40], [100, 90]])
     k = rectifier.intrinsics
     rays = (rectifier.from_source(pixels) - (k.cx, k.cy)) / (k.fx, k.fy)
@@ -112,7 +112,7 @@ def test_dense_truth_is_seen_where_the_images_show_it(tmp_path: Path) -> None:
     assert straight is not None
     dense = straight.depth(0)
     assert isinstance(dense, DepthMap)
-    rectifier = Rectifier(Calibration(100, 104, 70, 66, size=(WIDTH, HEIGHT)), (WIDTH, HEIGHT))
+    rectifier = Undistorter(Calibration(100, 104, 70, 66, size=(WIDTH, HEIGHT)), (WIDTH, HEIGHT))
     at = rectifier.shown_at[60, 80]
     assert dense.metres[60, 80] == pytest.approx((500 + 10 * int(at[0] / 2)) / 1000, abs=0.011)
 

@@ -9,7 +9,7 @@ from stream_recon.app.core.depth_points import moved
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine import session
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.engine.submap import MIN_FRAMES, Anchor
+from stream_recon.app.engine.submap import MIN_FRAMES, SubmapManager
 from tests.app.batch.fakes import world_of
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.engine.test_engine import frames as noise_frames
@@ -23,8 +23,8 @@ def prepared(result: FrameResult) -> PreparedFrame:
 
 
 def play(results: list[FrameResult], overlap: float) -> tuple[list[FrameResult], list[int]]:
-    """What `Anchor` makes of a run, and before which frames a new stream began."""
-    anchor, world, begun, placed = Anchor(overlap, SCALE), world_of(0), [], []
+    """What `SubmapManager` makes of a run, and before which frames a new stream began."""
+    anchor, world, begun, placed = SubmapManager(overlap, SCALE), world_of(0), [], []
     first, rest = results[:SCALE], results[SCALE:]
     placed += anchor.place([prepared(r) for r in first], first)
     known = {result.index: result for result in results}
@@ -59,7 +59,7 @@ def test_only_keyframes_count() -> None:
 @pytest.mark.parametrize("overlap", [0.0, 0.3])
 def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: float) -> None:
     truth = [room_result(index) for index in range(40)]
-    anchor, placed = Anchor(overlap, SCALE), []
+    anchor, placed = SubmapManager(overlap, SCALE), []
     for begin, end, world in ((0, 20, world_of(0)), (20, 40, world_of(20))):
         part = [moved(result, world) for result in truth[begin:end]]
         placed += anchor.place([prepared(r) for r in part[:SCALE]], part[:SCALE])
@@ -97,14 +97,14 @@ def test_without_an_overlap_nothing_is_touched() -> None:
     assert begun == [] and all(a is b for a, b in zip(placed[:SCALE], truth, strict=False))
 
 
-class Restless(Anchor):
+class Restless(SubmapManager):
     @property
     def is_lost(self) -> bool:
         return self._count >= 12 and len(self._recent) == self._recent.maxlen
 
 
 def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "Anchor", Restless)
+    monkeypatch.setattr(session, "SubmapManager", Restless)
     preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
     results = list(engine.stream(noise_frames(40)))
@@ -113,11 +113,11 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
     assert engine.streams >= 3
 
 
-@pytest.mark.parametrize("kind", [Anchor, Restless])
+@pytest.mark.parametrize("kind", [SubmapManager, Restless])
 def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Anchor]
+    monkeypatch: pytest.MonkeyPatch, kind: type[SubmapManager]
 ) -> None:
-    monkeypatch.setattr(session, "Anchor", kind)
+    monkeypatch.setattr(session, "SubmapManager", kind)
     preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
     network, images = tiny_network(preset), list(noise_frames(29))
     engine, again = Engine(network, preset, "0" * 64), Engine(network, preset, "0" * 64)

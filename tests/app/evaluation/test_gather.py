@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.depth_points import moved
-from stream_recon.app.core.ground_truth import DepthMap, MatchedPixels, Truth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth, MatchedPixels
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.evaluation.gather import Figures, Gatherer
+from stream_recon.app.evaluation.gather import Evaluator, Figures
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
@@ -18,14 +18,14 @@ FRAMES = 12
 
 
 @pytest.fixture
-def truth(tmp_path: Path) -> Truth:
+def truth(tmp_path: Path) -> GroundTruth:
     known = room_scene(tmp_path / "a", FRAMES).truth()
     assert known is not None
     return known
 
 
-def gathered(truth: Truth | None, results: list[FrameResult]) -> Gatherer:
-    gatherer = Gatherer(truth)
+def gathered(truth: GroundTruth | None, results: list[FrameResult]) -> Evaluator:
+    gatherer = Evaluator(truth)
     for result in results:
         gatherer.add(result)
     return gatherer
@@ -35,7 +35,7 @@ def room(world: int = 0) -> list[FrameResult]:
     return [moved(room_result(index), world_of(world)) for index in range(FRAMES)]
 
 
-def test_the_room_in_another_world_and_unit_has_no_errors(truth: Truth) -> None:
+def test_the_room_in_another_world_and_unit_has_no_errors(truth: GroundTruth) -> None:
     figures = gathered(truth, room(world=5)).figures()
     assert figures is not None
     for name in ("ate_m", "rpe_trans_m", "absrel", "fov_error_deg"):
@@ -45,7 +45,7 @@ def test_the_room_in_another_world_and_unit_has_no_errors(truth: Truth) -> None:
     assert figures.accuracy_m is not None and figures.accuracy_m < 0.005
 
 
-def test_pose_figures_are_those_of_the_evaluation(truth: Truth) -> None:
+def test_pose_figures_are_those_of_the_evaluation(truth: GroundTruth) -> None:
     noise = np.random.default_rng(0)
     results = room()
     for result in results:
@@ -58,7 +58,7 @@ def test_pose_figures_are_those_of_the_evaluation(truth: Truth) -> None:
     assert figures.auc_3 is not None and figures.auc_30 is not None and figures.auc_3 < figures.auc_30
 
 
-def test_frames_without_a_true_pose_are_left_out(truth: Truth) -> None:
+def test_frames_without_a_true_pose_are_left_out(truth: GroundTruth) -> None:
     some = replace(truth, poses={index: pose for index, pose in truth.poses.items() if index not in (3, 4)})
     results = room()
     results[3].T_world_camera[:3, 3] += 50
@@ -67,7 +67,7 @@ def test_frames_without_a_true_pose_are_left_out(truth: Truth) -> None:
     assert figures.rpe_trans_m == pytest.approx(0, abs=1e-6), "from frame 2 to 5 is no step"
 
 
-def test_a_revised_pose_is_the_one_that_counts(truth: Truth) -> None:
+def test_a_revised_pose_is_the_one_that_counts(truth: GroundTruth) -> None:
     results = room()
     right = results[5].T_world_camera.copy()
     results[5].T_world_camera[:3, 3] += 1
@@ -80,7 +80,7 @@ def test_a_revised_pose_is_the_one_that_counts(truth: Truth) -> None:
     assert gatherer.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
 
 
-def test_a_revised_world_of_another_unit_has_the_same_figures(truth: Truth) -> None:
+def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth) -> None:
     """Poses and depths move together, as from a loop closure that ends in another unit."""
     gatherer, world = gathered(truth, room()), world_of(5)
     before = gatherer.figures()
@@ -93,7 +93,7 @@ def test_a_revised_world_of_another_unit_has_the_same_figures(truth: Truth) -> N
     assert after.f1 is not None and after.f1 > 0.999
 
 
-def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: Truth) -> None:
+def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTruth) -> None:
     results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
     results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
     gatherer = gathered(truth, results)
@@ -113,7 +113,7 @@ def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: Truth) ->
     assert figures is not None and figures.f1 is not None and figures.f1 > 0.999
 
 
-def test_without_truth_there_are_no_figures_yet_a_plot(truth: Truth) -> None:
+def test_without_truth_there_are_no_figures_yet_a_plot(truth: GroundTruth) -> None:
     gatherer = gathered(None, room())
     assert gatherer.figures() is None
     assert len(gatherer.plot().ours) == FRAMES and gatherer.plot().truth == []
@@ -121,14 +121,14 @@ def test_without_truth_there_are_no_figures_yet_a_plot(truth: Truth) -> None:
     assert gathered(nothing, room()).figures() is None
 
 
-def test_points_are_measured_in_metres_or_not_at_all(truth: Truth) -> None:
+def test_points_are_measured_in_metres_or_not_at_all(truth: GroundTruth) -> None:
     figures = gathered(replace(truth, metric=False), room()).figures()
     assert figures is not None and figures.f1 is None and figures.absrel == pytest.approx(0, abs=1e-5)
     figures = gathered(replace(truth, intrinsics=None), room()).figures()
     assert figures is not None and figures.f1 is None and figures.fov_error_deg is None
 
 
-def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: Truth) -> None:
+def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: GroundTruth) -> None:
     gatherer = gathered(replace(truth, read_depth=damaged_depth), room())
     figures = gatherer.figures()
     assert gatherer.truth_error is not None and "000005.png" in gatherer.truth_error
@@ -136,7 +136,7 @@ def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: Truth) -
 
 
 def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
-    gatherer = Gatherer(None)
+    gatherer = Evaluator(None)
     for index in range(3000):
         gatherer.add_pose(index, walk_pose(index / 10))
     tracemalloc.start()
@@ -146,7 +146,7 @@ def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
     assert peak < 10e6
 
 
-def test_the_plot_shows_ours_upon_the_truth(truth: Truth) -> None:
+def test_the_plot_shows_ours_upon_the_truth(truth: GroundTruth) -> None:
     plot = gathered(truth, room(world=7)).plot()
     np.testing.assert_allclose(plot.ours, plot.truth, atol=1e-3)
     lengths = [np.linalg.norm(np.diff(np.array(points), axis=0), axis=1).sum() for points in (plot.ours,)]
@@ -178,6 +178,6 @@ def test_while_all_pixels_fit_they_are_kept_exactly_and_in_order() -> None:
     np.testing.assert_array_equal(depths[0], np.tile(result.depth[truth.rows, truth.columns], 2))
 
 
-def test_figures_are_plain_numbers(truth: Truth) -> None:
+def test_figures_are_plain_numbers(truth: GroundTruth) -> None:
     figures = gathered(truth, room()).figures()
     assert isinstance(figures, Figures) and all(isinstance(value, float) for value in vars(figures).values())

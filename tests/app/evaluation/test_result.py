@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.result import gather_result
-from stream_recon.app.evaluation.scores import Errors
+from stream_recon.app.evaluation.scores import SequenceMetrics
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.batch.fakes import room_scene, world_of
 from tests.app.boxroom import room_result
@@ -20,7 +20,7 @@ FRAMES = 12
 
 def test_a_result_folder_has_the_figures_of_its_run_first_and_last(tmp_path: Path) -> None:
     truth, noise, world = room_scene(tmp_path / "a", FRAMES).truth(), np.random.default_rng(2), world_of(5)
-    heard, writer = Gatherer(truth), ResultWriter(tmp_path / "out", run_info())
+    heard, writer = Evaluator(truth), ResultWriter(tmp_path / "out", run_info())
     right = [room_result(index) for index in range(FRAMES)]
     for result in right:
         pose = result.T_world_camera.copy()
@@ -36,16 +36,16 @@ def test_a_result_folder_has_the_figures_of_its_run_first_and_last(tmp_path: Pat
     ]
     for listener in (heard, writer):
         listener.revise(Revision(tuple(frames)))
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     writer.close()
     read = gather_result(read_result(tmp_path / "out"), truth)
     for first in (True, False):
-        expected, found = Errors.gathered(heard, first=first), Errors.gathered(read, first=first)
+        expected, found = SequenceMetrics.gathered(heard, first=first), SequenceMetrics.gathered(read, first=first)
         for name, value in vars(expected).items():
             rounding = 2e-4 if name in ("absrel", "delta1") else 1e-12
             assert getattr(found, name) == pytest.approx(value, abs=rounding), (name, first)
-    assert Errors.gathered(read) != Errors.gathered(read, first=True)
+    assert SequenceMetrics.gathered(read) != SequenceMetrics.gathered(read, first=True)
     assert np.array_equal(read.poses(), heard.poses()) and np.array_equal(
         read.poses(first=True), heard.poses(first=True)
     )
-    assert Errors.gathered(read) != Errors.gathered(read, first=True)
+    assert SequenceMetrics.gathered(read) != SequenceMetrics.gathered(read, first=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import FORMATS
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.boxroom import HALF, room_result
 from tests.app.fake_engine import run_info
@@ -49,7 +49,7 @@ def write_room(
     for result in results:
         writer.add(result)
     if finish:
-        writer.finish(Summary(interrupted=False, frames_reconstructed=count))
+        writer.finish(RunSummary(interrupted=False, frames_reconstructed=count))
     return results
 
 

@@ -20,7 +20,7 @@ from stream_recon.app.metric_scale.scale_source import parse_given
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.run_record import RUN_NAME, Summary
+from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.boxroom import HALF, room_result
@@ -181,7 +181,7 @@ def test_what_was_cut_off_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: p
         assert camera.depth_scale == pytest.approx(1)
     writer = ResultWriter(room, replace(run_info(), options=left.record["options"]), resume=left)
     writer.add(room_result(20, size=SIZE))
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     result = read_result(room)
     assert result.metres is None and len(result.cameras) == 21
     assert result.cameras[3].T_world_camera == pytest.approx(room_frames(4)[3].T_world_camera)

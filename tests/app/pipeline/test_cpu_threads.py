@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.pipeline import cpu_threads
-from stream_recon.app.pipeline.cpu_threads import SpareCores, beginning_with, leaving_cores, threads_are_chosen
+from stream_recon.app.pipeline.cpu_threads import ThreadBudget, beginning_with, leaving_cores, threads_are_chosen
 
 
 class Machine:
@@ -35,7 +35,7 @@ class Machine:
         self._file.write_text("\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *lines, "cpu99 777 0 0 0 0 0 0 0 0 0", "intr 5"]))
 
 
-def settled(machine: Machine, spare: SpareCores, others: float, own: float) -> int:
+def settled(machine: Machine, spare: ThreadBudget, others: float, own: float) -> int:
     for _ in range(4):
         machine.pass_by(0.6, others, own)
         spare.look()
@@ -49,14 +49,14 @@ def test_a_thread_for_each_core_that_others_leave(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, others: float, threads: int
 ) -> None:
     machine = Machine(monkeypatch, tmp_path, cores)
-    spare = SpareCores(cores)
+    spare = ThreadBudget(cores)
     assert settled(machine, spare, others, cores - others) == threads
     assert settled(machine, spare, 0.0, cores) == cores
 
 
 def test_a_short_burst_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 2)
-    spare = SpareCores(2)
+    spare = ThreadBudget(2)
     for others, own in ((0.0, 2.0), (1.5, 0.5), (0.0, 2.0), (1.5, 0.5)):
         machine.pass_by(0.6, others, own)
         assert spare.look() == 2
@@ -64,7 +64,7 @@ def test_a_short_burst_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_the_first_look_is_soon_and_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 2)
-    spare = SpareCores(2)
+    spare = ThreadBudget(2)
     machine.pass_by(0.07, 1.0, 1.0)
     assert spare.look() == 2
     machine.pass_by(0.07, 1.0, 1.0)
@@ -73,14 +73,14 @@ def test_the_first_look_is_soon_and_believed(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_never_more_threads_than_the_share_of_a_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 16)
-    spare = SpareCores(4)
+    spare = ThreadBudget(4)
     assert settled(machine, spare, 8.0, 4.0) == 4
     assert settled(machine, spare, 15.5, 0.5) == 1
 
 
 def test_nothing_changes_where_the_system_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cpu_threads, "STATISTICS", tmp_path / "missing")
-    spare = SpareCores(8)
+    spare = ThreadBudget(8)
     monkeypatch.setattr(cpu_threads.time, "monotonic", lambda: 1e9)
     assert spare.look() == 8
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.pipeline.health import MOST_SPANS, WINDOW, HealthWatch, Weak, clock, weak_spans
+from stream_recon.app.pipeline.health import MOST_SPANS, WINDOW, HealthWatch, WeakInterval, clock, weak_spans
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter
@@ -128,7 +128,7 @@ def test_a_run_that_is_gone_on_with_counts_on() -> None:
 
 
 def test_a_run_without_end_keeps_the_latest_spans() -> None:
-    watch = HealthWatch([], [Weak(n, n, float(n), float(n), 1, "x") for n in range(3 * MOST_SPANS)])
+    watch = HealthWatch([], [WeakInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MOST_SPANS)])
     assert [span["first"] for span in watch.summary()["weak"]] == list(range(2 * MOST_SPANS, 3 * MOST_SPANS))
 
 

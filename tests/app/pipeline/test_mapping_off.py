@@ -8,7 +8,7 @@ import pytest
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RunInfo, Summary
+from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import stream_stage
 from stream_recon.app.sources.source import open_source
@@ -42,7 +42,7 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
     results += engine.finish()
     for result in results:
         writer.add(result)
-    writer.finish(Summary())
+    writer.finish(RunSummary())
     writer.close()
     off, plain = written(tmp_path / "off"), written(tmp_path / "plain")
     assert off.keys() == plain.keys() and len(off) > FRAMES

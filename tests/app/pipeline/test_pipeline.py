@@ -18,9 +18,9 @@ import torch
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline import dispatch, pipeline
 from stream_recon.app.pipeline.interrupts import StopRequest
-from stream_recon.app.pipeline.pipeline import Before, Progress, reconstruct
+from stream_recon.app.pipeline.pipeline import Progress, ResumeState, reconstruct
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.live import LiveReader
 from stream_recon.app.sources.source import Source, open_source
@@ -45,7 +45,7 @@ class FakeViewer:
         self.revised += [frame.index for frame in revision.frames]
 
 
-def run(source: Source, out: Path, engine: FakeEngine | None = None, viewer: FakeViewer | None = None) -> Summary:
+def run(source: Source, out: Path, engine: FakeEngine | None = None, viewer: FakeViewer | None = None) -> RunSummary:
     with source:
         writer = ResultWriter(out, run_info())
         if viewer is None:
@@ -368,7 +368,7 @@ def test_the_listeners_thread_may_ask_how_it_goes_while_results_come(tmp_path: P
 
     viewer, interval = Asking(), sys.getswitchinterval()
     source = open_source(str(write_video(tmp_path / "a.mp4", 60, size=(64, 48))))
-    run = pipeline._Run(source, FakeEngine(seconds=0.002), None, [viewer], None, None, None, Before())
+    run = pipeline._PipelineRun(source, FakeEngine(seconds=0.002), None, [viewer], None, None, None, ResumeState())
     run._latencies_ms.extend([1.0] * 1_000_000)
     sys.setswitchinterval(1e-6)
     try:

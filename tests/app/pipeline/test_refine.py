@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.depth_correction import GRID, checked, factors
-from stream_recon.app.core.ground_truth import DepthMap, Truth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
-from stream_recon.app.evaluation.gather import Gatherer
+from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.evaluation.result import gather_result, last_known
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
@@ -22,7 +22,7 @@ from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import read_result, result_of
-from stream_recon.app.result.run_record import RUN_NAME, Summary
+from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import TRACKS_NAME, read_tracks
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
@@ -107,7 +107,7 @@ def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video:
         said = NetworkEstimate(result.T_world_camera, result.intrinsics, 0.5)
         moved = replace(result, T_world_camera=video.truth[0], depth=2 * result.depth, network=said)
         writer.add(moved)
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     for each in (folder, streamed):
         refine_result(read_result(each), partial(open_source, str(images)))
     plain, other = read_result(folder).cameras, read_result(streamed).cameras
@@ -122,13 +122,13 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     field = checked(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
     exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
     folder, size = tmp_path / "out", video.results[0].transform.source_size
-    known = Truth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
-    gatherer, writer = Gatherer(known), ResultWriter(folder, run_info())
+    known = GroundTruth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
+    gatherer, writer = Evaluator(known), ResultWriter(folder, run_info())
     for result in video.results:
         wrong = result.depth * factors(field, (result.depth.shape[0], result.depth.shape[1]))
         for listener in (gatherer, writer):
             listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     depth_files = contents(folder / "depth")
     refine_result(read_result(folder), None, listeners=[gatherer])
     assert contents(folder / "depth") == depth_files, "what the network said stays"
@@ -217,7 +217,7 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
     assert (folder / TRACKS_NAME).is_file()
     writer = ResultWriter(folder, run_info(), overwrite=True)
     writer.add(video.results[0])
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     assert not (folder / TRACKS_NAME).exists()
 
 

@@ -16,7 +16,7 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFram
 from stream_recon.app.pipeline.listeners import Stage
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import GREY_SIDE
 from stream_recon.app.sources.source import open_source
@@ -74,7 +74,7 @@ class LiftingStage:
 
 def run(
     tmp_path: Path, stage: Stage, engine: FakeEngine | None = None, frames: int = FRAMES
-) -> tuple[Summary, Listener]:
+) -> tuple[RunSummary, Listener]:
     listener = Listener()
     with open_source(str(write_video(tmp_path / "a.mp4", frames, size=(64, 48)))) as source:
         writer = ResultWriter(tmp_path / "out", run_info())

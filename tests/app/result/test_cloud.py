@@ -15,7 +15,7 @@ from stream_recon.app.result import cloud as clouds
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import PointCloud
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.boxroom import room_result
@@ -23,7 +23,7 @@ from tests.app.fake_engine import POINTS, run_info
 
 FRAMES = 40
 VOXEL = POINTS.voxel
-DONE = Summary(interrupted=False)
+DONE = RunSummary(interrupted=False)
 
 
 def room_writer(folder: Path, results: list[FrameResult]) -> ResultWriter:
@@ -134,7 +134,7 @@ def test_small_moves_add_up(tmp_path: Path) -> None:
     for step, points in ((0.4, 1), (0.8, 1), (0.2, 3)):
         nudge = Similarity(1.0, np.eye(3), np.array([step * VOXEL, 0, 0]))
         writer.revise(Revision((frame_revision(result, nudge),)))
-        writer.checkpoint(Summary())
+        writer.checkpoint(RunSummary())
         assert read_result(tmp_path).run["revisions"]["points"] == points
     writer.close()
 
@@ -160,7 +160,7 @@ def test_a_rebuild_that_is_stopped_leaves_the_old_file(
 ) -> None:
     results = walk()
     writer = room_writer(tmp_path, results)
-    writer.checkpoint(Summary())
+    writer.checkpoint(RunSummary())
     before = (tmp_path / "points.ply").read_bytes()
     writer.revise(Revision(tuple(frame_revision(result, GROWN) for result in results)))
     calls: list[int] = []
@@ -199,7 +199,7 @@ def test_the_reader_gives_revised_depth_and_intrinsics(tmp_path: Path) -> None:
 def test_a_cloud_can_go_on_after_it_was_rebuilt(tmp_path: Path) -> None:
     writer, results = room_writer(tmp_path, walk()[:10]), walk()
     writer.revise(Revision(tuple(frame_revision(result, GROWN) for result in results[:5])))
-    writer.checkpoint(Summary())
+    writer.checkpoint(RunSummary())
     cloud: PointCloud = writer._cloud
     assert cloud.stale and cloud.rebuild() and not cloud.stale
     for result in results[10:]:

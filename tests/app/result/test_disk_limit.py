@@ -10,7 +10,7 @@ from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_a_frame
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.stale_points import BYTES_PLACED
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import ConfigError, OutputError
@@ -26,7 +26,7 @@ def write(folder: Path, limit: DiskLimit | None, revision: Revision | None = Non
         writer.add(fake_result(prepared(frame)))
     if revision is not None:
         writer.revise(revision)
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     return writer
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_is_gone_on_with_counts_what_was_there(tmp_path: Path) -> Non
     first = ResultWriter(tmp_path / "out", run_info())
     for frame in frames(COUNT // 2):
         first.add(fake_result(prepared(frame)))
-    first.checkpoint(Summary())
+    first.checkpoint(RunSummary())
     first.close()
     unfinished = read_unfinished(tmp_path / "out")
     others = sum((tmp_path / "all" / name).stat().st_size for name in ("points.ply", "cameras.json", "trajectory.txt"))
@@ -80,7 +80,7 @@ def test_a_run_that_is_gone_on_with_counts_what_was_there(tmp_path: Path) -> Non
     again = ResultWriter(tmp_path / "out", run_info(), resume=unfinished, limit=DiskLimit("all", most))
     for frame in frames(COUNT)[COUNT // 2 :]:
         again.add(fake_result(prepared(frame)))
-    again.finish(Summary(interrupted=False))
+    again.finish(RunSummary(interrupted=False))
     left = sum(path.stat().st_size for path in (tmp_path / "out" / "depth").iterdir())
     assert depth // 3 < left <= depth // 2 and len(read_result(tmp_path / "out")) == COUNT
 
@@ -112,7 +112,7 @@ def test_a_thinned_result_is_not_gone_on_with(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info(), limit=DiskLimit("keyframes"))
     for frame in frames(6):
         writer.add(fake_result(prepared(frame)))
-    writer.checkpoint(Summary())
+    writer.checkpoint(RunSummary())
     writer.close()
     with pytest.raises(OutputError, match="its older depth files were not kept"):
         read_unfinished(tmp_path)

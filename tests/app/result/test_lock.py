@@ -11,7 +11,7 @@ import pytest
 
 from stream_recon.app.result import writer as writer_module
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, prepared, run_info
@@ -60,7 +60,7 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
     assert (tmp_path / "out" / LOCK_NAME).exists()
     writer = ResultWriter(tmp_path / "out", run_info())
     writer.add(fake_result(prepared(frames(1)[0])))
-    writer.finish(Summary(interrupted=False))
+    writer.finish(RunSummary(interrupted=False))
     assert not (tmp_path / "out" / LOCK_NAME).exists()
 
 
@@ -98,7 +98,7 @@ def test_two_writers_do_not_mix(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="another run is writing to"):
             ResultWriter(tmp_path / "out", run_info(), overwrite=overwrite)
     first.add(fake_result(prepared(frames(1)[0])))
-    first.finish(Summary(interrupted=False))
+    first.finish(RunSummary(interrupted=False))
     with pytest.raises(OutputError, match="use --overwrite"):
         ResultWriter(tmp_path / "out", run_info())
     ResultWriter(tmp_path / "out", run_info(), overwrite=True).close()
@@ -113,7 +113,7 @@ def test_a_run_killed_while_it_begins_leaves_a_folder_that_is_known(
         if before:
             whole = ResultWriter(folder, run_info())
             whole.add(result)
-            whole.finish(Summary(interrupted=False))
+            whole.finish(RunSummary(interrupted=False))
         # As far as each step of the beginning, and no further.
         for step in ("mkdir", "PointCloud", "CameraFiles", "replace_json"):
 

@@ -19,12 +19,14 @@ from stream_recon.app.result.depth import read_depth, write_depth
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.ply import PlyFile
 from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import POINTS, fake_result, frames, pose_at, prepared, run_info, trajectory_of
 
-DONE = Summary(interrupted=False, frames_read=5, frames_reconstructed=5, keyframes=2, seconds=2.0, latency_p50_ms=40.0)
+DONE = RunSummary(
+    interrupted=False, frames_read=5, frames_reconstructed=5, keyframes=2, seconds=2.0, latency_p50_ms=40.0
+)
 
 
 def write_run(folder: Path, count: int = 5, *, finish: bool = True, overwrite: bool = False) -> ResultWriter:
@@ -127,7 +129,7 @@ def test_run_json_says_interrupted_until_the_end(tmp_path: Path) -> None:
     writer = write_run(tmp_path, finish=False)
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["interrupted"] is True
-    writer.checkpoint(Summary(frames_reconstructed=4))
+    writer.checkpoint(RunSummary(frames_reconstructed=4))
     assert json.loads((tmp_path / "run.json").read_text())["frames"]["reconstructed"] == 4
     writer.finish(DONE)
     record = json.loads((tmp_path / "run.json").read_text())
@@ -263,13 +265,13 @@ def test_an_old_result_stays_until_the_first_new_one_is_there(tmp_path: Path) ->
     write_run(tmp_path)
     writer = ResultWriter(tmp_path, run_info(), overwrite=True)
     assert len(list(read_result(tmp_path))) == 5
-    writer.finish(Summary())
+    writer.finish(RunSummary())
     assert len(list(read_result(tmp_path))) == 5
     assert json.loads((tmp_path / "run.json").read_text())["interrupted"] is False
 
 
 def test_a_run_without_results_leaves_no_folder(tmp_path: Path) -> None:
-    ResultWriter(tmp_path / "out", run_info()).finish(Summary())
+    ResultWriter(tmp_path / "out", run_info()).finish(RunSummary())
     assert not (tmp_path / "out").exists()
 
 

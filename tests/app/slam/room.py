@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.run_record import Summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.frame_data import DepthOf, DepthReader, Scale, View
+from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from tests.app.fake_engine import run_info
 
 FloatArray = NDArray[np.float64]
@@ -188,10 +188,10 @@ class Video:
         writer = ResultWriter(folder, run_info())
         for result in self.results:
             writer.add(result)
-        writer.finish(Summary(interrupted=False))
+        writer.finish(RunSummary(interrupted=False))
 
-    def views(self) -> list[View]:
-        return [View.of(result, self.scale) for result in self.results]
+    def views(self) -> list[FrameData]:
+        return [FrameData.of(result, self.scale) for result in self.results]
 
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         for k in positions:

@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import Lens, Observations, RelativePoses, Scene
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, RelativePoses
 
-LENS = Lens(400.0, 320.0, 240.0)
+LENS = CameraModel(400.0, 320.0, 240.0)
 
 
 @dataclass(frozen=True)
 class World:
-    truth: Scene
-    start: Scene
+    truth: BAScene
+    start: BAScene
     """A little off; the first camera is not."""
     observations: Observations
 
@@ -51,14 +51,14 @@ def walk(
     T_off = T.copy()
     T_off[1:, :3, :3] = T[1:, :3, :3] @ so3.exp(0.01 * off * rng.normal(size=(cameras - 1, 3)))
     T_off[1:, :3, 3] += 0.02 * off * rng.normal(size=(cameras - 1, 3))
-    start = Scene(T_off, X * (1 + 0.03 * off * rng.normal(size=(points, 1))), replace(LENS, focal=400.0 * focal_off))
-    return World(Scene(T, X, lens), start, Observations(camera, point, pixel, depth=depth))
+    start = BAScene(T_off, X * (1 + 0.03 * off * rng.normal(size=(points, 1))), replace(LENS, focal=400.0 * focal_off))
+    return World(BAScene(T, X, lens), start, Observations(camera, point, pixel, depth=depth))
 
 
 def projected(
     T_world_camera: NDArray[np.float64],
     points: NDArray[np.float64],
-    lens: Lens,
+    lens: CameraModel,
     camera: NDArray[np.intp],
     point: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

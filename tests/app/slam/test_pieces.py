@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import carried, rays, seen_at
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses, retrieval
 from stream_recon.app.slam.matching.features import Features
@@ -18,7 +18,7 @@ from stream_recon.app.slam.offline import pose_interpolation
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, look_down, walk
 
-LENS = Lens(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
+LENS = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
 EXACT_PX = 1.0
 
 
@@ -203,32 +203,36 @@ def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
     positions = np.array([0, 7, 12, 19])
     one = np.zeros(20, np.intp)
-    carrier = pose_interpolation.Carrier(positions, network, change.move_pose(network)[positions], np.full(4, 1.7), one)
+    carrier = pose_interpolation.PoseInterpolator(
+        positions, network, change.move_pose(network)[positions], np.full(4, 1.7), one
+    )
     moved = np.array([carrier.pose(k) for k in range(20)])
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
-    alone = pose_interpolation.Carrier(positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one)
+    alone = pose_interpolation.PoseInterpolator(
+        positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one
+    )
     assert np.abs(np.array([alone.pose(k) for k in range(20)]) - change.move_pose(network)).max() < 1e-9
 
 
 def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
     truth, positions, one = walk(20), np.array([0, 7, 12, 19]), np.zeros(20, np.intp)
-    right = pose_interpolation.Carrier(positions, truth, truth[positions], np.ones(4), one)
+    right = pose_interpolation.PoseInterpolator(positions, truth, truth[positions], np.ones(4), one)
     astray = truth.copy()
     astray[9:] = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.zeros(3), 1.0).move_pose(astray[9:])
-    wrong = pose_interpolation.Carrier(positions, astray, truth[positions], np.ones(4), one)
+    wrong = pose_interpolation.PoseInterpolator(positions, astray, truth[positions], np.ones(4), one)
     assert max(right.misfit(k) for k in range(20)) < 1e-6
     assert all((wrong.misfit(k) > 0.1) == (7 < k <= 12) for k in range(20))
-    alone = pose_interpolation.Carrier(positions[:1], truth, truth[:1], np.ones(1), one)
+    alone = pose_interpolation.PoseInterpolator(positions[:1], truth, truth[:1], np.ones(1), one)
     assert alone.misfit(5) < 1e-6
 
 
 def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
     seen = problem.Observations(np.zeros(9, np.intp), np.arange(9), np.zeros((9, 2)))
-    scene = problem.Scene(np.eye(4)[None], np.ones((9, 3)), LENS)
+    scene = problem.BAScene(np.eye(4)[None], np.ones((9, 3)), LENS)
     priors = robust_ba.first_priors(FOCAL, 0.1)
     sigmas = [
         robust_ba.last_priors(
-            priors, robust_ba.Fit(scene, seen, np.arange(9), np.full(9, px), np.ones(9))
+            priors, robust_ba.BAState(scene, seen, np.arange(9), np.full(9, px), np.ones(9))
         ).log_focal_sigma
         for px in (0.0, 0.1, 0.3, 1.0, 1e3)
     ]
@@ -241,7 +245,7 @@ def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
     stretch = np.repeat([0, 1, 2], [8, 7, 5])
     positions = np.array([0, 5, 17, 19])
     after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])
-    carrier = pose_interpolation.Carrier(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), stretch)
+    carrier = pose_interpolation.PoseInterpolator(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), stretch)
     moved = np.array([carrier.pose(k) for k in range(20)])
     assert np.abs(moved[:8] - change.move_pose(network)[:8]).max() < 1e-9
     assert np.abs(moved[8:] - network[8:]).max() < 1e-9

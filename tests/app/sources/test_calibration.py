@@ -12,7 +12,7 @@ import pytest
 
 from stream_recon.app.sources.calibration import Calibration, parse_camera
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.sources.undistort import Rectifier
+from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
 
 BENT = (-0.2, 0.05, 0.001, -0.002)
@@ -162,7 +162,7 @@ def test_a_camera_goes_with_smaller_images_of_its_shape_alone() -> None:
 @pytest.mark.parametrize("camera", [OPENCV, FISHEYE])
 def test_lines_are_straight_once_the_lens_is_gone(camera: Calibration) -> None:
     """A grid seen through the lens comes out as a pinhole camera of the told focal length would show it."""
-    rectify = Rectifier(camera, (640, 480))
+    rectify = Undistorter(camera, (640, 480))
     k = rectify.intrinsics
     assert k.fx == k.fy and (k.cx, k.cy) == (320, 240)
     rays = np.stack(np.meshgrid(np.linspace(-0.35, 0.35, 8), np.linspace(-0.25, 0.25, 6)), axis=-1).reshape(-1, 2)
@@ -177,7 +177,7 @@ def test_lines_are_straight_once_the_lens_is_gone(camera: Calibration) -> None:
 
 @pytest.mark.parametrize("camera", [OPENCV, FISHEYE])
 def test_no_corner_is_empty_and_no_more_is_cut_than_has_to_be(camera: Calibration) -> None:
-    rectify = Rectifier(camera, (640, 480))
+    rectify = Undistorter(camera, (640, 480))
     white = rectify(np.full((480, 640, 3), 255, np.uint8))
     assert white[2:-2, 2:-2].min() == 255
     border = np.array([[0, 0], [640, 0], [0, 480], [640, 480], [320, 0], [320, 480], [0, 240], [640, 240]])
@@ -187,7 +187,7 @@ def test_no_corner_is_empty_and_no_more_is_cut_than_has_to_be(camera: Calibratio
 
 
 def test_an_image_without_a_lens_is_not_touched() -> None:
-    rectify = Rectifier(Calibration(500, 500, 320.2, 239.8, "perspective", (0.0, 0.0)), (640, 480))
+    rectify = Undistorter(Calibration(500, 500, 320.2, 239.8, "perspective", (0.0, 0.0)), (640, 480))
     image = np.zeros((480, 640, 3), np.uint8)
     assert rectify(image) is image and rectify.intrinsics.fx == 500
 
@@ -199,6 +199,6 @@ def test_a_source_gives_frames_without_the_lens_and_says_its_camera(tmp_path: Pa
     with open_source(str(tmp_path), camera=OPENCV.text()) as source:
         assert source.intrinsics is None
         frames = list(source)
-        expected = Rectifier(OPENCV.for_size((64, 48)), (64, 48))
+        expected = Undistorter(OPENCV.for_size((64, 48)), (64, 48))
         assert source.intrinsics == expected.intrinsics
         assert np.array_equal(frames[2].rgb, expected(image[..., ::-1].copy()))

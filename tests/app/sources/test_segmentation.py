@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Frame, PreparedFrame
 from stream_recon.app.sources.preprocess import plan_image, prepare
-from stream_recon.app.sources.segmentation import BreakWatch
+from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
 
@@ -33,9 +33,9 @@ def elsewhere(walk: list[Image]) -> list[Image]:
     return [np.ascontiguousarray(255 - image[::-1, ::-1]) for image in walk[::-1]]
 
 
-def watched(images: list[Image]) -> tuple[BreakWatch, list[PreparedFrame]]:
+def watched(images: list[Image]) -> tuple[DiscontinuityDetector, list[PreparedFrame]]:
     transform = plan_image((64, 48), load_preset("small").image, 14)
-    watch = BreakWatch()
+    watch = DiscontinuityDetector()
     frames = [PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)]
     return watch, list(watch.watch(frames))
 
@@ -115,7 +115,7 @@ def test_who_asks_is_told_while_nothing_is_to_be_seen(walk: list[Image]) -> None
     black = np.zeros_like(walk[0])
     images = [*walk[:5], *[black] * 5, *walk[10:15]]
     frames = (PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images))
-    watch, blind = BreakWatch(), []
+    watch, blind = DiscontinuityDetector(), []
 
     def asking() -> Iterator[PreparedFrame]:
         for frame in frames:
@@ -145,6 +145,6 @@ def test_videos_without_any_texture_pass() -> None:
 def test_gaps_that_the_source_knows_are_counted_on(walk: list[Image], elsewhere: list[Image]) -> None:
     transform = plan_image((64, 48), load_preset("small").image, 14)
     images = [*walk[:10], *elsewhere[:10], *walk[:10]]
-    watch = BreakWatch()
+    watch = DiscontinuityDetector()
     frames = [PreparedFrame(n, n / 20, image, transform, stretch=int(n >= 20)) for n, image in enumerate(images)]
     assert [frame.stretch for frame in watch.watch(frames)] == [0] * 10 + [1] * 10 + [2] * 10

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
-from stream_recon.app.viewer.guard import BAD_MESSAGES, LARGEST_MESSAGE_BYTES, Pace, is_loopback
+from stream_recon.app.viewer.guard import BAD_MESSAGES, LARGEST_MESSAGE_BYTES, RateLimiter, is_loopback
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -187,7 +187,7 @@ def test_only_values_that_a_control_can_have_are_taken(viewer: Viewer) -> None:
 
 
 def test_a_page_that_talks_without_end_is_read_slowly() -> None:
-    pace = Pace(per_s=100, burst=10)
+    pace = RateLimiter(per_s=100, burst=10)
     waits = [pace.next_wait_s() for _ in range(60)]
     assert waits[:10] == [0] * 10 and 0.4 < waits[-1] <= 0.5
 

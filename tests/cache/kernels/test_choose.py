@@ -7,12 +7,12 @@ from stream_recon.cache.kernels import choose
 from stream_recon.cache.kernels import timing as kernel_timing
 from stream_recon.cache.kernels.choose import check_fp8, choose_attention, fp8_attention
 from stream_recon.cache.kernels.timing import AttentionSizes
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-INPUTS = cast(StepInputs, object())
+INPUTS = cast(StepMetadata, object())
 
 
 def sizes(dtype: torch.dtype = torch.bfloat16) -> AttentionSizes:

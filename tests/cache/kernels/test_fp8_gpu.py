@@ -6,7 +6,7 @@ import torch
 from stream_recon.cache.attention import Span, TorchAttention
 from stream_recon.cache.fp8_pages import FP8, ValuePages, rounded, spread
 from stream_recon.cache.kernels.choose import supports_fp8
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 pytestmark = pytest.mark.gpu
 
@@ -57,7 +57,7 @@ def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patche
 
     pages, log = random_pages(patches), random(BASE, HEADS, CHANNELS)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
-    inputs = StepInputs(4, torch.device("cuda"))
+    inputs = StepMetadata(4, torch.device("cuda"))
     inputs.open()
     own = slots[-1][1] - 1
     inputs.set_frame(0, BASE - 5 * SPECIAL, BASE + own * patches)
@@ -87,7 +87,7 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     from stream_recon.cache.kernels.fp8_store import store_frame
 
     slot, tokens = 3, SPECIAL + patches
-    inputs = StepInputs(4, torch.device("cuda"))
+    inputs = StepMetadata(4, torch.device("cuda"))
     inputs.open()
     inputs.set_frame(7, 30, BASE + slot * patches)
     inputs.upload()
@@ -133,7 +133,7 @@ def test_attention_by_queries_and_keys_in_e4m3_is_that_of_the_same_numbers(
     tokens = BASE + SLOTS * patches
     q, keys = rounded(2 * random(SPECIAL + patches, HEADS, CHANNELS)), rounded(random(tokens, HEADS, CHANNELS, seed=1))
     values = random(tokens, HEADS, CHANNELS, seed=2)
-    inputs = StepInputs(4, torch.device("cuda"))
+    inputs = StepMetadata(4, torch.device("cuda"))
     inputs.open()
     attention = SpanAttention(inputs)
     attention.plan(len(q), spans)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
-from stream_recon.cache.step_metadata import StepInputs
+from stream_recon.cache.step_metadata import StepMetadata
 
 pytestmark = pytest.mark.gpu
 
@@ -21,9 +21,9 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def inputs_with(spans: list[Span]) -> StepInputs:
+def inputs_with(spans: list[Span]) -> StepMetadata:
     """Of one stream, on the device."""
-    inputs = StepInputs(4, torch.device("cuda"))
+    inputs = StepMetadata(4, torch.device("cuda"))
     inputs.open()
     inputs.set_spans(spans)
     inputs.upload()
@@ -34,7 +34,7 @@ def inputs_with(spans: list[Span]) -> StepInputs:
 @pytest.mark.parametrize("queries", [5, 198, 792, 2900])
 def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int) -> None:
     """In one part and in several; 2,900 queries of 6 heads are a wave and some more on an H200."""
-    from stream_recon.cache.kernels.span_attention import Pool, attend_spans
+    from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (queries, POOL, POOL + 1))
     values = values[:POOL]
@@ -46,7 +46,7 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
         hidden[start:stop] = False
     norms = keys.float().norm(dim=-1).amax(0)
     keys[hidden], values[hidden] = 1e4, 1e4
-    pools, inputs = (Pool(keys), Pool(values)), inputs_with(spans)
+    pools, inputs = (SpanPool(keys), SpanPool(values)), inputs_with(spans)
     assert relative(attend_spans(q[None], *pools, inputs, norms[None], POOL)[0], expected) < 5e-3
     # A bound that is too high by far costs nothing.
     assert relative(attend_spans(q[None], *pools, inputs, 4 * norms[None], POOL)[0], expected) < 5e-3
@@ -55,14 +55,14 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
 @pytest.mark.parametrize("queries", [5, 198, 500])
 def test_each_row_reads_the_spans_of_its_own_seat(queries: int) -> None:
     """500 queries of 9 streams and 6 heads are a wave and some more on an H200."""
-    from stream_recon.cache.kernels.span_attention import Pool, attend_spans
+    from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     seats = [7, 0, 3, 2, 8, 1, 9, 5, 4]
     q = random(len(seats), queries, HEADS, CHANNELS)
     keys, values = (random(10 * POOL, HEADS, CHANNELS, seed=i) for i in (1, 2))
     keys *= torch.linspace(0.5, 1.5, 10, device="cuda").repeat_interleave(POOL)[:, None, None]
     norms = keys.float().norm(dim=-1).unflatten(0, (10, POOL)).amax(1)
-    inputs, plain = StepInputs(4, torch.device("cuda"), len(seats)), TorchAttention()
+    inputs, plain = StepMetadata(4, torch.device("cuda"), len(seats)), TorchAttention()
     inputs.open()
     expected = []
     for row, seat in enumerate(seats):
@@ -72,17 +72,17 @@ def test_each_row_reads_the_spans_of_its_own_seat(queries: int) -> None:
         own = slice(seat * POOL, (seat + 1) * POOL)
         expected.append(plain.attend(q[row].float(), keys[own].float(), values[own].float()))
     inputs.upload()
-    got = attend_spans(q, Pool(keys), Pool(values), inputs, norms, POOL)
+    got = attend_spans(q, SpanPool(keys), SpanPool(values), inputs, norms, POOL)
     for row, wanted in zip(got, expected, strict=True):
         assert relative(row, wanted) < 5e-3
 
 
 def test_a_higher_bound_changes_next_to_nothing() -> None:
-    from stream_recon.cache.kernels.span_attention import Pool, attend_spans
+    from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (198, POOL, POOL))
     norms = keys.float().norm(dim=-1).amax(0)
-    pools, inputs = (Pool(keys), Pool(values)), inputs_with([(6, 2000)])
+    pools, inputs = (SpanPool(keys), SpanPool(values)), inputs_with([(6, 2000)])
     results = [attend_spans(q[None], *pools, inputs, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
     assert relative(*results) < 1e-4
 
@@ -91,7 +91,7 @@ def test_a_frame_is_stored_where_the_step_says() -> None:
     from stream_recon.cache.kernels.store import store_frame
 
     special, tokens = 6, 198
-    inputs = StepInputs(4, torch.device("cuda"))
+    inputs = StepMetadata(4, torch.device("cuda"))
     inputs.open()
     inputs.set_frame(7, 30, 600)
     inputs.upload()
@@ -118,7 +118,7 @@ def test_the_camera_token_sees_the_visible_slots_and_itself() -> None:
     visible = (0, 1, 2, 3, 70, 71, 150, 151, 9)
     expected_keys, expected_values = keys.clone(), values.clone()
     expected_keys[:, 9], expected_values[:, 9] = k[0], v[0]
-    inputs = StepInputs(slots, torch.device("cuda"))
+    inputs = StepMetadata(slots, torch.device("cuda"))
     inputs.open()
     inputs.set_camera(9, visible)
     inputs.upload()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import KeptDepth, carry
+from stream_recon.models.odometry.depth_filter import DepthState, carry
 from stream_recon.models.odometry.parallax import parallax
 
 HEIGHT, WIDTH, FOCAL = 48, 64, 60.0
@@ -131,7 +131,7 @@ def test_frames_together_are_frames_one_by_one_and_leave_what_was_kept() -> None
     _, maps, (motion, support, evidence, focal) = misjudged(6, 0.1)
     maps[:, 3:, 0] += 0.3
     whole, units, end = carry(maps, motion, support, evidence, focal, None)
-    kept: KeptDepth | None = None
+    kept: DepthState | None = None
     for frame in range(6):
         part = slice(frame, frame + 1)
         before = None if kept is None else [x.clone() for x in (kept.maps, kept.unit, kept.correction)]

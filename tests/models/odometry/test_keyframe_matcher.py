@@ -10,8 +10,8 @@ from stream_recon.models.odometry.keyframe_matcher import (
     KEPT,
     LEVELS,
     REACH,
-    LookBack,
-    Past,
+    KeyframeMatcher,
+    MatchingHistory,
     between,
     compare,
     expect,
@@ -24,7 +24,7 @@ SIZE = (70, 98)
 
 
 def pyramid(fine: Tensor) -> Tensor:
-    """Levels of features [N, 24, H/2, W/2], laid out as `LookBack.describe` does."""
+    """Levels of features [N, 24, H/2, W/2], laid out as `KeyframeMatcher.describe` does."""
     levels = [fine] + [F.avg_pool2d(fine, cell // 2, ceil_mode=True) for cell in LEVELS[1:]]
     return torch.cat([level.flatten(2).transpose(1, 2) for level in levels], dim=1)
 
@@ -75,7 +75,7 @@ def test_points_are_expected_where_the_motion_takes_them() -> None:
 
 def test_points_of_the_network_lie_in_the_middles_of_cells_and_its_matches_near_where_they_are_expected() -> None:
     torch.manual_seed(0)
-    look_back = LookBack(tiny_preset().network).eval()
+    look_back = KeyframeMatcher(tiny_preset().network).eval()
     size, grid = (28, 42), (2, 3)
     with torch.no_grad():
         own, other = (look_back.describe(torch.randn(1, 32, 14, 21)) for _ in range(2))
@@ -91,7 +91,7 @@ def test_points_of_the_network_lie_in_the_middles_of_cells_and_its_matches_near_
 
 
 def test_the_past_keeps_the_last_frames_the_latest_first() -> None:
-    past = Past.none(2, (28, 42), torch.device("cpu"))
+    past = MatchingHistory.none(2, (28, 42), torch.device("cpu"))
     assert past.count.tolist() == [0, 0]
     for number in range(KEPT + 2):
         features = torch.full_like(past.features[:, 0], float(number))

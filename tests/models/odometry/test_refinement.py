@@ -7,12 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stream_recon.app.engine.odometry_state import LastFrames
+from stream_recon.app.engine.odometry_state import OdometryState
 from stream_recon.app.engine.stream import Stream
 from stream_recon.models.network import Prediction
 from stream_recon.models.odometry import refinement, rotation_search
-from stream_recon.models.odometry.depth_filter import KeptDepth
-from stream_recon.models.odometry.keyframe_matcher import CONTEXT, KEPT, LookBack, Matches, Past, expect
+from stream_recon.models.odometry.depth_filter import DepthState
+from stream_recon.models.odometry.keyframe_matcher import (
+    CONTEXT,
+    KEPT,
+    KeyframeMatcher,
+    Matches,
+    MatchingHistory,
+    expect,
+)
 from stream_recon.models.odometry.pnp import rotation_from_vector, vector_from_rotation
 from stream_recon.models.pose import pose_to_matrix
 from tests.models.skies import FAR, FOCAL, SIZE, described
@@ -72,7 +79,7 @@ def test_a_frame_that_is_not_kept_leaves_no_trace() -> None:
 
 def test_each_seat_remembers_its_own_frames() -> None:
     prediction = whole()
-    seats = LastFrames(tiny_preset(look_back=True).network, GRID, 3, torch.device("cpu"))
+    seats = OdometryState(tiny_preset(look_back=True).network, GRID, 3, torch.device("cpu"))
     seats.keep(prediction, [0], [1])
     past, ended = seats.of(torch.tensor([0, 1, 2])), prediction.kept
     assert past is not None and past.past is not None and ended is not None and ended.past is not None
@@ -106,9 +113,9 @@ def test_a_turn_that_was_misjudged_is_mended_if_matches_confirm_it(finds: bool, 
     grid = (SIZE[0] // 7, SIZE[1] // 7)
     R = rotation_from_vector(torch.deg2rad(torch.tensor([[2.0, -11.0, 5.0]])))[0]
     still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 1, *(2 * math.atan(side / 2 / FOCAL) for side in SIZE)]])
-    past = Past.none(1, SIZE, torch.device("cpu")).followed_by(described(torch.eye(3)), still)
-    kept = KeptDepth.of(torch.full((1, 2, *SIZE), math.log(FAR)), grid)
+    past = MatchingHistory.none(1, SIZE, torch.device("cpu")).followed_by(described(torch.eye(3)), still)
+    kept = DepthState.of(torch.full((1, 2, *SIZE), math.log(FAR)), grid)
     look_back, context = Finding(R, finds), torch.zeros(1, *grid, CONTEXT)
-    code, _ = refinement.hindsight(cast(LookBack, look_back), described(R), context, still, still, kept, past)
+    code, _ = refinement.hindsight(cast(KeyframeMatcher, look_back), described(R), context, still, still, kept, past)
     off = pose_to_matrix(code)[0, :3, :3].T @ R
     assert math.degrees(float(vector_from_rotation(off[None]).norm())) == pytest.approx(left, abs=0.4)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.job import ExportOptions, Job
+from stream_recon.app.export.job import ExportJob, ExportOptions
 from stream_recon.app.export.render.camera_path import ROUTES, fly
 from stream_recon.app.export.render.film import FilmOptions, film
 from stream_recon.app.export.render.raster import BACKGROUND, Points, draw
-from stream_recon.app.export.render.scene import FlightScene, gather
+from stream_recon.app.export.render.scene import RenderScene, gather
 from stream_recon.app.export.upright import upright_axes, world_up
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import read_result
@@ -39,8 +39,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scene(room: Path) -> FlightScene:
-    return gather(Job(read_result(room), ExportOptions(frames="keyframes")), 10**6, lambda done, total: None)
+def scene(room: Path) -> RenderScene:
+    return gather(ExportJob(read_result(room), ExportOptions(frames="keyframes")), 10**6, lambda done, total: None)
 
 
 def test_a_point_is_drawn_where_it_is_and_as_wide() -> None:
@@ -66,14 +66,14 @@ def test_what_is_seen_from_behind_or_beside_is_not_drawn() -> None:
         assert (draw(points([(*corner, 2.0)]), np.eye(4), K, SIZE, 0.1) != BACKGROUND).any()
 
 
-def test_points_come_with_the_frame_that_brought_them(scene: FlightScene) -> None:
+def test_points_come_with_the_frame_that_brought_them(scene: RenderScene) -> None:
     assert len(scene.points.xyz) == scene.upto[-1] and (np.diff(scene.upto) >= 0).all()
     assert off_the_walls(scene.points.xyz).max() < 0.02
     assert (np.einsum("ni,ni->n", scene.points.side, scene.points.xyz) < 0).mean() > 0.9
 
 
-def test_many_points_are_thinned_evenly(room: Path, scene: FlightScene) -> None:
-    job = Job(read_result(room), ExportOptions(frames="keyframes"))
+def test_many_points_are_thinned_evenly(room: Path, scene: RenderScene) -> None:
+    job = ExportJob(read_result(room), ExportOptions(frames="keyframes"))
     few = gather(job, len(scene.points.xyz) // 3, lambda done, total: None)
     assert len(few.points.xyz) <= len(scene.points.xyz) // 3
     assert few.points.size[0] > scene.points.size[0]
@@ -82,7 +82,7 @@ def test_many_points_are_thinned_evenly(room: Path, scene: FlightScene) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_flight_is_steady_and_looks_at_the_scene(scene: FlightScene, route: str) -> None:
+def test_a_flight_is_steady_and_looks_at_the_scene(scene: RenderScene, route: str) -> None:
     moments = list(fly(scene, route, 24, 12.0))  # type: ignore[arg-type]
     poses = np.array([moment.T_world_camera for moment in moments])
     assert len(poses) == 24

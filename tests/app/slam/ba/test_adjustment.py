@@ -7,7 +7,7 @@ import pytest
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.adjustment import Solution, _Adjustment, adjust, lens_information
-from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, Scene
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem
 from tests.app.slam.synthetic import LENS, World, aligned_errors, steps, walk
 
 
@@ -140,7 +140,7 @@ def test_a_scene_that_lies_elsewhere_in_another_unit_comes_out_the_same(depths: 
     here = adjust(Problem(world.start, observations, links), 2.0, 60, 1e-12)
     there = adjust(
         Problem(
-            Scene(T, scale * world.start.points @ R.T + t, world.start.lens),
+            BAScene(T, scale * world.start.points @ R.T + t, world.start.lens),
             moved_observations,
             replace(links, T_first_second=scaled),
         ),
@@ -226,7 +226,7 @@ def test_relative_poses_alone_are_a_problem() -> None:
     world = walk()
     nothing = np.zeros(0, np.intp)
     observations = Observations(nothing, nothing, np.zeros((0, 2)))
-    scene = Scene(world.start.T_world_camera, np.zeros((0, 3)), LENS)
+    scene = BAScene(world.start.T_world_camera, np.zeros((0, 3)), LENS)
     found = adjust(Problem(scene, observations, steps(world.truth.T_world_camera)), 1.0, 60, 1e-12)
     assert np.allclose(found.scene.T_world_camera, world.truth.T_world_camera, atol=1e-6)
     assert np.isnan(found.rms_px) and found.scene.lens.focal == pytest.approx(LENS.focal)
@@ -346,7 +346,7 @@ def test_points_may_come_to_lie_before_cameras_far_apart() -> None:
 
 def test_a_weak_prior_holds_a_focal_length_that_nothing_shows() -> None:
     nothing = np.zeros(0, np.intp)
-    scene = Scene(np.eye(4)[None], np.zeros((0, 3)), Lens(500.0, 320, 240, 0.02))
+    scene = BAScene(np.eye(4)[None], np.zeros((0, 3)), CameraModel(500.0, 320, 240, 0.02))
     problem = Problem(scene, Observations(nothing, nothing, np.zeros((0, 2))), free_k1=True, priors=Priors(focal=450.0))
     found = adjust(problem, tolerance=1e-12)
     assert found.scene.lens.focal == pytest.approx(450, rel=1e-6) and found.scene.lens.k1 == pytest.approx(0, abs=1e-6)

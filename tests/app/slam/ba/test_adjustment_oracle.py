@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import Lens, Observations, Priors, Problem, Scene
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem
 from tests.app.slam.synthetic import walk
 
 pycolmap: Any = pytest.importorskip("pycolmap")
 
 
-def solved_by_pycolmap(problem: Problem, loss_scale: float) -> Scene:
+def solved_by_pycolmap(problem: Problem, loss_scale: float) -> BAScene:
     """Ceres' minimum of the reprojection errors; the gauge held by two cameras."""
     scene, seen = problem.scene, problem.observations
     model = pycolmap.Reconstruction()
@@ -50,7 +50,7 @@ def solved_by_pycolmap(problem: Problem, loss_scale: float) -> Scene:
     for index in range(len(T)):
         T[index, :3] = model.image(index + 1).cam_from_world().inverse().matrix()
     focal, cx, cy, k1 = map(float, model.camera(1).params)
-    return Scene(T, np.array([model.point3D(point).xyz for point in points]), Lens(focal, cx, cy, k1))
+    return BAScene(T, np.array([model.point3D(point).xyz for point in points]), CameraModel(focal, cx, cy, k1))
 
 
 @pytest.mark.parametrize(("free_k1", "outliers", "loss_scale"), [(False, 0.0, 1.0), (True, 0.05, 2.0)])

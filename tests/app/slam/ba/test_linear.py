@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.linear import Plan, block_diagonal, factorised, links
+from stream_recon.app.slam.ba.linear import SymbolicFactorization, block_diagonal, factorised, links
 
 
 def loop(blocks: int, size: int = 7) -> object:
@@ -21,23 +21,23 @@ def loop(blocks: int, size: int = 7) -> object:
 @pytest.mark.parametrize("way", ["dense", "band", "sparse"])
 def test_every_way_solves(way: str) -> None:
     matrix = loop(90)
-    plan = Plan.of(matrix)
+    plan = SymbolicFactorization.of(matrix)
     assert plan.way == "band" and plan.band <= 3
     rhs = np.random.default_rng(1).normal(size=(matrix.shape[0], 3))
-    solved = factorised(matrix, Plan(way, plan.order, plan.band))(rhs)
+    solved = factorised(matrix, SymbolicFactorization(way, plan.order, plan.band))(rhs)
     assert np.allclose(matrix @ solved, rhs, atol=1e-8)
 
 
 @pytest.mark.parametrize("way", ["dense", "band"])
 def test_what_is_not_positive_definite_is_said(way: str) -> None:
     matrix = loop(90)
-    plan = Plan.of(matrix)
+    plan = SymbolicFactorization.of(matrix)
     with pytest.raises(SingularError):
-        factorised(-matrix, Plan(way, plan.order, plan.band))
+        factorised(-matrix, SymbolicFactorization(way, plan.order, plan.band))
     matrix.data[3, 2, 1] = np.nan
     with pytest.raises(SingularError):
-        factorised(matrix, Plan(way, plan.order, plan.band))
+        factorised(matrix, SymbolicFactorization(way, plan.order, plan.band))
 
 
 def test_small_systems_are_dense() -> None:
-    assert Plan.of(loop(20)).way == "dense"
+    assert SymbolicFactorization.of(loop(20)).way == "dense"

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import align, invert_pose
 from stream_recon.app.slam.ba import robust_ba as fits
-from stream_recon.app.slam.ba.problem import Priors, Scene
-from stream_recon.app.slam.ba.robust_ba import Fit
+from stream_recon.app.slam.ba.problem import BAScene, Priors
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
 from tests.app.slam.room import drifting
 from tests.app.slam.synthetic import World, walk
@@ -17,11 +17,11 @@ from tests.app.slam.synthetic import World, walk
 FloatArray = NDArray[np.float64]
 
 
-def made(cameras: int) -> tuple[World, Fit]:
+def made(cameras: int) -> tuple[World, BAState]:
     """A long walk, and a start from a network that drifts."""
     world = walk(cameras=cameras, points=30 * cameras, noise_px=0.3)
     guess = drifting(world.truth.T_world_camera, turn_deg=0.3, move=0.05)
-    scene = Scene(guess, world.start.points, world.start.lens, np.zeros(cameras))
+    scene = BAScene(guess, world.start.points, world.start.lens, np.zeros(cameras))
     scene = replace(scene, points=fits.placed(scene, world.observations))
     return world, fits.measured(scene, world.observations, np.arange(len(world.observations)))
 

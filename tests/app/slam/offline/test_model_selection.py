@@ -4,32 +4,36 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching import matching
 from stream_recon.app.slam.offline import model_selection
-from stream_recon.app.slam.offline.model_selection import Evidence, Side
+from stream_recon.app.slam.offline.model_selection import HeldOutError, PoseCandidate
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, walk
 from tests.app.slam.test_pieces import detected
 
-LENS = Lens(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
+LENS = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
 COUNT = 10
 
 
 TIES = {(k, k + 1): (100, 100) for k in range(COUNT - 1)}
 
 
-def sides() -> tuple[Side, Side, Video]:
+def sides() -> tuple[PoseCandidate, PoseCandidate, Video]:
     """A right one and a wrong one."""
     truth = walk(COUNT)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
-    return Side(truth, LENS, np.ones(COUNT)), Side(drifting(truth, 1.0, 0.2), LENS, np.ones(COUNT)), video
+    return (
+        PoseCandidate(truth, LENS, np.ones(COUNT)),
+        PoseCandidate(drifting(truth, 1.0, 0.2), LENS, np.ones(COUNT)),
+        video,
+    )
 
 
 def test_the_side_that_is_right_is_preferred() -> None:
     right, wrong, video = sides()
     found = detected(video)
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
-    good, bad = (Evidence.of(side, found, held) for side in (right, wrong))
+    good, bad = (HeldOutError.of(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
     agreement = model_selection.depth_agreement(wrong, right, grids)
     assert good.mean < bad.mean
@@ -49,19 +53,19 @@ def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
     right, wrong, video = sides()
     found = detected(video)
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
-    network = Side(wrong.T_world_camera.copy(), LENS, np.ones(COUNT))
+    network = PoseCandidate(wrong.T_world_camera.copy(), LENS, np.ones(COUNT))
     network.T_world_camera[5:] = right.T_world_camera[5:]
-    mapped = Side(right.T_world_camera.copy(), LENS, np.ones(COUNT))
+    mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
-    evidence = [Evidence.of(side, found, held) for side in (mapped, network)]
+    evidence = [HeldOutError.of(side, found, held) for side in (mapped, network)]
     agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()])
     worse = model_selection.worse_keyframes(evidence[0], evidence[1], agreement, TIES)
     assert worse[6:].all() and not worse[:4].any()
 
 
-def halves(agree: float) -> tuple[Evidence, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def halves(agree: float) -> tuple[HeldOutError, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Held-out matches that say nothing; depth that agrees, under the map only so much in the middle two steps."""
-    evidence = Evidence({(k, k + 1): np.array([[0.3, 0.3]]) for k in range(COUNT - 1)})
+    evidence = HeldOutError({(k, k + 1): np.array([[0.3, 0.3]]) for k in range(COUNT - 1)})
     before = np.full(COUNT - 1, 0.9)
     after = before.copy()
     after[[3, 6]] = agree
@@ -92,17 +96,17 @@ def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
     few = {(0, 1): matching.match(found[0], found[1])[: model_selection.FEWEST - 1]}
-    assert not Evidence.of(right, found, few).pairs
+    assert not HeldOutError.of(right, found, few).pairs
 
 
 def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:
     agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
 
-    def spread(parts: list[float]) -> Evidence:
+    def spread(parts: list[float]) -> HeldOutError:
         # Of ten parts of the image, by depth and pose.
         each = np.stack([np.full(10, 0.1), np.array(parts)], axis=1)
         pairs = [(k, k + 1) for k in range(COUNT - 1)]
-        return Evidence({pair: each for pair in pairs})
+        return HeldOutError({pair: each for pair in pairs})
 
     network, mapped = spread([0.8] * 9 + [0.1]), spread([0.2] * 10)
     assert not model_selection.left_to_network(mapped, network, agreement, TIES).any()
@@ -141,4 +145,4 @@ def test_matches_and_depth_have_a_say(
 
 
 def test_nothing_seen_says_nothing() -> None:
-    assert Evidence({}).mean == 1.0
+    assert HeldOutError({}).mean == 1.0

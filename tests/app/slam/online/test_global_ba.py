@@ -8,13 +8,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stream_recon.app.slam.ba.problem import Lens
+from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.online import global_ba
-from stream_recon.app.slam.online.global_ba import LATER, WAITED_FOR, Background, Whole
+from stream_recon.app.slam.online.global_ba import LATER, WAITED_FOR, Background, GlobalBA
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.worker import InThread
+from stream_recon.app.slam.online.worker import ThreadWorker
 
-LENS = Lens(100.0, 50.0, 40.0)
+LENS = CameraModel(100.0, 50.0, 40.0)
 
 
 def keyframes(count: int, gain: float = 1.0) -> list[Keyframe]:
@@ -38,7 +38,7 @@ def keyframes(count: int, gain: float = 1.0) -> list[Keyframe]:
 
 
 def beside(*, waits: bool) -> Background:
-    return Background(InThread(Whole(), "whole"), waits=waits)
+    return Background(ThreadWorker(GlobalBA(), "whole"), waits=waits)
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.matching.matching import NONE
 from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
-from stream_recon.app.slam.online.keyframe_features import Place
-from stream_recon.app.slam.online.loop_closure import MOST_EDGES, NOTHING, Bend, Loop, Loops, _thinned
-from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
+from stream_recon.app.slam.online.loop_closure import MOST_EDGES, NOTHING, Loop, LoopCloser, LoopCorrection, _thinned
+from stream_recon.app.slam.online.process import ProcessStage
 from stream_recon.app.slam.online.stage import StreamStage
 from tests.app.slam import room
 from tests.app.slam.online.test_stage import Heard, ate
@@ -73,7 +73,7 @@ def test_results_do_not_depend_on_the_clock(again: tuple[Video, StreamStage, Hea
 
 def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, StreamStage, Heard]) -> None:
     video, stage, heard = again
-    apart = StageApart(together=4, known_lens=True)
+    apart = ProcessStage(together=4, known_lens=True)
     found = Heard(video, apart)
     for first in (True, False):
         assert np.array_equal(found.poses(first=first), heard.poses(first=first))
@@ -85,13 +85,13 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
     monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
     looked: list[int] = []
-    sort = Loops._sort
+    sort = LoopCloser._sort
 
-    def watched(self: Loops, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
+    def watched(self: LoopCloser, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
         looked.append(len(found))
         sort(self, found, keyframes)
 
-    monkeypatch.setattr(Loops, "_sort", watched)
+    monkeypatch.setattr(LoopCloser, "_sort", watched)
     truth = np.array([pose((0.0, 0.05 * np.sin(z), z), 1.3) for z in np.linspace(-6, 6, 100)])
     stage = StreamStage(together=4)
     Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), stage)
@@ -112,7 +112,7 @@ def test_loops_are_closed_over_keyframes_that_have_forgotten(
 def test_a_bend_is_blended_between_what_is_known() -> None:
     S = np.tile(np.eye(4), (3, 1, 1))
     S[2, :3, 3], S[2, :3, :3] = (4, 0, 0), 2 * np.eye(3)
-    found = Bend(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
+    found = LoopCorrection(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
     assert np.allclose(found[:2], np.eye(4)) and np.allclose(found[3], found[4])
     assert np.isclose(found[2, 0, 3], 2) and np.isclose(found[2, 0, 0], np.sqrt(2))
 
@@ -130,5 +130,5 @@ def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
 def loops(count: int) -> list[Loop]:
     """Numbered by their inliers."""
     keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0, NO_TRACKS, NOTHING.uv, NOTHING.z, np.zeros(0), NOTHING.z)
-    place = Place(keyframe, NOTHING, NOTHING.z, {})
+    place = PlaceDescriptor(keyframe, NOTHING, NOTHING.z, {})
     return [Loop(place, place, NONE, np.eye(4), number) for number in range(count)]

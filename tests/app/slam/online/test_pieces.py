@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import Lens, RelativePoses
+from stream_recon.app.slam.ba.problem import CameraModel, RelativePoses
 from stream_recon.app.slam.frame_data import seen_at
 from stream_recon.app.slam.online.global_ba import ROUNDS
-from stream_recon.app.slam.online.keyframe import MOST_LOOPED, NO_TRACKS, Followed, Keyframe, Member, shared
-from stream_recon.app.slam.online.keyframe_features import MOST_FAINT, Texture
-from stream_recon.app.slam.online.local_ba import UNSURE, Adjusted, adjusted, network_steps
-from stream_recon.app.slam.online.model_selection import Doubt, moving_otherwise, network_is_better
-from stream_recon.app.slam.online.resectioning import Located, placed_again, weighed
+from stream_recon.app.slam.online.keyframe import MOST_LOOPED, NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
+from stream_recon.app.slam.online.keyframe_features import MOST_FAINT, CornerQuality
+from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjusted, network_steps
+from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_otherwise, network_is_better
+from stream_recon.app.slam.online.resectioning import TrackingResult, placed_again, weighed
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
-LENS = Lens(260.0, 160.0, 120.0)
+LENS = CameraModel(260.0, 160.0, 120.0)
 CLOUD = np.random.default_rng(0).uniform((-2, -1.5, 3), (2, 1.5, 6), (400, 3))
 
 
@@ -37,13 +37,13 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
         np.ones(len(CLOUD), np.float32),
-        members=[Member(number, np.eye(4), 0.0)],
+        members=[AttachedFrame(number, np.eye(4), 0.0)],
     )
 
 
 def test_points_and_members_come_along_with_a_keyframe() -> None:
     one = keyframe(0, pose((0.1, 0, 0), 0.1))
-    one.members.append(Member(1, pose((0.2, 0, 0), 0.0), 0.0))
+    one.members.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
     before, T = one.points(LENS), pose((3, 1, 0), 0.5)
     assert np.allclose(before, CLOUD, atol=1e-3)
     one.move(T, np.log(2))
@@ -64,11 +64,11 @@ def test_shared_tracks() -> None:
 def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     twice = np.array([pose((0.3 * 1.2 * k, 0, 0), 0) for k in range(5)])
-    found = Adjusted(twice, np.zeros(5), [1.2 * k.z for k in frames], LENS, 400, 0.1).aligned(frames)
+    found = BAResult(twice, np.zeros(5), [1.2 * k.z for k in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(5), atol=0.01)
     assert np.allclose(found.log_scale, np.log(1 / 1.2), atol=0.01)
     still = [keyframe(k, pose((0, 0, 0), 0.1 * k)) for k in range(5)]
-    found = Adjusted(np.array([k.T_world_camera for k in still]), np.zeros(5), [k.z for k in still], LENS, 1, 0.1)
+    found = BAResult(np.array([k.T_world_camera for k in still]), np.zeros(5), [k.z for k in still], LENS, 1, 0.1)
     assert np.allclose(found.aligned(still).log_scale, 0)
 
 
@@ -77,7 +77,7 @@ def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() 
     for k, one in enumerate(frames):
         one.given = pose((0.33 * k, 0, 0), 0)
     same = np.array([one.T_world_camera for one in frames])
-    found = Adjusted(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
+    found = BAResult(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.33 * np.arange(5), atol=0.01)
     assert abs(found.jump(frames[-1])) < 1e-9, "that is no jump of the unit"
 
@@ -87,11 +87,11 @@ def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before()
     before = np.array([one.T_world_camera for one in frames])
     turned = pose((1, -2, 0.5), 0.4) @ before
     turned[:, :3, 3] *= 0.9
-    found = Adjusted(turned, np.zeros(6), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
+    found = BAResult(turned, np.zeros(6), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera, before, atol=0.02)
     still = [keyframe(k, pose((0, 0, 0), 0.1 * k)) for k in range(6)]
     before = np.array([one.T_world_camera for one in still])
-    found = Adjusted(pose((0, 0, 0), 0.2) @ before, np.zeros(6), [k.z for k in still], LENS, 400, 0.1).aligned(still)
+    found = BAResult(pose((0, 0, 0), 0.2) @ before, np.zeros(6), [k.z for k in still], LENS, 400, 0.1).aligned(still)
     assert np.allclose(found.T_world_camera, before, atol=1e-6), "turns alone say how the world lies"
 
 
@@ -148,7 +148,7 @@ def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
         one = keyframe(0, np.eye(4))
         one.sigma = np.full(len(CLOUD), sigma, np.float32)
         row = np.arange(0, len(CLOUD), 2)
-        followed = Followed(row, seen_at(LENS, (CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said)
+        followed = TrackedPoints(row, seen_at(LENS, (CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said)
         T = placed_again(one, followed, said, 1.0, LENS)
         away.append(float(np.linalg.norm(T[:3, 3] - said[:3, 3])))
     assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
@@ -158,7 +158,7 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
     row = np.arange(0, len(CLOUD), 2)
-    followed = Followed(row, seen_at(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
+    followed = TrackedPoints(row, seen_at(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
     off = pose((0.13, 0.03, 0.02), 0.03)
     assert np.allclose(placed_again(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
@@ -182,11 +182,11 @@ def test_the_judge_sees_who_is_right() -> None:
     assert network_is_better(misled, LENS)
 
 
-def located(T: FloatArray, missed_px: float, share: float = 0.34) -> Located:
+def located(T: FloatArray, missed_px: float, share: float = 0.34) -> TrackingResult:
     """A frame at ``T`` in which the tracks of a share of the image miss by so much, all alike."""
     uv = np.random.default_rng(0).uniform((0, 0), (320, 240), (600, 2)).astype(np.float32)
     missed = np.where(uv[:, :1] < 320 * share, [missed_px, 0.0], [0.5, 0.0])
-    return Located(T, np.arange(600), uv, np.linalg.norm(missed, axis=1), 600, T, missed, 0.03)
+    return TrackingResult(T, np.arange(600), uv, np.linalg.norm(missed, axis=1), 600, T, missed, 0.03)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def located(T: FloatArray, missed_px: float, share: float = 0.34) -> Located:
 def test_doubt_takes_a_way_that_leads_elsewhere_and_what_contradicts_it_or_much_that_does(
     sideways: float, missed_px: float, share: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(6):
         doubt.look(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
     assert doubt.holds == doubted
@@ -210,7 +210,9 @@ def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
     image = np.full((80, 160), 90.0)
     image[:, 80:] = cv2.GaussianBlur(noise.normal(0, 60, (80, 80)), None, 2) * 4 + 90
     image[:, 40:45] += 80
-    sigma = Texture(image.clip(0, 255).astype(np.uint8)).sigma(np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]]))
+    sigma = CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(
+        np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]])
+    )
     assert sigma[0] == sigma[1] >= MOST_FAINT, "neither a blank wall nor an edge says where along it one is"
     assert sigma[2] < 0.2 * sigma[0]
 
@@ -222,12 +224,12 @@ def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) 
     where, sigma = noise.uniform(40, 200, (50, 2)), []
     for blur in (0.1, 4.0):
         image = cv2.GaussianBlur(sharp, None, blur) + noise.normal(0, noise_of_camera, sharp.shape)
-        sigma.append(np.median(Texture(image.clip(0, 255).astype(np.uint8)).sigma(where)))
+        sigma.append(np.median(CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(where)))
     assert sigma[0] < 1.1 and sigma[1] > 1.2
 
 
 def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
-    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(10):
         doubt.look(last, located(ahead, 0.5), ahead, 320)
     assert not doubt.holds
@@ -251,7 +253,7 @@ def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
 def test_a_jump_of_the_unit_raises_doubt_where_parts_contradict_and_the_camera_moves(
     change: float, moved: float, missed_px: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = Doubt(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
+    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
     doubt.look(last, located(ahead, missed_px), ahead, 320)
     assert doubt.jumped(-change, last.seen_depth) == doubt.holds == doubted
 

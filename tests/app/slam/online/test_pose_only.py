@@ -3,12 +3,12 @@
 import numpy as np
 
 from stream_recon.app.slam.ba.pose_only import motion_only
-from stream_recon.app.slam.ba.problem import Lens, Observations
+from stream_recon.app.slam.ba.problem import CameraModel, Observations
 from stream_recon.app.slam.frame_data import seen_at
 from stream_recon.app.slam.online.pose_only import fitted_pose
 from tests.app.slam.room import pose
 
-LENS = Lens(500.0, 320.0, 240.0)
+LENS = CameraModel(500.0, 320.0, 240.0)
 LOSSES = (10.0, 3.0, 1.0)
 
 

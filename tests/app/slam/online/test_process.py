@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.process import ProcessStage
 from stream_recon.app.slam.online.stage import Item, StreamStage
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.configs.errors import ResourceError
@@ -30,7 +30,7 @@ def pushed(video: Video, number: int) -> tuple[FrameResult, PreparedFrame]:
     return result, PreparedFrame(number, number / 10, result.rgb, result.transform, grey_image(video.pictures[number]))
 
 
-def heard(video: Video, stage: StreamStage | StageApart) -> Iterator[Item]:
+def heard(video: Video, stage: StreamStage | ProcessStage) -> Iterator[Item]:
     for number in range(FRAMES):
         yield from stage.push(*pushed(video, number))
     yield from stage.finish()
@@ -43,7 +43,7 @@ def figures(item: Item) -> list[Any]:
 
 
 def test_it_says_the_same_in_the_same_order(video: Video) -> None:
-    here, remote = StreamStage(together=4), StageApart(together=4)
+    here, remote = StreamStage(together=4), ProcessStage(together=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
@@ -54,7 +54,7 @@ def test_it_says_the_same_in_the_same_order(video: Video) -> None:
 
 
 def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
-    stage = StageApart(together=4)
+    stage = ProcessStage(together=4)
     items = list(stage.push(*pushed(video, 0)))
     for process in stage._processes:
         assert process.pid is not None
@@ -66,7 +66,7 @@ def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
 
 @pytest.mark.parametrize("which", ["whole", "loops", "mapping"])
 def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: str) -> None:
-    stage = StageApart()
+    stage = ProcessStage()
     [process] = [process for process in stage._processes if process.name == which]
     stage.push(*pushed(video, 0))
     process.kill()
@@ -80,7 +80,7 @@ def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: st
 
 
 def test_its_errors_are_raised_in_front(video: Video) -> None:
-    stage = StageApart()
+    stage = ProcessStage()
     result, frame = pushed(video, 0)
     with pytest.raises(AssertionError, match="grey"):
         stage.push(result, PreparedFrame(0, 0.0, frame.rgb, frame.transform))
@@ -88,7 +88,7 @@ def test_its_errors_are_raised_in_front(video: Video) -> None:
 
 
 def test_it_ends_with_whoever_asked() -> None:
-    stage = StageApart()
+    stage = ProcessStage()
     processes = stage._processes
     del stage
     gc.collect()
@@ -101,7 +101,7 @@ def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pyt
     ahead = 2
     monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)
     for live in (False, True):
-        stage = StageApart(together=1, live=live)
+        stage = ProcessStage(together=1, live=live)
         given = [list(stage.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
         late = [first.get(number, 9) - number for number in range(6 - ahead)]

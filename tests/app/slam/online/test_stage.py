@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.mode import Departure
+from stream_recon.app.slam.mode import MapState
 from stream_recon.app.slam.online import tracker
-from stream_recon.app.slam.online.process import StageApart
+from stream_recon.app.slam.online.process import ProcessStage
 from stream_recon.app.slam.online.stage import StreamStage
 from stream_recon.app.sources.preprocess import grey_image
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 class Heard:
     """What a stage gave for a video, checked as it came."""
 
-    def __init__(self, video: Video, stage: StreamStage | StageApart, stretches: list[int] | None = None) -> None:
+    def __init__(self, video: Video, stage: StreamStage | ProcessStage, stretches: list[int] | None = None) -> None:
         self.first: dict[int, FrameResult] = {}
         self.last: dict[int, FrameResult | FrameRevision] = {}
         for k, (rgb, result) in enumerate(zip(video.pictures, video.results, strict=True)):
@@ -101,7 +101,7 @@ def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -
     last, before = first.last[19], first.first[19]
     scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
     assert before.network is not None and last.intrinsics is not None
-    departure = Departure(
+    departure = MapState(
         last.T_world_camera, before.network.T_world_camera, scale / before.network.depth_scale, last.intrinsics.fx, 0
     )
     second = Heard(halves[1], StreamStage(departure=departure))

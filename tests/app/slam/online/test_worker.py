@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.online.worker import Aside, InProcess, InThread, StopTest, serve
+from stream_recon.app.slam.online.worker import ProcessWorker, StopTest, ThreadWorker, Worker, serve
 from stream_recon.configs.errors import ResourceError
 
 
@@ -32,19 +32,19 @@ class Counter:
         return should_stop()
 
 
-def in_process() -> tuple[InProcess, BaseProcess]:
+def in_process() -> tuple[ProcessWorker, BaseProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, Counter), daemon=True)
     process.start()
     theirs.close()
-    return InProcess(ours, "counter"), process
+    return ProcessWorker(ours, "counter"), process
 
 
 @pytest.fixture(params=["thread", "process"])
-def aside(request: pytest.FixtureRequest) -> Iterator[Aside]:
+def aside(request: pytest.FixtureRequest) -> Iterator[Worker]:
     if request.param == "thread":
-        yield InThread(Counter(), "counter")
+        yield ThreadWorker(Counter(), "counter")
         return
     aside, process = in_process()
     yield aside
@@ -52,20 +52,20 @@ def aside(request: pytest.FixtureRequest) -> Iterator[Aside]:
     assert process.exitcode == 0, "it ends when it is closed"
 
 
-def test_it_does_one_thing_after_the_other_and_remembers(aside: Aside) -> None:
+def test_it_does_one_thing_after_the_other_and_remembers(aside: Worker) -> None:
     asked = [aside.ask("add", number) for number in range(5)]
     assert [each.future.result() for each in asked] == [0, 1, 3, 6, 10]
     aside.close()
 
 
-def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(aside: Aside) -> None:
+def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(aside: Worker) -> None:
     with pytest.raises(SingularError, match="nothing holds it"):
         aside.ask("fail").future.result()
     assert aside.ask("add", 2).future.result() == 2
     aside.close()
 
 
-def test_what_nobody_wants_ends_and_what_comes_after_does_not(aside: Aside) -> None:
+def test_what_nobody_wants_ends_and_what_comes_after_does_not(aside: Worker) -> None:
     first = aside.ask("wait")
     time.sleep(0.2)
     first.stop()

@@ -7,7 +7,7 @@ from torch import Tensor
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator
 from stream_recon.app.training.synthetic.degrade import (
     LUMA,
-    Lens,
+    LensDistortion,
     Tone,
     apply_jpeg,
     apply_lens,
@@ -120,9 +120,11 @@ def test_jpeg_gets_worse_with_lower_quality(frames: Tensor) -> None:
     assert 0 < errors[0] < errors[1] < errors[2] < 0.1
 
 
-def lens(clips: int, distortion: float = 0.0, readout: float = 0.0, exposure: float = 0.0, shift: float = 0.0) -> Lens:
+def lens(
+    clips: int, distortion: float = 0.0, readout: float = 0.0, exposure: float = 0.0, shift: float = 0.0
+) -> LensDistortion:
     values = [torch.full((clips,), value) for value in (distortion, readout, exposure)]
-    return Lens(*values, torch.full((clips, 2), shift))
+    return LensDistortion(*values, torch.full((clips, 2), shift))
 
 
 def test_no_lens_defect_changes_nothing(clean: ClipBatch) -> None:

@@ -6,19 +6,19 @@ from torch import Tensor
 
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator, SceneShares
 from stream_recon.app.training.synthetic.draws import Draws
-from stream_recon.app.training.synthetic.looks import Looks, apply_looks, draw_looks
+from stream_recon.app.training.synthetic.looks import StyleAugmentation, apply_looks, draw_looks
 
 
 def draws(seed: int = 0) -> Draws:
     return Draws(torch.device("cpu"), seed)
 
 
-def drawn(clips: int, kept: float | None = None) -> Looks:
+def drawn(clips: int, kept: float | None = None) -> StyleAugmentation:
     looks = draw_looks(draws(), clips)
-    return looks if kept is None else Looks(looks.filters, torch.full((clips,), kept))
+    return looks if kept is None else StyleAugmentation(looks.filters, torch.full((clips,), kept))
 
 
-def sizes(looks: Looks) -> Tensor:
+def sizes(looks: StyleAugmentation) -> Tensor:
     """Pixels along a side of each filter [B]."""
     return (looks.filters != 0).flatten(1, 2).any(dim=1).any(dim=1).sum(dim=1)
 
@@ -57,7 +57,7 @@ def test_each_clip_has_a_filter_to_itself(clean: ClipBatch) -> None:
     looks = drawn(9)
     together = apply_looks(clean.images, looks)
     for i in range(9):
-        alone = apply_looks(clean.images[i : i + 1], Looks(looks.filters[i : i + 1], looks.kept[i : i + 1]))
+        alone = apply_looks(clean.images[i : i + 1], StyleAugmentation(looks.filters[i : i + 1], looks.kept[i : i + 1]))
         torch.testing.assert_close(together[i : i + 1], alone, atol=1e-4, rtol=0)
 
 
