@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from bench_gpu.pictures import frame_at, sample_frames
 from stream_recon.app.commands.progress import progress_bar
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine_protocol import FrameEngine
 from stream_recon.app.output.run_record import RunInfo, Summary
 from stream_recon.app.output.writer import ResultWriter
 from stream_recon.app.results import Frame, FrameResult, PreparedFrame
@@ -163,7 +165,7 @@ def run_program(engine: Engine, preset: Preset, video: Path, frames: int, out: P
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         stack.enter_context(watched_parts(watch, Engine))
         show = stack.enter_context(progress_bar(terminal))
-        summary = reconstruct(source, recording, writer, on_progress=show)
+        summary = reconstruct(source, cast(FrameEngine, recording), writer, on_progress=show)
     return ProgramRun(summary, writer.times, recording.images, recording.keyframes, watch)
 
 

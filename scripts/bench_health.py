@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What goes wrong in a video is noticed, and nothing else is: faults put into rendered walks, and real videos.
 
-    scripts/bench_health [VIDEO...] [--stride N] [--seed N]
+    scripts/bench_health.py [VIDEO...] [--stride N] [--seed N]
 
 Walks through rendered scenes are joined by cuts, black stretches, a covered lens, and darkness into which one fades and
 out of which the other comes. Noticed is a fault whose new stretch begins within `SOON` frames of where it should, and

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """kill -9 at random moments: nothing that was finished is lost, every file can be read, and the same command goes on.
 
-    scripts/kill_trial [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S] [--kinds run,batch,split]
+    scripts/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
+                          [--kinds run,batch,split]
 
 A run with refinement, a batch of two scenes, and a batch whose scenes are split into windows, each killed ``--kills``
 times at moments drawn evenly over its whole time, and gone on with after every kill until it is done; then it begins

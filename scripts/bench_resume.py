@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What it costs to be cut off: trajectory errors of resumed runs as multiples of the uninterrupted run's.
 
-    scripts/bench_resume SEQUENCE... [--stride N] [--frames N]
+    scripts/bench_resume.py SEQUENCE... [--stride N] [--frames N]
 
 A SEQUENCE has rgb/ and poses.txt. Each is run whole; then what that left is cut down to 30, 50 and 70 % of its frames,
 and gone on with. Both are compared with the truth as the network has them, as the stream's geometry left them, and once

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print how near a mesh of the rendered sample comes to its exact surfaces: scripts/compare_mesh OUT MESH
+"""Print how near a mesh of the rendered sample comes to its exact surfaces: scripts/compare_mesh.py OUT MESH
 
 OUT is a result folder of the sample, whose path lays the mesh (a PLY or OBJ of 'stream-recon export') onto the
 truth. Accuracy: how far points of the mesh are from the true surface; completeness: how far points of the true surface,
