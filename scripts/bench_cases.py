@@ -8,7 +8,7 @@ with half turns.
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,9 +83,13 @@ def bench_cases(
     """
     frames = count or FRAMES
     walk = cache(lambda: _rendered("walk", frames, seed) if sequence is None else _read(sequence, stride, frames))
-    cases: dict[str, Callable[[], Clip]] = {name: (lambda put=put: put(walk())) for name, put in FAULTS.items()}
+
+    def walked(put: Callable[[Clip], Clip]) -> Clip:
+        return put(walk())
+
+    cases: dict[str, Callable[[], Clip]] = {name: partial(walked, put) for name, put in FAULTS.items()}
     if sequence is None:
-        cases |= {name: (lambda name=name: _rendered(name, frames, seed)) for name in MOTIONS}
+        cases |= {name: partial(_rendered, name, frames, seed) for name in MOTIONS}
         cases |= {"plane": lambda: _plane(frames, False), "faint floor with half turns": lambda: _plane(frames, True)}
     wanted = list(cases) if only is None else only.split(",")
     unknown = set(wanted) - set(cases)

@@ -54,5 +54,11 @@ def _errors(depth: NDArray[np.float32], image: NDArray[np.uint8], truth: NDArray
     valid = (truth > 0) & (truth < FARTHEST) & np.all([way > 0 for way in ways], axis=0)
     scale = float(np.median(truth[valid] / ways[0][valid]))
     f1 = [boundary_f1(way, truth, valid) for way in ways]
-    absrel = [depth_errors(scale * way[valid].astype(np.float64), truth[valid]).absrel for way in ways]
+    absrel = [_absrel(scale * way[valid].astype(np.float64), truth[valid]) for way in ways]
     return [*f1, *absrel, seconds]
+
+
+def _absrel(depth: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+    found = depth_errors(depth, truth).absrel
+    assert found is not None
+    return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result import cloud, writer
 from stream_recon.app.result.cameras import CameraFiles
+from stream_recon.app.result.ply import PlyFile
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.sources.preprocess import prepare
 from stream_recon.app.sources.source import Source, open_source
@@ -123,8 +126,8 @@ def watched_parts(watch: Watch, engine: type) -> Iterator[None]:
         (writer, "write_depth", "of it, depth file"),
         (cloud, "frame_points", "of it, unprojection"),
         (cloud, "transform_points", "of it, to the world"),
-        (cloud.VoxelTable, "take_new", "of it, voxels"),
-        (cloud.PlyFile, "append", "of it, points.ply"),
+        (VoxelTable, "take_new", "of it, voxels"),
+        (PlyFile, "append", "of it, points.ply"),
         (CameraFiles, "append", "of it, cameras"),
     )
     before = [(place, name, getattr(place, name)) for place, name, _ in parts]
@@ -155,7 +158,7 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
         results = writer.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         with watched_parts(watch, StandIn), progress_bar(terminal) as show:
-            summary = reconstruct(source, engine, results, [viewer] if viewer else [], show)
+            summary = reconstruct(source, cast(FrameEngine, engine), results, [viewer] if viewer else [], show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms
         share = 100 * fps / bare

@@ -12,10 +12,12 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
 from stream_recon.app.result.disk_limit import DiskLimit
@@ -98,7 +100,7 @@ def bench_soak(frames: int) -> None:
             if progress.frames >= 1000 * (len(readings) + 1):
                 readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
 
-        engine, source = LapEngine(), Source(Carousel(), FrameChoice(max_frames=frames))
+        engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=frames))
         info = RunInfo.of(engine, "carousel", {})
         writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
         reconstruct(source, engine, writer, [viewer], look, paused=lambda: viewer.paused)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import cast
 
 import cv2
 import numpy as np
 from bench_pipeline import NETWORK_SIZE, SAMPLE, StandIn, Watch
 
+from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
@@ -194,7 +196,7 @@ def full_size() -> Engine:
 def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> RunSummary:
     with open_source(str(video), max_frames=frames) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
-        return reconstruct(source, engine, writer, stage=stage)
+        return reconstruct(source, cast(FrameEngine, engine), writer, stage=stage)
 
 
 def _write_there_and_back(path: Path, frames: int) -> None:
@@ -225,7 +227,7 @@ def _frame(index: int, grey: np.ndarray, x: float, rng: np.random.Generator) -> 
     small = (224, 126)
     T = np.eye(4)
     T[:3, 3] = x + rng.normal(0, 0.003), *rng.normal(0, 0.003, 2)
-    transform = ImageTransform(SIZE, (0.0, 0.0, *map(float, SIZE)), small)
+    transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), small)
     rgb = np.zeros((small[1], small[0], 3), np.uint8)
     depth = np.full(rgb.shape[:2], DISTANCE * np.exp(rng.normal(0, 0.02)), np.float32)
     camera = Intrinsics(FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2)

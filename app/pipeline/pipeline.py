@@ -2,8 +2,8 @@
 
 A thread decodes and resizes, the calling thread runs the engine, a third writes and tells the viewer; bounded queues
 between them. A stage, where there is one, has a thread and a queue of its own behind the engine; see `Dispatcher`.
-A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the source drops
-frames by its own rule (`LiveReader`) and counts them.
+A slow disk therefore slows a file down and loses nothing. For a live source it makes the decoder wait, and the
+source drops frames by its own rule (`LiveReader`) and counts them.
 """
 
 import dataclasses

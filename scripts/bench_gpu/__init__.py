@@ -1,4 +1,4 @@
-"""`scripts/bench gpu`: tables of the full-size network on a GPU, each headed by machine, versions and command."""
+"""`scripts/bench.py gpu`: tables of the full-size network on a GPU, each headed by machine, versions and command."""
 
 from pathlib import Path
 

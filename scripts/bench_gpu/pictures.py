@@ -14,7 +14,8 @@ Picture = NDArray[np.uint8]
 
 def sample_frames() -> list[Picture]:
     """The sample's frames at 640x480, RGB."""
-    capture, frames = cv2.VideoCapture(str(SAMPLE)), []
+    capture = cv2.VideoCapture(str(SAMPLE))
+    frames: list[Picture] = []
     while True:
         ok, image = capture.read()
         if not ok:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from rich.console import Console
 from bench_gpu.measure import begin_table, release_memory, row
 from bench_gpu.pictures import frame_at, sample_frames
 from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
@@ -163,7 +165,7 @@ def run_program(engine: Engine, preset: Preset, video: Path, frames: int, out: P
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         stack.enter_context(watched_parts(watch, Engine))
         show = stack.enter_context(progress_bar(terminal))
-        summary = reconstruct(source, recording, writer, on_progress=show)
+        summary = reconstruct(source, cast(FrameEngine, recording), writer, on_progress=show)
     return ProgramRun(summary, writer.times, recording.images, recording.keyframes, watch)
 
 

@@ -118,7 +118,9 @@ def write_scene(model: Path, out: Path, chosen: Sequence[str], seconds: float) -
     registered = sorted((read.images[number] for number in read.reg_image_ids()), key=lambda image: image.name)
     points = [read.points3D[number] for number in read.point3D_ids()]
     out.mkdir(parents=True, exist_ok=True)
-    height, width = cv2.imread(str(out.parent / IMAGES / registered[0].name)).shape[:2]
+    image = cv2.imread(str(out.parent / IMAGES / registered[0].name))
+    assert image is not None
+    height, width = image.shape[:2]
     K = camera.calibration_matrix()
     # What the refinement has undistorted has a few rows or columns more or less, about the same middle.
     K[:2, 2] += (np.array([width, height]) - (camera.width, camera.height)) / 2

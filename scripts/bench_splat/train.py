@@ -203,4 +203,5 @@ def ssim(one: Tensor, other: Tensor, padding: int = 5) -> Tensor:
     mx, my, xx, yy, xy = blurred
     c1, c2 = 0.01**2, 0.03**2
     top = (2 * mx * my + c1) * (2 * (xy - mx * my) + c2)
-    return (top / ((mx * mx + my * my + c1) * (xx - mx * mx + yy - my * my + c2))).mean()
+    similarity: Tensor = top / ((mx * mx + my * my + c1) * (xx - mx * mx + yy - my * my + c2))
+    return similarity.mean()

@@ -8,14 +8,15 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
 import numpy as np
 from safetensors.torch import save_file
 
-from scripts.fuzzing.given import camera, exif, recording, track, write_given
-from scripts.fuzzing.mutate import WORDS, broken_bytes, broken_text
+from fuzzing.given import camera, exif, recording, track, write_given
+from fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
@@ -60,7 +61,7 @@ def video(folder: Path, source: Path, draw: random.Random) -> None:
     chosen, other = draw.choice(files), draw.choice(files)
     path = folder / f"v{draw.choice([*{f.suffix for f in files}, '.mkv', ''])}"
     path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
-    options = draw.choice([{}, {"stride": 3}, {"fps": 7.0}, {"start": 0.5}, {"end": 1.0}])
+    options: dict[str, Any] = draw.choice([{}, {"stride": 3}, {"fps": 7.0}, {"start": 0.5}, {"end": 1.0}])
     with open_source(str(path), max_frames=FRAMES, **options) as opened:
         if not options and draw.random() < 0.3:
             opened.skip(draw.randrange(20))
@@ -138,13 +139,15 @@ class Control:
 def page(folder: Path, source: Path, draw: random.Random) -> None:
     guard = MessageGuard()
     guard.find_control = {"slider": Control(5), "box": Control(True)}.get
-    camera = {
+    camera: dict[str, Any] = {
         "type": "ViewerCameraMessage", "wxyz": [1.0, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01,
         "far": 1000, "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0],
     }  # fmt: skip
-    update = {"type": "GuiUpdateMessage", "uuid": "slider", "updates": {"value": 7}}
-    others = [{"type": kind} for kind in ("ShareUrlRequest", "FileTransferStartUpload", "FileTransferPart", "Message")]
-    odd = [*WORDS, float("nan"), float("inf"), -1e300, 2**63, [], {}, None, True, [[[]]] * 3, b"\xff"]
+    update: dict[str, Any] = {"type": "GuiUpdateMessage", "uuid": "slider", "updates": {"value": 7}}
+    others: list[dict[str, Any]] = [
+        {"type": kind} for kind in ("ShareUrlRequest", "FileTransferStartUpload", "FileTransferPart", "Message")
+    ]
+    odd: list[Any] = [*WORDS, float("nan"), float("inf"), -1e300, 2**63, [], {}, None, True, [[[]]] * 3, b"\xff"]
     for _ in range(50):
         message = dict(draw.choice([camera, update, *others]))
         for _ in range(draw.choice([0, 1, 2])):

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.fuzzing.cases import CASES, examples
+from fuzzing.cases import CASES, examples
 from stream_recon.configs.errors import StreamReconError
 
 READ, REFUSED, TRACEBACK = 0, 10, 11

@@ -1,4 +1,3 @@
-import importlib.machinery
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -7,16 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_images"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_images.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("compare_images", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("compare_images", loader)
-    assert spec is not None
+    spec = importlib.util.spec_from_file_location("compare_images", SCRIPT)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.cli import refine
+from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.cli.refine import refined
 from stream_recon.app.pipeline.refine import RefinementCancelledError
 from stream_recon.app.result.folder import read_result

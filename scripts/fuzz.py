@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Feeds the program thousands of broken inputs, each in a process of its own; see scripts/fuzzing.
 
-scripts/fuzz --minutes 30              # all kinds in turn, until the time is up
-scripts/fuzz --cases 10000 --seed 7 --jobs 16
-scripts/fuzz --kind dataset --seed 7 --case 123 --keep DIR    # one case once more; its input stays in DIR
+scripts/fuzz.py --minutes 30              # all kinds in turn, until the time is up
+scripts/fuzz.py --cases 10000 --seed 7 --jobs 16
+scripts/fuzz.py --kind dataset --seed 7 --case 123 --keep DIR    # one case once more; its input stays in DIR
 """
 
 import argparse
@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from scripts.fuzzing.cases import CASES
-from scripts.fuzzing.processes import Verdict, prepare, run_case
+from fuzzing.cases import CASES
+from fuzzing.processes import Verdict, prepare, run_case
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def _told(done: Iterable[Future[Verdict]], seed: int) -> Iterator[Verdict]:
     for verdict in map(Future.result, done):
         if verdict.failed:
             print(
-                f"{verdict.outcome}: scripts/fuzz --kind {verdict.kind} --seed {seed} --case {verdict.number}",
+                f"{verdict.outcome}: scripts/fuzz.py --kind {verdict.kind} --seed {seed} --case {verdict.number}",
                 flush=True,
             )
         yield verdict

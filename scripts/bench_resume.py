@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What it costs to be cut off: trajectory errors of resumed runs as multiples of the uninterrupted run's.
 
-    scripts/bench_resume SEQUENCE... [--stride N] [--frames N]
+    scripts/bench_resume.py SEQUENCE... [--stride N] [--frames N]
 
 A SEQUENCE has rgb/ and poses.txt. Each is run whole; then what that left is cut down to 30, 50 and 70 % of its frames,
 and gone on with. Both are compared with the truth as the network has them, as the stream's geometry left them, and once
@@ -18,20 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.result import gather_result
-from stream_recon.app.slam.mode import stream_stage
-from stream_recon.app.result.cameras import write_cameras
-from stream_recon.app.result.depth import depth_path
-from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo
-from stream_recon.app.result.resume import read_unfinished
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.pipeline.resume import departure, go_on
+from stream_recon.app.result.cameras import write_cameras
+from stream_recon.app.result.depth import depth_path
+from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.slam.mode import stream_stage
 
 SHARES = (0.3, 0.5, 0.7)
 

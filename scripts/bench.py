@@ -1,43 +1,44 @@
 #!/usr/bin/env python3
 """Measure speed and memory; every figure of the README comes from here.
 
-scripts/bench step      the network's step beside its matrix work timed alone, in one run
-scripts/bench program   the whole command on the sample, viewer on
-scripts/bench pipeline [VIDEO] [--step-ms 20] [--viewer]
-                        the program around a step that sleeps: a 1080p video's frames/s, and each thread's work
-scripts/bench load [--rounds 2] [--environment "OMP_NUM_THREADS=2"]...
-                        the sample beside busy processes, and beside Chromium with its page; with the environment as
-                        it is and as given, in turn
-scripts/bench page      what a revision of 5,000 frames costs the viewer's thread, and what it sends
-scripts/bench soak [--frames 100000]
-                        all but the network, viewer and a connected page included: what a run holds as it goes on
-scripts/bench memory    host memory of the whole program from 200 to 2,000 frames
-scripts/bench batch ROOT [--workers 2] [--frames N] [--stride N]
-                        scenes an hour by one worker, by several, and by Ray where it is installed
-scripts/bench split [VIDEO] [--workers N] [--windows 4] [--ways whole,split]
-                        a video (else the sample, with its error) whole by one worker, and cut into windows
-scripts/bench adjustment
-                        the solver behind refinement: milliseconds an iteration of bundle adjustment from a live window
-                        to 2,000 keyframes, a pose graph with a loop, triangulation, one pose against known points
-scripts/bench refine [--frames N]
-                        refining made walks of 1,000 to 10,000 frames (or of N): seconds, peak memory, error
-scripts/bench edges     depth made finer by the image, on rendered scenes: boundary F1 and AbsRel at 640x480
-scripts/bench cases [SEQUENCE [--stride N]] [--frames 40] [--only NAME,...] [--seed 5]
-                        faults put into a rendered walk or into a sequence with truth, and motions that say little:
-                        errors of the network, the stream and the refinement
-scripts/bench splat DIR [--video FILE] [--every 3]
-                        with FILE: models of it for splats, by our exports and by pycolmap's structure from motion,
-                        into DIR; without, on a GPU with gsplat: trains on all that is there (also: cd scripts &&
-                        python3 -m bench_splat DIR, where nothing else of this is installed)
-scripts/bench stream    what geometry costs a frame while a stream runs, and memory, from 500 to 5,000 frames
-scripts/bench beside [VIDEO] [--step-ms 28 | --network]
-                        the program around a step that sleeps (or the full-size network's, on a GPU), with and without
-                        geometry: frames/s with and without the stage's end, what a call of the stage takes, and what
-                        it takes where no step is waited for
-scripts/bench gpu [--original DIR] [--video FILE] [--frames 10000]
-                  [--only attention,step,kernels,sizes,fp8,program,embedded,folder,budgets,long] [--clips 64]
-                        the full-size network on a GPU; DIR: a checkout of LingBot-Map, timed in the same run; FILE:
-                        a 1080p video for the program
+scripts/bench.py step      the network's step beside its matrix work timed alone, in one run
+scripts/bench.py program   the whole command on the sample, viewer on
+scripts/bench.py pipeline [VIDEO] [--step-ms 20] [--viewer]
+                           the program around a step that sleeps: a 1080p video's frames/s, and each thread's work
+scripts/bench.py load [--rounds 2] [--environment "OMP_NUM_THREADS=2"]...
+                           the sample beside busy processes, and beside Chromium with its page; with the environment as
+                           it is and as given, in turn
+scripts/bench.py page      what a revision of 5,000 frames costs the viewer's thread, and what it sends
+scripts/bench.py soak [--frames 100000]
+                           all but the network, viewer and a connected page included: what a run holds as it goes on
+scripts/bench.py memory    host memory of the whole program from 200 to 2,000 frames
+scripts/bench.py batch ROOT [--workers 2] [--frames N] [--stride N]
+                           scenes an hour by one worker, by several, and by Ray where it is installed
+scripts/bench.py split [VIDEO] [--workers N] [--windows 4] [--ways whole,split]
+                           a video (else the sample, with its error) whole by one worker, and cut into windows
+scripts/bench.py adjustment
+                           the solver behind refinement: milliseconds an iteration of bundle adjustment from a live
+                           window to 2,000 keyframes, a pose graph with a loop, triangulation, one pose against known
+                           points
+scripts/bench.py refine [--frames N]
+                           refining made walks of 1,000 to 10,000 frames (or of N): seconds, peak memory, error
+scripts/bench.py edges     depth made finer by the image, on rendered scenes: boundary F1 and AbsRel at 640x480
+scripts/bench.py cases [SEQUENCE [--stride N]] [--frames 40] [--only NAME,...] [--seed 5]
+                           faults put into a rendered walk or into a sequence with truth, and motions that say little:
+                           errors of the network, the stream and the refinement
+scripts/bench.py splat DIR [--video FILE] [--every 3]
+                           with FILE: models of it for splats, by our exports and by pycolmap's structure from motion,
+                           into DIR; without, on a GPU with gsplat: trains on all that is there (also: cd scripts &&
+                           python3 -m bench_splat DIR, where nothing else of this is installed)
+scripts/bench.py stream    what geometry costs a frame while a stream runs, and memory, from 500 to 5,000 frames
+scripts/bench.py beside [VIDEO] [--step-ms 28 | --network]
+                           the program around a step that sleeps (or the full-size network's, on a GPU), with and
+                           without geometry: frames/s with and without the stage's end, what a call of the stage takes,
+                           and what it takes where no step is waited for
+scripts/bench.py gpu [--original DIR] [--video FILE] [--frames 10000]
+                     [--only attention,step,kernels,sizes,fp8,program,embedded,folder,budgets,long] [--clips 64]
+                           the full-size network on a GPU; DIR: a checkout of LingBot-Map, timed in the same run; FILE:
+                           a 1080p video for the program
 """
 
 import argparse
@@ -63,8 +64,8 @@ from bench_cases import SEED, bench_cases
 from bench_edges import bench_edges
 from bench_load import bench_load
 from bench_pipeline import bench_pipeline
-from bench_stream import bench_beside, bench_stream
 from bench_refine import SIZES, bench_refine
+from bench_stream import bench_beside, bench_stream
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stream_recon.app.batch.page import describe_seam
@@ -78,7 +79,21 @@ from stream_recon.models.weights import load_network
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "app" / "sample" / "walkthrough.mp4"
-PARTS = ("step", "program", "pipeline", "page", "load", "memory", "soak", "batch", "split", "adjustment", "refine", "stream", "beside")
+PARTS = (
+    "step",
+    "program",
+    "pipeline",
+    "page",
+    "load",
+    "memory",
+    "soak",
+    "batch",
+    "split",
+    "adjustment",
+    "refine",
+    "stream",
+    "beside",
+)
 MATRIX_WORK = ("linear", "mm", "addmm", "bmm", "conv", "scaled_dot_product", "softmax")
 """softmax: attention counts as a whole, in one kernel or in three."""
 
@@ -87,7 +102,7 @@ class MatrixWork(TorchDispatchMode):
     """Records every matrix product, convolution and attention with its operands, to run them alone later."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Callable[[], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -308,11 +323,14 @@ def sample_ate(folder: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*PARTS, "cases", "edges", "splat", "gpu", "all"])
-    parser.add_argument("path", nargs="?", type=Path, help="ROOT of batch, VIDEO of split and pipeline, DIR of splat, SEQUENCE of cases")
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="ROOT of batch, VIDEO of split and pipeline, DIR of splat, SEQUENCE of cases"
+    )
     parser.add_argument(
         "--frames",
         type=int,
-        help="else 80 for step, 300 pipeline, 60 load, 2000 memory, 100000 soak, 10000 gpu, 1000 to 10000 refine; all of a batch",
+        help="else 80 for step, 300 pipeline, 60 load, 2000 memory, 100000 soak, 10000 gpu, 1000 to 10000 refine; "
+        "all of a batch",
     )
     parser.add_argument("--stride", type=int, default=1, help="of the scenes of batch, of cases")
     parser.add_argument("--workers", type=int, default=2, help="of batch and split")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Statistics of rendered images beside those of real ones, and how well a classifier tells them apart by them.
 
-scripts/compare_images FOLDER... [--clips 96] [--tiles .tiles/tiles.npz] [--plain 0.55]
+scripts/compare_images.py FOLDER... [--clips 96] [--tiles .tiles/tiles.npz] [--plain 0.55]
 
 Each folder is a sequence with images in rgb/. Both kinds are compared as the network gets them. For each statistic
 the 10 %, 50 % and 90 % quantiles are printed, of the real images (all sequences weigh the same) and of the rendered
@@ -12,6 +12,7 @@ is the mean over the sequences, each judged without having been learnt from. Rea
 import argparse
 import importlib.util
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -102,12 +103,8 @@ def falls(grey: NDArray[np.float32]) -> dict[str, float]:
     power = np.abs(np.fft.fftshift(np.fft.fft2((part - part.mean()) * window[:, None] * window))) ** 2
     y, x = np.mgrid[:side, :side] - side // 2
     radius = np.hypot(x, y) / side
-    levels = [
-        np.log10(power[(radius >= a) & (radius < b)].mean() + 1e-9) for a, b in zip(BANDS, BANDS[1:], strict=False)
-    ]
-    return {
-        f"fall at {BANDS[i + 1]:.2f}": float(a - b) for i, (a, b) in enumerate(zip(levels, levels[1:], strict=False))
-    }
+    levels = [np.log10(power[(radius >= a) & (radius < b)].mean() + 1e-9) for a, b in pairwise(BANDS)]
+    return {f"fall at {BANDS[i + 1]:.2f}": float(a - b) for i, (a, b) in enumerate(pairwise(levels))}
 
 
 def accuracy(real: list[NDArray[np.float64]], rendered: NDArray[np.float64]) -> float:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What goes wrong in a video is noticed, and nothing else is: faults put into rendered walks, and real videos.
 
-    scripts/bench_health [VIDEO...] [--stride N] [--seed N]
+    scripts/bench_health.py [VIDEO...] [--stride N] [--seed N]
 
 Walks through rendered scenes are joined by cuts, black stretches, a covered lens, and darkness into which one fades and
 out of which the other comes. Noticed is a fault whose new stretch begins within `SOON` frames of where it should, and
@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.core.types import PreparedFrame
+from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.training.synthetic.generator import SceneGenerator, SceneShares
-from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.preprocess import plan_image
+from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.training.synthetic.generator import SceneGenerator, SceneShares
 from stream_recon.configs.schema import load_preset
 
 Image = NDArray[np.uint8]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Frames a second of the scene generator: clips x frames at 224x168, after warming up.
 
-scripts/bench_scenes [--tiles .tiles/tiles.npz] [--no-compile] [--profile]
+scripts/bench_scenes.py [--tiles .tiles/tiles.npz] [--no-compile] [--profile]
 """
 
 import argparse

@@ -5,7 +5,7 @@ Downloads Debian packages of wallpapers and game textures with apt-get, cuts 256
 their JPEG bytes: `data` (all files, one after the other), `length` (of each), `package` (index of each), and
 `packages`, `versions`, `licences` as the packages' own copyright files state them. Tiles are not for committing.
 
-    scripts/make_tiles .tiles/tiles.npz
+    scripts/make_tiles.py .tiles/tiles.npz
 """
 
 import argparse

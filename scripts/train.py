@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Train the embedded network on procedural scenes, on one GPU or, under torchrun, on many.
 
-scripts/train --minutes 25 --out runs/a
-torchrun --standalone --nproc_per_node=4 scripts/train --minutes 25 --out runs/a
-scripts/train --minutes 25 --out runs/b --weights runs/a/model.safetensors --auxiliary runs/a/auxiliary.safetensors
-scripts/train --minutes 25 --out runs/c --go-on-from runs/b --learning-rate 1.5e-4 --slow-steps 100000
-scripts/train --join runs/a model.safetensors
+scripts/train.py --minutes 25 --out runs/a
+torchrun --standalone --nproc_per_node=4 scripts/train.py --minutes 25 --out runs/a
+scripts/train.py --minutes 25 --out runs/b --weights runs/a/model.safetensors --auxiliary runs/a/auxiliary.safetensors
+scripts/train.py --minutes 25 --out runs/c --go-on-from runs/b --learning-rate 1.5e-4 --slow-steps 100000
+scripts/train.py --join runs/a model.safetensors
 """
 
 import argparse
@@ -51,7 +51,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--weights", type=Path, help="continue from these weights")
     parser.add_argument("--auxiliary", type=Path, help="and from this auxiliary head")
     parser.add_argument("--go-on-from", type=Path, metavar="DIR", help="take up the run of a folder instead")
-    parser.add_argument("--only", metavar="PARTS", help="parts of the network that learn, as step_head,depth_head (all)")
+    parser.add_argument(
+        "--only", metavar="PARTS", help="parts of the network that learn, as step_head,depth_head (all)"
+    )
     parser.add_argument("--tiles", type=Path, help="photo tiles for the scenes (npz)")
     parser.add_argument("--preset", default="small", help="preset name or TOML file (small)")
     parser.add_argument("--frames-per-step", type=int, default=384, help="frames a step and GPU (384)")
@@ -86,12 +88,12 @@ def parse_arguments() -> argparse.Namespace:
 def train(arguments: argparse.Namespace) -> None:
     import torch
 
-    from stream_recon.app.training.synthetic import SceneShares
     from stream_recon.app.training.checkpoint import LATEST_FILE
     from stream_recon.app.training.distributed import join_workers
     from stream_recon.app.training.model import build_model
     from stream_recon.app.training.profile import profile_steps
     from stream_recon.app.training.schedule import SHORT, RateConfig, ScheduleConfig
+    from stream_recon.app.training.synthetic import SceneShares
     from stream_recon.app.training.trainer import Trainer, TrainingConfig
     from stream_recon.configs.schema import load_preset
     from stream_recon.models.embedded import file_sha256

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares weights by what `stream-recon eval` wrote for them: a fixed rule says which ones to ship.
 
-scripts/compare_weights BEFORE AFTER
+scripts/compare_weights.py BEFORE AFTER
 
 Both are folders of JSON files of `stream-recon eval --json`, one file for each way of taking frames, of equal names.
 AFTER is better if the geometric mean of its figures over those of BEFORE is below 1, and no single figure is worse by
@@ -21,7 +21,7 @@ FIGURES = ("ate_over_path", "rot_step_deg", "absrel", "fov_error_deg")
 WORSE_AT_MOST = 1.15
 
 
-class NotComparable(Exception):
+class NotComparableError(Exception):
     pass
 
 
@@ -47,7 +47,7 @@ def read(folder: Path) -> dict[tuple[str, str, str], float]:
                 if scores.get(name):
                     figures[path.stem, sequence, name] = float(scores[name])
     if not figures:
-        raise NotComparable(f"{folder} holds no figures: write them with stream-recon eval --json")
+        raise NotComparableError(f"{folder} holds no figures: write them with stream-recon eval --json")
     return figures
 
 
@@ -55,7 +55,7 @@ def compare(before: Path, after: Path) -> list[Ratio]:
     old, new = read(before), read(after)
     if old.keys() != new.keys():
         odd = ", ".join("/".join(key) for key in sorted(old.keys() ^ new.keys()))
-        raise NotComparable(f"{before} and {after} hold different figures: {odd}")
+        raise NotComparableError(f"{before} and {after} hold different figures: {odd}")
     return [Ratio(*key, old[key], new[key]) for key in old]
 
 
@@ -79,7 +79,8 @@ def report(ratios: list[Ratio]) -> str:
     worst = max(ratios, key=lambda ratio: ratio.value)
     verdict = "better" if is_better(ratios) else "not better"
     lines.append(
-        f"{verdict}: x{mean(ratios):.3f} over all; worst x{worst.value:.2f}, {worst.figure} of {worst.sequence} ({worst.file})"
+        f"{verdict}: x{mean(ratios):.3f} over all; "
+        f"worst x{worst.value:.2f}, {worst.figure} of {worst.sequence} ({worst.file})"
     )
     return "\n".join(lines)
 
@@ -91,7 +92,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         ratios = compare(options.before, options.after)
-    except (NotComparable, OSError, ValueError, KeyError) as error:
+    except (NotComparableError, OSError, ValueError, KeyError) as error:
         print(f"compare_weights: {error}", file=sys.stderr)
         return 2
     print(report(ratios))

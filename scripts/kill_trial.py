@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """kill -9 at random moments: nothing that was finished is lost, every file can be read, and the same command goes on.
 
-    scripts/kill_trial [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S] [--kinds run,batch,split]
+    scripts/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
+                          [--kinds run,batch,split]
 
 A run with refinement, a batch of two scenes, and a batch whose scenes are split into windows, each killed ``--kills``
 times at moments drawn evenly over its whole time, and gone on with after every kill until it is done; then it begins
@@ -26,7 +27,7 @@ import torch  # noqa: F401  # imported once, before forks
 
 import stream_recon.app.cli.reconstruct
 import stream_recon.app.engine.engine  # noqa: F401
-from stream_recon.app.cli import main
+from stream_recon.app.cli import main as command_line
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import PART_SUFFIX
 from stream_recon.app.result.folder import read_result
@@ -88,7 +89,7 @@ class Trial:
         os.dup2(silent, 2)
         sys.argv = ["stream-recon", *words]
         try:
-            main.main()
+            command_line.main()
         except SystemExit as end:
             os._exit(end.code if isinstance(end.code, int) else 1)
         os._exit(0)

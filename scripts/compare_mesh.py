@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print how near a mesh of the rendered sample comes to its exact surfaces: scripts/compare_mesh OUT MESH
+"""Print how near a mesh of the rendered sample comes to its exact surfaces: scripts/compare_mesh.py OUT MESH
 
 OUT is a result folder of the sample, whose path lays the mesh (a PLY or OBJ of 'stream-recon export') onto the
 truth. Accuracy: how far points of the mesh are from the true surface; completeness: how far points of the true surface,
@@ -16,8 +16,8 @@ import trimesh
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from stream_recon.app.result.folder import read_result
 from stream_recon.app.core.transforms import align
+from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import StreamReconError
 
 TRUTH = Path(__file__).resolve().parents[1] / "app" / "sample" / "walkthrough.truth.npz"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders the sample that ships with the package: a walk through one furnished room, and its exact truth.
 
-    scripts/make_sample [--output app/sample] [--seed N] [--preview]
+    scripts/make_sample.py [--output app/sample] [--seed N] [--preview]
 
 The truth (.npz) holds T_world_camera float64 [N, 4, 4] (OpenCV axes, metres), intrinsics float64 [4] (fx, fy, cx,
 cy in pixels of the video), fps, and depth float16 [K, h, w] in metres of the frames `depth_frames`, of every
