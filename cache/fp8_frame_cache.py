@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, rounded, spread
+from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, hadamard_rotate, rounded
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import StreamConfig
@@ -61,20 +61,20 @@ class Fp8FrameCache(FrameCache):
             y = self.backend.attend(queries, keys, self._widened, key_norms)
             self._widen_beside(layer + 1, self._inputs)
             return y
-        new_keys = rounded(spread(k))
+        new_keys = rounded(hadamard_rotate(k))
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
         if self._inputs is not None:
             from stream_recon.cache.kernels.dequantize import EVERYTHING  # needs Triton
 
             self._widen(layer, EVERYTHING, self._inputs)
-            return self.backend.attend(rounded(spread(q)), keys, self._widened, key_norms)
+            return self.backend.attend(rounded(hadamard_rotate(q)), keys, self._widened, key_norms)
         self._widened[: self.schema.base], self._widened[self.schema.base :] = (
             self._values[layer],
             self._pages[layer].restored(),
         )
         # Other kernels multiply no e4m3: by the same numbers in bf16.
-        queries = rounded(spread(q)).to(SPECIAL_DTYPE)
+        queries = rounded(hadamard_rotate(q)).to(SPECIAL_DTYPE)
         return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._widened, key_norms)
 
     def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepMetadata) -> Tensor:

@@ -35,7 +35,7 @@ def hadamard_matrix(channels: int, device: torch.device) -> Tensor:
     return matrix
 
 
-def spread(x: Tensor) -> Tensor:
+def hadamard_rotate(x: Tensor) -> Tensor:
     """[..., D] -> float32 [..., D]: each channel over all, by an orthogonal matrix. Products of two vectors that are
     spread are those of the vectors; rounded afterwards, their error is less (as QuaRot, arXiv 2404.00456, and
     FlashAttention-3, arXiv 2407.08608, do it)."""

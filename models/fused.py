@@ -120,7 +120,7 @@ def add_scaled(x: Tensor, branch: Tensor, gain: Tensor, layer: nn.LayerNorm | No
     return out, normed
 
 
-def norm_and_turn(
+def norm_and_rope(
     qkv: Tensor, q_norm: nn.Module, k_norm: nn.Module, turn: Turn, rotation: Rotation | None
 ) -> tuple[Tensor, Tensor]:
     """Queries and keys of qkv [N, T, 3, H, D], normalised over D and turned -> two of [N, T, H, D].

@@ -112,7 +112,7 @@ class Block(nn.Module):
             q, k, v = qkv.unbind(-3)
             return q, k, v
         turn: fused.Turn = "none" if rotate is None else ("frame" if rotate is rotate_frame else "global")
-        q, k = fused.norm_and_turn(qkv, self.attn.q_norm, self.attn.k_norm, turn, rotation)
+        q, k = fused.norm_and_rope(qkv, self.attn.q_norm, self.attn.k_norm, turn, rotation)
         return q, k, qkv[..., 2, :, :]
 
     def _finish_fused(self, x: Tensor, y: Tensor) -> Tensor:

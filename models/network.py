@@ -13,11 +13,11 @@ from stream_recon.models.camera_head import CameraHead
 from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block, in_fp32
-from stream_recon.models.odometry.depth_filter import DepthState, carry
+from stream_recon.models.odometry.depth_filter import DepthState, propagate_depth
 from stream_recon.models.odometry.flow_head import FlowHead, RelativeMotion
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingFeatures, MatchingHistory
-from stream_recon.models.odometry.pnp import follow
-from stream_recon.models.odometry.refinement import hindsight
+from stream_recon.models.odometry.pnp import fuse_poses
+from stream_recon.models.odometry.refinement import refine_pose
 from stream_recon.models.packed import pack_blocks
 from stream_recon.models.pose import focal_lengths
 
@@ -59,10 +59,10 @@ class Prediction:
     patches: Tensor
     """[B, S, gh*gw, dim]: the encoder's output."""
     pose_code: Tensor
-    """[B, S, 9], as `pose`: those that count. The camera head's last, or with a step head what `follow` makes of them;
-    of some frames' dense maps alone it has too little for that."""
+    """[B, S, 9], as `pose`: the final poses. The camera head's last, or with a flow head the result of `fuse_poses`,
+    which needs the dense maps of all frames."""
     log_depth: Tensor
-    """[B, S, H, W], that counts: as in ``dense``, or with a step head what `carry` makes of it."""
+    """[B, S, H, W], that counts: as in ``dense``, or with a step head what `propagate_depth` makes of it."""
     steps: RelativeMotion | None = None
     """With a step head: of the frames that have dense maps."""
     kept: OdometryMemory | None = None
@@ -122,7 +122,7 @@ class Prediction:
 
 
 @lru_cache(maxsize=8)
-def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
     """Where the camera head runs while the dense heads do: one token's products leave most of a GPU idle."""
     return torch.cuda.Stream(device)
 
@@ -216,7 +216,7 @@ class StreamingNetwork(nn.Module):
         patches, detail = self.encoder(normalised)
         patches = patches.unflatten(0, (clips, frames))
         taps = self.aggregator(patches, grid, memory)
-        beside = _stream_beside(images.device) if images.is_cuda and not torch.is_grad_enabled() else None
+        beside = _side_stream(images.device) if images.is_cuda and not torch.is_grad_enabled() else None
         if beside is not None:
             beside.wait_stream(torch.cuda.current_stream())
         # On a CPU the camera head costs little, and bf16 would add hundredths of a degree of noise to each pose.
@@ -286,7 +286,7 @@ class StreamingNetwork(nn.Module):
             for frame in range(said.shape[1]):
                 here = slice(frame, frame + 1)
                 known = last.depth if last is not None else None
-                log_depth, units, depth = carry(
+                log_depth, units, depth = propagate_depth(
                     prediction.dense[:, here],
                     steps.motion[:, here],
                     steps.support[:, here],
@@ -295,12 +295,12 @@ class StreamingNetwork(nn.Module):
                     known,
                 )
                 codes = (last.pose_code, last.said) if last is not None else (None, None)
-                pose = follow(said[:, here], steps.motion[:, here], steps.support[:, here], units, *codes)[:, 0]
+                pose = fuse_poses(said[:, here], steps.motion[:, here], steps.support[:, here], units, *codes)[:, 0]
                 past = last.past if last is not None else None
                 if sight is not None and self.look_back is not None:
                     marks, context = sight.features[:, frame], sight.context[:, frame]
                     if past is not None:
-                        pose, depth = hindsight(self.look_back, marks, context, said[:, frame], pose, depth, past)
+                        pose, depth = refine_pose(self.look_back, marks, context, said[:, frame], pose, depth, past)
                         log_depth = depth.log_depth[:, None]
                     else:
                         past = MatchingHistory.none(

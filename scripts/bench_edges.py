@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Frame
-from stream_recon.app.core.upsampling import upsampled
+from stream_recon.app.core.upsampling import upsample_depth
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.boundaries import boundary_f1
 from stream_recon.app.evaluation.metrics import depth_errors
@@ -48,7 +48,7 @@ def _rows(engine: Engine, kind: int, seed: int) -> list[list[float]]:
 
 def _errors(depth: NDArray[np.float32], image: NDArray[np.uint8], truth: NDArray[np.float64]) -> list[float]:
     begin = time.perf_counter()
-    fine = upsampled(depth, image)
+    fine = upsample_depth(depth, image)
     seconds = time.perf_counter() - begin
     ways = [cv2.resize(depth, SIZE, interpolation=way) for way in (cv2.INTER_NEAREST, cv2.INTER_LINEAR)] + [fine]
     valid = (truth > 0) & (truth < FARTHEST) & np.all([way > 0 for way in ways], axis=0)

@@ -24,7 +24,7 @@ from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.result import gather_result
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
-from stream_recon.app.pipeline.resume import departure, go_on
+from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
@@ -111,7 +111,7 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
     engine.reset()
     with ExitStack() as stack:
         open_again = partial(scene.open, stride, frames)
-        source, before = go_on(
+        source, before = resume_run(
             unfinished, engine, stack.enter_context(open_again()), open_again, stack, as_network=True
         )
         stage = stream_stage("full", 1, departure=departure(unfinished))

@@ -7,7 +7,7 @@ import threading
 from multiprocessing.connection import wait
 
 
-def live_with_parent() -> None:
+def exit_with_parent() -> None:
     """To be called first in such a process: it must not write on when another batch may have taken over the folder."""
     # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
 from stream_recon.app.batch.workers import POLL_SECONDS
-from stream_recon.app.pipeline.cpu_threads import beginning_with
+from stream_recon.app.pipeline.cpu_threads import initial_threads
 from stream_recon.app.pipeline.interrupts import StopRequest
 from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -159,7 +159,7 @@ class SceneActor:
         try:
             # Torch is imported with the model. Ray sets a number of its own, by CPUs asked for.
             os.environ.pop("OMP_NUM_THREADS", None)
-            with beginning_with(self._threads), memory_errors():
+            with initial_threads(self._threads), memory_errors():
                 self._engine = self._loader.load()
         except StreamReconError as error:
             return error

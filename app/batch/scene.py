@@ -23,7 +23,7 @@ from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.pipeline.interrupts import stop_on_signals
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
-from stream_recon.app.pipeline.resume import departure, go_on
+from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run
 from stream_recon.app.result.lock import FolderLock
@@ -150,7 +150,7 @@ def _run_through(
         if left.unfinished is not None:
             open_again = partial(open_unit, unit, resumed=True)
             source = stack.enter_context(open_again())
-            source, before = go_on(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
+            source, before = resume_run(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
         stage = stream_stage(

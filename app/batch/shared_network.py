@@ -7,7 +7,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from stream_recon.app.batch.jobs import Model, ModelLoader
-from stream_recon.app.batch.parent_watchdog import live_with_parent
+from stream_recon.app.batch.parent_watchdog import exit_with_parent
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
 from stream_recon.app.core.protocols import FrameEngine
@@ -140,7 +140,7 @@ def shares_by_itself(loader: ModelLoader) -> bool:
 
 def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> None:
     """Body of a process with a network."""
-    live_with_parent()
+    exit_with_parent()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     from stream_recon.app.engine.server import StreamServer, open_listener, refuse

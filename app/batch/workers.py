@@ -11,12 +11,12 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
-from stream_recon.app.batch.parent_watchdog import live_with_parent
+from stream_recon.app.batch.parent_watchdog import exit_with_parent
 from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.stage_timer import StageTimer
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
-from stream_recon.app.pipeline.cpu_threads import beginning_with, usable_cores
+from stream_recon.app.pipeline.cpu_threads import initial_threads, usable_cores
 from stream_recon.app.pipeline.interrupts import StopRequest
 from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -241,7 +241,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     ``begun``: when its process was, by `time.monotonic`.
     """
     loading = StageTimer("start", begun)
-    live_with_parent()
+    exit_with_parent()
     try:
         loading.enter("import")
         loader.prepare()
@@ -251,7 +251,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         # Torch is imported here; in a process just spawned it has not been yet.
-        with beginning_with(threads), memory_errors():
+        with initial_threads(threads), memory_errors():
             # It may be hashed meanwhile: each unit says the result.
             engine = loader.load(weights_sha256=HASHED_ELSEWHERE)
     except StreamReconError as error:

@@ -24,7 +24,7 @@ from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import clock, weak_spans
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
 from stream_recon.app.pipeline.process_memory import memory_errors
-from stream_recon.app.pipeline.resume import departure, go_on
+from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.result.folder import read_result
@@ -102,7 +102,7 @@ def reconstruct_source(
             out.print(_disk_outlook(folder, limit, preset))
         before = None
         if unfinished:
-            source, before = go_on(unfinished, engine, source, open_again, stack, as_network=mapping != "off")
+            source, before = resume_run(unfinished, engine, source, open_again, stack, as_network=mapping != "off")
             out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
                 show_result(viewer, read_result(folder), lambda _: None)

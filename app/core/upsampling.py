@@ -18,7 +18,7 @@ LEAST = 1e-8
 """Weight of a pixel whose colour is nowhere near: where nothing is alike, all count the same."""
 
 
-def upsampled(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDArray[np.float32]:
+def upsample_depth(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDArray[np.float32]:
     """A depth map at an image's size: each pixel takes the mean of what the planes through those around it say of
     itself, as far as their colour is its own (joint bilateral upsampling, Kopf et al. 2007, doi
     10.1145/1276377.1276497, of inverse depth, which is linear over a plane).

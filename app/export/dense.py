@@ -10,7 +10,7 @@ from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import invert_pose, transform_points
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.observations import Observed, inside, none_observed, projected
-from stream_recon.app.export.points import spread, spread_indices
+from stream_recon.app.export.points import spread_indices, subsample
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
@@ -41,7 +41,7 @@ def dense_points(
         OutputError: the cloud's file is missing or damaged.
     """
     folder_points, edge_ratio = stored_points(result.folder / POINTS_NAME), result.points.edge_ratio
-    vertices = spread(folder_points, CANDIDATES * most)
+    vertices = subsample(folder_points, CANDIDATES * most)
     xyz = positions(vertices)
     views = np.zeros(len(xyz), np.int32)
     point, camera_number, pixel = [], [], []

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.core.upsampling import upsampled
+from stream_recon.app.core.upsampling import upsample_depth
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
@@ -90,7 +90,7 @@ def view_depth(job: ExportJob, camera: Camera, view: PinholeView, image: NDArray
     depth = np.asarray(small.of_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
     if max(view.size) <= max(small.size):
         return depth
-    return upsampled(depth, np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8))
+    return upsample_depth(depth, np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8))
 
 
 DEPTH_NOTE = (

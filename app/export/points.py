@@ -12,10 +12,10 @@ from stream_recon.app.result.ply import stored_points
 
 def some_points(folder: Path, most: int) -> Vertices:
     """At most ``most`` points of the cloud, in its order. Raises OutputError where the file is missing or damaged."""
-    return spread(stored_points(folder / POINTS_NAME), most)
+    return subsample(stored_points(folder / POINTS_NAME), most)
 
 
-def spread(vertices: Vertices, most: int) -> Vertices:
+def subsample(vertices: Vertices, most: int) -> Vertices:
     """At most ``most`` of the points: one from each of so many equal parts of the list."""
     return np.array(vertices) if len(vertices) <= most else vertices[spread_indices(len(vertices), most)]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import FloatArray, Similarity
-from stream_recon.app.export.points import spread
+from stream_recon.app.export.points import subsample
 from stream_recon.app.export.source_images import image_files, source_of
 from stream_recon.app.export.upright import world_up
 from stream_recon.app.export.view import PinholeView, shared_view
@@ -91,7 +91,7 @@ def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> Metri
 
 
 def _by_height(result: ResultFolder, cameras: Sequence[Camera], given: Height, text: str) -> MetricUnit:
-    vertices = spread(stored_points(result.folder / POINTS_NAME), CLOUD_POINTS)
+    vertices = subsample(stored_points(result.folder / POINTS_NAME), CLOUD_POINTS)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
     how = f"the ground by {found.points} points; the camera's height over it varies by {100 * found.error:.1f} %"

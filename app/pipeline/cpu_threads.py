@@ -37,7 +37,7 @@ def threads_are_chosen() -> bool:
 
 
 @contextmanager
-def beginning_with(threads: int) -> Iterator[None]:
+def initial_threads(threads: int) -> Iterator[None]:
     """Let what is imported and loaded here begin with so many threads, unless the user has chosen their number."""
     if "OMP_NUM_THREADS" in os.environ:
         yield
@@ -57,7 +57,7 @@ class Threaded(Protocol):
 
 
 @contextmanager
-def leaving_cores(engine: Threaded) -> Iterator[Callable[[], None]]:
+def adaptive_threads(engine: Threaded) -> Iterator[Callable[[], None]]:
     """Gives what to call before each step: the engine then works with as many threads as others leave cores.
 
     In the end it has as many as before. Nothing is changed where the user chose (`threads_are_chosen`).

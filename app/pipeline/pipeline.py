@@ -21,7 +21,7 @@ import numpy as np
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.pipeline.channel import Channel
-from stream_recon.app.pipeline.cpu_threads import leaving_cores
+from stream_recon.app.pipeline.cpu_threads import adaptive_threads
 from stream_recon.app.pipeline.dispatch import Dispatcher
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, clock
 from stream_recon.app.pipeline.interrupts import StopRequest, stop_on_signals
@@ -204,7 +204,7 @@ class _PipelineRun:
 
     def step_through(self, stop: StopRequest) -> None:
         """Body of the main thread."""
-        with leaving_cores(self._engine) as leave_cores:
+        with adaptive_threads(self._engine) as leave_cores:
             while not stop.requested and not self._frames.exhausted:
                 frame = self._frames.receive(POLL_SECONDS)
                 if frame is None:

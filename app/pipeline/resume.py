@@ -16,7 +16,7 @@ from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 
 
-def go_on(
+def resume_run(
     unfinished: PartialResult,
     engine: FrameEngine,
     source: Source,

@@ -158,7 +158,7 @@ def _step(axis: NDArray[np.float32]) -> float:
     return float(axis[1] - axis[0]) if len(axis) > 1 else 1.0
 
 
-def rays(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
+def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
     """Directions [N, 3] with z = 1 of pixels [N, 2]."""
     distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
     plain = distorted
@@ -168,7 +168,7 @@ def rays(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
-def seen_at(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
+def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
     """Pixels [N, 2] of points [N, 3] in the camera's axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
@@ -211,10 +211,10 @@ def sharpness(rgb: NDArray[np.uint8]) -> float:
     return float(cv2.Laplacian(half, cv2.CV_32F).var())
 
 
-def carried(
+def reproject(
     lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Pixels [N, 2] at depths [N] of one camera as another sees them; its pixels [N, 2], NaN behind it, and depths."""
     T = T_target_source
-    xyz = (rays(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
-    return seen_at(lens, xyz), xyz[:, 2]
+    xyz = (unproject(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
+    return project_points(lens, xyz), xyz[:, 2]

@@ -58,7 +58,7 @@ def read_exif(path: Path) -> Exif:
         return Exif()
 
 
-def camera_of_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
+def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
     """The camera of photographs of that width and height as they are shown; which way they were held does not matter.
 
     Raises:

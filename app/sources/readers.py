@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import capture_frame_count, capture_rate, frame_times, open_capture
-from stream_recon.app.sources.exif import camera_of_photographs, camera_of_video
+from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video
 from stream_recon.app.sources.frame_size import check_frame_size
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -232,7 +232,7 @@ class ImageReader(Reader):
 
     def said_camera(self, size: tuple[int, int]) -> Calibration:
         chosen = self._paths[:: -(-len(self._paths) // MOST_ASKED)]
-        return camera_of_photographs(chosen, size, self.name)
+        return camera_from_photographs(chosen, size, self.name)
 
     def close(self) -> None:
         self._paths = []

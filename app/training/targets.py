@@ -121,7 +121,7 @@ def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor
     return LookTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
 
 
-def misjudge(motion: Tensor) -> Tensor:
+def perturb_motion(motion: Tensor) -> Tensor:
     """Motions [B, D, 3, 4] as a stream would know them: turned by some hundredths of a degree to some degrees, and
     shifted by some per cent."""
     some = torch.randn(*motion.shape[:2], 7, device=motion.device)

@@ -39,7 +39,7 @@ from stream_recon.app.training.schedule import (
     learning_rate,
 )
 from stream_recon.app.training.synthetic import SceneGenerator, SceneShares
-from stream_recon.app.training.targets import build_targets, look_targets, misjudge
+from stream_recon.app.training.targets import build_targets, look_targets, perturb_motion
 from stream_recon.app.training.validator import Validator
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
@@ -197,7 +197,7 @@ class Trainer:
         if self.model.config.look_back:
             others = to_device(draw_others(self._rng, dense, frames), device)
             look_truth = look_targets(batch, targets.scale, dense_frames, others, self._patch)
-            looks = Looks(others, misjudge(look_truth.motion))
+            looks = Looks(others, perturb_motion(look_truth.motion))
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             output = self.model(

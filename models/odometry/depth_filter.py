@@ -71,7 +71,7 @@ class DepthState:
         return self.maps[:, 0] + self.unit[:, None, None] + _enlarged(self.correction[:, :1], self.maps)[:, 0]
 
 
-def carry(
+def propagate_depth(
     maps: Tensor,
     motion: Tensor,
     support: Tensor,

@@ -2,8 +2,8 @@
 
 The camera head says a pose from one token of a frame; of what its patches know of the motion only a part gets there.
 This head reads flow at four points of each patch from the aggregator's tokens, sharpens it by comparing features of
-both images around each match (as RAFT does, Teed & Deng 2020), and solves for the rigid motion that moves the points,
-put into space by the frame's depth, along it (`solve`). The camera head's poses hold what such steps lose over time.
+both images around each match (as RAFT does, Teed & Deng 2020). `solve_pnp` then finds the rigid motion of the points,
+unprojected by the frame's depth, that explains the flow. The camera head's poses correct the drift of such steps.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
-from stream_recon.models.odometry.parallax import parallax
-from stream_recon.models.odometry.pnp import solve
+from stream_recon.models.odometry.parallax import disparity_evidence
+from stream_recon.models.odometry.pnp import solve_pnp
 from stream_recon.models.odometry.sampling import (
     SAMPLES,
     at_places,
@@ -58,7 +58,7 @@ class RelativeMotion:
     support: Tensor
     """[B, D], in [0, 1]: the share of the matches, as they are weighted, that agrees with the motion."""
     parallax: Tensor
-    """[B, D, 2, 2*gh, 2*gw]: what the matches say of the depth (`parallax`)."""
+    """[B, D, 2, 2*gh, 2*gw]: evidence of the matches for depth (`disparity_evidence`)."""
 
     def first_clips(self, count: int) -> "RelativeMotion":
         """Of the first ``count`` clips; views."""
@@ -117,8 +117,8 @@ class FlowHead(nn.Module):
             points = in_space(rays, at_places(log_depth, places.shape))
             target = rays[..., :2] + flow * (self.patch_size / lengths[:, None, None])
             weight = log_weight.exp()
-            motion, support = solve(points.flatten(1, 2), target.flatten(1, 2), weight.flatten(1))
-            evidence = parallax(points, target, weight, motion)
+            motion, support = solve_pnp(points.flatten(1, 2), target.flatten(1, 2), weight.flatten(1))
+            evidence = disparity_evidence(points, target, weight, motion)
         by_clip = (clips, -1)
         each = (x.unflatten(0, by_clip) for x in (motion, support, evidence))
         return RelativeMotion(torch.stack(flows).unflatten(1, by_clip), *each)

@@ -14,7 +14,7 @@ AROUND = 3
 
 
 @torch.no_grad()
-def parallax(points: Tensor, target: Tensor, weight: Tensor, motion: Tensor) -> Tensor:
+def disparity_evidence(points: Tensor, target: Tensor, weight: Tensor, motion: Tensor) -> Tensor:
     """Evidence of matches for the logarithm of each point's depth, to first order.
 
     A point moves along a line in the image as its depth changes. How far its match lies along that line says by how
@@ -41,9 +41,9 @@ def parallax(points: Tensor, target: Tensor, weight: Tensor, motion: Tensor) -> 
     beside = (off_u * g_v - off_v * g_u).square() / squared.clamp_min(TINY)
     precision = weight * (z > MIN_DEPTH) / (1 + beside / ROBUST_ANGLE**2) / MATCH_SIGMA**2
     evidence = torch.stack([-precision * (off_u * g_u + off_v * g_v), precision * squared], dim=1)
-    return spread(evidence)
+    return box_filter(evidence)
 
 
-def spread(evidence: Tensor) -> Tensor:
+def box_filter(evidence: Tensor) -> Tensor:
     """Evidence [N, 2, Y, X] of points as the mean over their neighbours."""
     return F.avg_pool2d(evidence, AROUND, 1, AROUND // 2, count_include_pad=False)

@@ -36,7 +36,7 @@ SUPPORTED = 0.4
 TINY = 1e-9
 
 
-def solve(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Perspective-n-point by Gauss-Newton, from rest.
 
     A point whose depth is wrong is seen elsewhere along a line once the camera has moved. So each match counts less
@@ -156,7 +156,7 @@ def vector_from_rotation(R: Tensor) -> Tensor:
     return vector
 
 
-def follow(
+def fuse_poses(
     said: Tensor, motion: Tensor, support: Tensor, units: Tensor, last: Tensor | None, last_said: Tensor | None
 ) -> Tensor:
     """Poses that go by steps from frame to frame, and are drawn towards those that the camera head says.
@@ -166,7 +166,7 @@ def follow(
 
     Args:
         said: pose codes [B, S, 9] of the camera head.
-        motion, support: [B, S, 3, 4] and [B, S], as `solve` gives them, since the frame before.
+        motion, support: [B, S, 3, 4] and [B, S], as `solve_pnp` gives them, since the frame before.
         units: logarithms [B, S] of what frames' depths are multiplied by (`depth_filter.carry`).
         last: the pose code [B, 9] that this gave for the cached frame before the first; None: there is none, and the
             first frame's is as said.

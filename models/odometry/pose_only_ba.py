@@ -40,7 +40,7 @@ class PoseOnlyResult:
         return PoseOnlyResult(picked(self.T_world_camera), picked(self.support), picked(self.evidence))
 
 
-def settle(
+def pose_only_ba(
     points: Tensor, target: Tensor, precision: Tensor, T_other_world: Tensor, T_world_camera: Tensor
 ) -> PoseOnlyResult:
     """Bundle adjustment of one camera and the depths of its points, these eliminated; by Gauss-Newton.

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from stream_recon.models.odometry.depth_filter import DepthState, amend
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
-from stream_recon.models.odometry.parallax import spread
+from stream_recon.models.odometry.parallax import box_filter
 from stream_recon.models.odometry.pnp import rotation_from_vector, vector_from_rotation
-from stream_recon.models.odometry.pose_only_ba import PoseOnlyResult, settle
-from stream_recon.models.odometry.rotation_search import search_turn, surely_none
+from stream_recon.models.odometry.pose_only_ba import PoseOnlyResult, pose_only_ba
+from stream_recon.models.odometry.rotation_search import known_to_be_none, search_turn
 from stream_recon.models.odometry.sampling import far_corner, in_space, rays_of, sample_places
 from stream_recon.models.pose import matrix_to_quaternion, pose_to_matrix
 
@@ -39,7 +39,7 @@ FOUND, STRANGE = 0.1, 0.2
 second."""
 
 
-def hindsight(
+def refine_pose(
     look_back: KeyframeMatcher,
     features: Tensor,
     context: Tensor,
@@ -67,7 +67,7 @@ def hindsight(
     pose_code, settled = _looked(look_back, seen, pose_code)
     trusted = (settled.support > SUPPORTED) & settled.T_world_camera.isfinite().all(-1).all(-1)
     code = _between(pose_to_matrix(pose_code), settled.T_world_camera, pose_code)
-    evidence = spread(settled.evidence.unflatten(2, seen.points.shape[1:3])) * SHARE_OF_DEPTH
+    evidence = box_filter(settled.evidence.unflatten(2, seen.points.shape[1:3])) * SHARE_OF_DEPTH
     depth = amend(kept, torch.where(trusted[:, None, None, None], evidence, 0))
     return torch.where(trusted[:, None], code, pose_code), depth
 
@@ -102,7 +102,7 @@ def _looked(look_back: KeyframeMatcher, seen: _Seen, pose_code: Tensor) -> tuple
     """Pose codes [B, 9], turned to where what the last cached frame saw is seen again, if they clearly miss that; and
     what looking back from there says."""
     turned, worth, alike = _turned(seen, pose_code)
-    if surely_none(worth):
+    if known_to_be_none(worth):
         return pose_code, _settled(look_back, seen, pose_code)[0]
     # Both at once: so a GPU launches no more.
     both, told = _settled(look_back, seen.twice(), torch.cat([pose_code, turned]))
@@ -136,7 +136,7 @@ def _settled(look_back: KeyframeMatcher, seen: _Seen, pose_code: Tensor) -> tupl
     told = precision[:, 0].mean((1, 2))
     precision = precision * lengths.prod(-1)[:, None, None, None]
     target = (matches.places[-1] - far_corner(seen.size, lengths.device) / 2) / lengths[:, None, None, None]
-    settled = settle(
+    settled = pose_only_ba(
         points.flatten(1, 2), target.flatten(2, 3), precision.flatten(2), seen.T_other_world, T_world_camera
     )
     return settled, told * settled.support

@@ -62,7 +62,7 @@ def search_turn(
     none = unit_matrix(3, own.dtype, own.device).expand(len(own), 1, -1, -1)
     known = _alike(alike, turned, none, motion, lengths, size)[:, 0]
     lost = known < LOST
-    if surely_none(lost):
+    if known_to_be_none(lost):
         return none[:, 0], lost, known
     # Turns that are far apart pass by what fits: its surroundings have to do. Half of the points are enough.
     around = F.avg_pool2d(alike[:, ::2], 3, stride=1, padding=1, count_include_pad=False)
@@ -74,7 +74,7 @@ def search_turn(
     return torch.where(worth[:, None, None], _picked(near, best), none[:, 0]), worth, known
 
 
-def surely_none(flags: Tensor) -> bool:
+def known_to_be_none(flags: Tensor) -> bool:
     """Whether none is set, where that can be told for next to nothing: a CPU's. A GPU's would be waited for."""
     return flags.device.type == "cpu" and not bool(flags.any())
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
-from stream_recon.cache.fp8_pages import LARGEST, quantise, rounded, spread
+from stream_recon.cache.fp8_pages import LARGEST, hadamard_rotate, quantise, rounded
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -88,7 +88,9 @@ def test_numbers_are_rounded_by_half_a_step_and_none_is_lost_at_the_top() -> Non
 def test_products_are_those_of_what_is_spread(channels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randn(50, 3, channels, generator=generator) for _ in range(2))
-    torch.testing.assert_close((spread(queries) * spread(keys)).sum(-1), (queries * keys).sum(-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        (hadamard_rotate(queries) * hadamard_rotate(keys)).sum(-1), (queries * keys).sum(-1), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_what_is_spread_is_rounded_with_less_error_where_some_channels_are_large() -> None:
@@ -99,6 +101,6 @@ def test_what_is_spread_is_rounded_with_less_error_where_some_channels_are_large
     exact = (queries * keys).sum(-1)
     plain, better = (
         (rounded(q).float() * rounded(k).float()).sum(-1) - exact
-        for q, k in ((queries, keys), (spread(queries), spread(keys)))
+        for q, k in ((queries, keys), (hadamard_rotate(queries), hadamard_rotate(keys)))
     )
     assert better.norm() < 0.5 * plain.norm()

@@ -35,7 +35,7 @@ class Motion:
     """Of a turn in the camera's axes (rad) and a move of its centre along the world's, for errors of one sigma."""
 
 
-def motion_only(
+def batched_pose_only_ba(
     T_world_camera: FloatArray,
     points: FloatArray,
     observations: Observations,

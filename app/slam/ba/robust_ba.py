@@ -13,7 +13,7 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
-from stream_recon.app.slam.frame_data import rays, seen_at
+from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.tracks import Tracks
 
@@ -112,7 +112,7 @@ def placed(scene: BAScene, observations: Observations) -> FloatArray:
     fallback = float(np.median(observations.depth[known])) if known.any() else 1.0
     z = np.where(known, observations.depth, fallback) * np.exp(scene.log_depth_scale[observations.camera])
     T = scene.T_world_camera[observations.camera]
-    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], rays(scene.lens, observations.pixel) * z[:, None]) + T[:, :3, 3]
+    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], unproject(scene.lens, observations.pixel) * z[:, None]) + T[:, :3, 3]
     weight = np.where(known, 1.0, 1e-3) / z
     count = len(scene.points)
     total = np.bincount(observations.point, weight, count)
@@ -134,7 +134,7 @@ def measured(scene: BAScene, observations: Observations, feature: NDArray[np.int
     """With the errors under ``scene``; infinite behind the camera."""
     T = invert_pose(scene.T_world_camera)[observations.camera]
     xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
-    errors = np.linalg.norm(seen_at(scene.lens, xyz) - observations.pixel, axis=1)
+    errors = np.linalg.norm(project_points(scene.lens, xyz) - observations.pixel, axis=1)
     return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import DepthGrid, FrameData, carried, rays, seen_at
+from stream_recon.app.slam.frame_data import DepthGrid, FrameData, project_points, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 
@@ -79,17 +79,17 @@ def candidates(views: Sequence[FrameData], lens: CameraModel, alike: NDArray[np.
             if stretch[first] == stretch[second]:
                 found[first, second] = Candidate(first, second, "near", guided=True)
         earlier = np.flatnonzero(stretch[: max(0, second - NEIGHBOURS)] == stretch[second])
-        for other in best_apart(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
+        for other in non_maximum_suppression(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
             found[other, second] = Candidate(other, second, "covisible", guided)
         known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
-        for other in best_apart(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
+        for other in non_maximum_suppression(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
             found[other, second] = Candidate(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
 
-def across(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candidate]:
+def cross_segment_pairs(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candidate]:
     """Pairs of keyframes of different stretches: the nearest in time, and those that look alike. For `candidates` see
     there."""
     stretch = np.array([view.stretch for view in views])
@@ -97,12 +97,12 @@ def across(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candi
     for second in range(len(views)):
         earlier = np.flatnonzero(stretch[:second] != stretch[second])
         near = earlier[earlier >= second - NEIGHBOURS]
-        chosen = {*near.tolist(), *best_apart(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
+        chosen = {*near.tolist(), *non_maximum_suppression(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
         found += [Candidate(first, second, "loop", guided=False) for first in sorted(chosen)]
     return found
 
 
-def best_apart(
+def non_maximum_suppression(
     positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int = SPACING
 ) -> list[int]:
     """Those positions [N], at most ``count``, whose scores [N] are best and not below ``least``, the best one first;
@@ -132,9 +132,9 @@ def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float3
         others = others[(others < i) & (forward[others] @ forward[i] > 0.25)]
         if not len(uv) or not len(others):
             continue
-        xyz = (rays(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
+        xyz = (unproject(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
-        seen = every.at(np.repeat(others, len(uv)), seen_at(lens, local.reshape(-1, 3))).reshape(len(others), -1)
+        seen = every.at(np.repeat(others, len(uv)), project_points(lens, local.reshape(-1, 3))).reshape(len(others), -1)
         depth = local[..., 2]
         shared[i, others] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen), axis=1)
     return shared
@@ -182,7 +182,7 @@ def match_pairs(
         if not pair.guided:
             return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
-        predicted, _ = carried(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
+        predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
         found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
         if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
             return found

@@ -14,7 +14,7 @@ from stream_recon.app.slam.frame_data import DepthReader
 
 COUNT = 1000
 CONTRAST = 0.01
-"""Below Lowe's .04: walls and night scenes have little else, and `spread` picks the strong ones where there are."""
+"""Below Lowe's .04: walls and night scenes have few strong features; `select_evenly` prefers strong ones."""
 FAINT_CONTRAST = 0.002
 """Where that leaves less than a quarter of what is wanted: a blank floor's grain, which matches well for all that."""
 CELLS = 8
@@ -52,7 +52,7 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> 
     order = np.argsort(-response, kind="stable")
     _, first = np.unique(np.round(uv[order], 1), axis=0, return_index=True)
     order = order[np.sort(first)]
-    kept = order[spread(uv[order], (grey.shape[1], grey.shape[0]), count)]
+    kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count)]
     root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
     return Features(uv[kept], root.astype(np.float32), reader.at(uv[kept]))
 
@@ -66,7 +66,7 @@ def _sift(
     return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 
 
-def spread(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArray[np.intp]:
+def select_evenly(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArray[np.intp]:
     """Which of the points [N, 2], best first, to keep: cells of the image are served in turn, each its best ones."""
     if len(uv) <= count:
         return np.arange(len(uv))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import FrameData, carried, rays
+from stream_recon.app.slam.frame_data import FrameData, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
@@ -46,7 +46,7 @@ class Edge:
     inliers: int
 
 
-def match_edges(
+def estimate_relative_poses(
     features: Sequence[Features], lens: CameraModel, matches: Mapping[tuple[int, int], Matches]
 ) -> dict[tuple[int, int], Edge]:
     """Relative poses of matched pairs; left out where depth and matches do not agree on one in both directions."""
@@ -68,7 +68,7 @@ def match_edges(
     return edges
 
 
-def implausible(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> set[tuple[int, int]]:
+def implausible_edges(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> set[tuple[int, int]]:
     """The edges that the network cannot have drifted to: equal doors of a corridor look like one, metres apart."""
     centres = T_network[:, :3, 3]
     way = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(centres, axis=0), axis=1))])
@@ -95,13 +95,13 @@ def missed_px(
         a, b = features[i], features[j]
         z = a.z[m[:, 0]].astype(np.float64) * depth_scale[i]
         T = invert_pose(T_world_camera[j]) @ T_world_camera[i]
-        there, _ = carried(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
+        there, _ = reproject(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
         off = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
         missed[i, j] = float(np.median(off[z > 0])) if (z > 0).any() else 0.0
     return missed
 
 
-def contradicting(
+def inconsistent_edges(
     views: Sequence[FrameData],
     features: Sequence[Features],
     lens: CameraModel,
@@ -123,7 +123,7 @@ def contradicting(
     index = np.array([view.index for view in views], np.float64)
     pace = float(np.median(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1) / np.diff(index)))
     wrong = set()
-    for (i, j), edge in match_edges(features, lens, far_off).items():
+    for (i, j), edge in estimate_relative_poses(features, lens, far_off).items():
         usual = pace * (index[j] - index[i])
         theirs = np.linalg.norm((invert_pose(T[i]) @ T[j])[:3, 3])
         if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > JUMP * abs(theirs - usual) + usual:
@@ -137,8 +137,8 @@ def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraMod
     known = (z > 0) & (z_there > 0)
     if known.sum() < MIN_INLIERS:
         return None
-    xyz = rays(lens, a.uv[matches[known, 0]]) * z[known, None]
-    plane = rays(lens, b.uv[matches[known, 1]])[:, :2]
+    xyz = unproject(lens, a.uv[matches[known, 0]]) * z[known, None]
+    plane = unproject(lens, b.uv[matches[known, 1]])[:, :2]
     # In units of the focal length: no camera matrix, no distortion.
     limit = PNP_PX / lens.focal
     found, turn, shift, inliers = cv2.solvePnPRansac(

@@ -19,7 +19,7 @@ from stream_recon.app.core.depth_correction import GRID, MOST, factors_at, weigh
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.frame_data import DepthGrid, FrameData, carried
+from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
 from stream_recon.app.slam.offline.depth_scales import GOOD_PX, MIN_POINTS, MIN_VIEWS
 
 FloatArray = NDArray[np.float64]
@@ -214,7 +214,7 @@ def _agree(
 def _disagreement(lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], a: int, b: int) -> float:
     """Median of the log of a keyframe's depths as another one has them; 0 where they see nothing in common."""
     uv, z = grids[a].pixels()
-    there, depth = carried(lens, uv, z, invert_pose(T[b]) @ T[a])
+    there, depth = reproject(lens, uv, z, invert_pose(T[b]) @ T[a])
     seen = grids[b].at(np.nan_to_num(there, nan=-1e6))
     both = (seen > 0) & (depth > 0)
     return float(np.median(np.abs(np.log(depth[both] / seen[both])))) if both.any() else 0.0

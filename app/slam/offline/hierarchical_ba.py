@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba import robust_ba as fits
-from stream_recon.app.slam.ba.pose_only import motion_only
+from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
 from stream_recon.app.slam.ba.problem import Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
@@ -57,19 +57,22 @@ def narrow(
     count = len(fit.scene.T_world_camera)
     coarse, fine = [r for r in rounds if r.loss_px > COARSE_PX], [r for r in rounds if r.loss_px <= COARSE_PX]
     all_at_once = count <= MOST_AT_ONCE
-    chosen = bones(count)
+    chosen = skeletal_set(count)
     if all_at_once and (len(chosen) == count or not coarse):
         return fits.narrow(fit, steps, rounds, priors, free_focal=free_focal)
     small = fits.narrow(
         part(fit, chosen), joined(steps, chosen), coarse if all_at_once else rounds, priors, free_focal=free_focal
     )
-    whole, last = grown(fit, chosen, small), [*(replace(r, iterations=SETTLING) for r in coarse[-1:]), *fine]
+    whole, last = (
+        register_remaining(fit, chosen, small),
+        [*(replace(r, iterations=SETTLING) for r in coarse[-1:]), *fine],
+    )
     if all_at_once:
         return fits.narrow(whole, steps, last, priors, free_focal=free_focal)
-    return by_stretches(whole, steps, last, priors)
+    return blockwise_ba(whole, steps, last, priors)
 
 
-def bones(count: int) -> IntArray:
+def skeletal_set(count: int) -> IntArray:
     """Which of so many keyframes are the skeleton; all of them where they are few."""
     all_at_once = count <= MOST_AT_ONCE
     stride = min(count // LEAST, WIDEST_STRIDE) if all_at_once else -(-count // MOST_AT_ONCE)
@@ -123,7 +126,7 @@ def joined(steps: RelativePoses | None, cameras: IntArray) -> RelativePoses | No
     return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), steps.still)
 
 
-def grown(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
+def register_remaining(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
     """All of ``fit`` where some cameras have come to be: the others carried along, then fitted to the points."""
     before, seen = fit.scene, fit.observations
     count = len(before.T_world_camera)
@@ -141,7 +144,7 @@ def grown(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
     known = fits.triangulated(fits.measured(scene, seen.take(theirs), fit.feature[theirs]))
     sure = np.bincount(seen.point[theirs][known.errors < SEEN_PX], minlength=len(before.points)) >= 2
     rows = ~theirs & sure[seen.point]
-    moved = motion_only(T, known.scene.points, seen.take(rows), scene.lens)
+    moved = batched_pose_only_ba(T, known.scene.points, seen.take(rows), scene.lens)
     near = np.bincount(seen.camera[rows][moved.distances < SEEN_PX], minlength=count)
     fitted = (near >= MIN_SEEN) & (near >= MIN_SHARE * np.bincount(seen.camera[rows], minlength=count))
     T[fitted] = moved.T_world_camera[fitted]
@@ -150,7 +153,7 @@ def grown(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
     return fits.triangulated(fits.measured(scene, seen, fit.feature))
 
 
-def by_stretches(fit: BAState, steps: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
+def blockwise_ba(fit: BAState, steps: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
     """Adjust one stretch of cameras after the other, what they see of the others held; the lens stays."""
     held = [replace(r, free_k1=False) for r in rounds]
     scene, seen = fit.scene, fit.observations

@@ -123,7 +123,7 @@ class Initializer:
 
     def matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
         """From relative poses by matches; ``depths`` [N]: what is usual in each keyframe's depth map."""
-        edges = relative_poses.match_edges(self.features, self.lens, matches)
+        edges = relative_poses.estimate_relative_poses(self.features, self.lens, matches)
         T, log_scale = relative_poses.graph_start(self.T_network, edges, depths)
         priors = robust_ba.first_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_lens)
         begin = robust_ba.start(T, self.lens, self.features, self.tracks, log_scale)

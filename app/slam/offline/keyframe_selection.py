@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import FrameData, carried
+from stream_recon.app.slam.frame_data import FrameData, reproject
 
 STEP = 0.02
 """Displacement of the image from one keyframe to the next, as a share of its longer side."""
@@ -61,7 +61,7 @@ def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> 
     if not len(uv):
         return 1.0
     lens = CameraModel((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
-    there, _ = carried(lens, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
+    there, _ = reproject(lens, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
     moved = np.nan_to_num(np.linalg.norm(there - uv[::3], axis=1), nan=np.inf)
     return min(float(np.median(moved)) / max(size), 1.0)
 

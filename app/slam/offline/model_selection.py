@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import DepthGrid, carried, rays
+from stream_recon.app.slam.frame_data import DepthGrid, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
@@ -95,7 +95,7 @@ class HeldOutError:
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
             uv_a, uv_b = a.uv[matches[:, 0]], b.uv[matches[:, 1]]
             z = a.z[matches[:, 0]].astype(np.float64) * side.depth_scale[i]
-            there, _ = carried(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
+            there, _ = reproject(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
             missed = np.linalg.norm(there - uv_b, axis=1)
             lines = epipolar_px(side.lens, uv_a, uv_b, T)
             part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / PARTS), axis=0, return_inverse=True)[1]
@@ -190,7 +190,7 @@ def _depth_errors(side: PoseCandidate, grids: Sequence[DepthGrid], a: int, b: in
     """Of the log of a keyframe's depths as another one has them."""
     uv, z = grids[a].pixels()
     T = invert_pose(side.T_world_camera[b]) @ side.T_world_camera[a]
-    there, depth = carried(side.lens, uv, z * side.depth_scale[a], T)
+    there, depth = reproject(side.lens, uv, z * side.depth_scale[a], T)
     seen = grids[b].at(np.nan_to_num(there, nan=-1e6)) * side.depth_scale[b]
     both = (seen > 0) & (depth > 0)
     return np.asarray(np.abs(np.log(depth[both] / seen[both])))
@@ -200,7 +200,7 @@ def epipolar_px(
     lens: CameraModel, uv_first: NDArray[np.floating], uv_second: NDArray[np.floating], T_second_first: FloatArray
 ) -> FloatArray:
     """Distances [N] of points from their epipolar lines in the second image, in pixels."""
-    x, y = rays(lens, uv_first), rays(lens, uv_second)
+    x, y = unproject(lens, uv_first), unproject(lens, uv_second)
     t = T_second_first[:3, 3]
     length = np.linalg.norm(t)
     turned = x @ T_second_first[:3, :3].T

@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import seen_at
+from stream_recon.app.slam.frame_data import project_points
 
 FloatArray = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> Fl
     return np.exp(np.interp(np.arange(count), np.asarray(positions)[known], np.log(values[known])))
 
 
-def follow(
+def track_klt(
     source: NDArray[np.uint8], target: NDArray[np.uint8], uv: NDArray[np.floating], predicted: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Points [N, 2] of one image in another (pyramidal KLT, Bouguet 2001), there and back; where, and which arrived.
@@ -114,4 +114,4 @@ def _tracked(
 def in_view(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
     """Pixels [N, 2] of points [N, 3] of the world; NaN behind the camera."""
     T = invert_pose(T_world_camera)
-    return np.asarray(seen_at(lens, points @ T[:3, :3].T + T[:3, 3]))
+    return np.asarray(project_points(lens, points @ T[:3, :3].T + T[:3, 3]))

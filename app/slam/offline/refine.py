@@ -172,9 +172,9 @@ class _Refiner:
         self._report.stretches = len(np.unique(stretch))
         if self._report.stretches < 2:
             return
-        wanted = covisibility.across(self._kept, likeness(self._features))
+        wanted = covisibility.cross_segment_pairs(self._kept, likeness(self._features))
         found = covisibility.match_pairs(self._kept, self._features, self._lens, wanted, self._workers).matches
-        edges = relative_poses.match_edges(self._features, self._lens, found)
+        edges = relative_poses.estimate_relative_poses(self._features, self._lens, found)
         depths = np.array([_usual_depth(view) for view in self._kept])
         ties = segments.laid(self._T_keyframes, stretch, depths, edges, found)
         self._report.stretches = len({root for root, _ in ties.values()})
@@ -224,10 +224,10 @@ class _Refiner:
         found.matches.update(self._across)
         found.loops |= self._across.keys()
         far = {pair: found.matches[pair] for pair in found.loops}
-        edges = relative_poses.match_edges(features, lens, far)
-        wrong = (far.keys() - edges.keys()) | relative_poses.implausible(self._T_keyframes, edges)
+        edges = relative_poses.estimate_relative_poses(features, lens, far)
+        wrong = (far.keys() - edges.keys()) | relative_poses.implausible_edges(self._T_keyframes, edges)
         near = {pair: m for pair, m in found.matches.items() if pair not in found.loops}
-        wrong |= relative_poses.contradicting(views, features, lens, near)
+        wrong |= relative_poses.inconsistent_edges(views, features, lens, near)
         for pair in wrong:
             del found.matches[pair]
         found.loops -= wrong

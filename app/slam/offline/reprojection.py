@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.pose_only import motion_only
+from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
 from stream_recon.app.slam.ba.problem import Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.offline.pose_interpolation import MOST_POINTS, follow, in_view
+from stream_recon.app.slam.offline.pose_interpolation import MOST_POINTS, in_view, track_klt
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -50,14 +50,14 @@ def fit_frame(
     lens = fitted.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = follow(grey, image, uv, in_view(lens, T[frame], points))
+        there, arrived = track_klt(grey, image, uv, in_view(lens, T[frame], points))
         pixels.append(there[arrived])
         xyz.append(points[arrived])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)
     if len(uv) < MIN_POINTS:
         return
     seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv.astype(np.float64))
-    moved = motion_only(T[frame][None], world, seen, lens, loss_scales=(20.0, 5.0, 1.5))
+    moved = batched_pose_only_ba(T[frame][None], world, seen, lens, loss_scales=(20.0, 5.0, 1.5))
     good = moved.distances < GOOD_PX
     if good.sum() < max(MIN_POINTS, 0.3 * len(uv)):
         return

@@ -10,7 +10,7 @@ from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.robust_ba import BARound
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.local_ba import BAResult, adjusted
+from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.worker import Asked, StopTest, Worker
 
 logger = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ def whole(
     """
     if keyframes[held].number == 0:
         free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
-        found = adjusted(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
+        found = adjust_window(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
         return None if found is None else found.aligned(keyframes)
-    return adjusted(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
+    return adjust_window(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
 
 
 class GlobalBA:

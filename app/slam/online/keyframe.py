@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import rays
+from stream_recon.app.slam.frame_data import unproject
 
 FloatArray = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class Keyframe:
 
     def points(self, lens: CameraModel) -> FloatArray:
         """World points [N, 3]; NaN where there is no depth."""
-        xyz = rays(lens, self.uv) * self.depths[:, None]
+        xyz = unproject(lens, self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
     def extend(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.pose_only import motion_only
+from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
 from stream_recon.app.slam.ba.problem import CameraModel, Observations
-from stream_recon.app.slam.frame_data import DepthReader, carried, rays
-from stream_recon.app.slam.matching.features import Features, detect, spread
+from stream_recon.app.slam.frame_data import DepthReader, reproject, unproject
+from stream_recon.app.slam.matching.features import Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.slam.online.keyframe import Keyframe, shared
 
@@ -123,7 +123,7 @@ class TrackIds:
         return np.arange(self._next - count, self._next, dtype=np.int64)
 
 
-def add_corners(sight: KeyframeImages, tracks: TrackIds) -> None:
+def detect_corners(sight: KeyframeImages, tracks: TrackIds) -> None:
     """Fill the keyframe up with corners (Shi and Tomasi, CVPR 1994) where it sees no tracks yet."""
     keyframe, image = sight.keyframe, sight.image
     need = TRACKS - len(keyframe.track)
@@ -139,11 +139,11 @@ def add_corners(sight: KeyframeImages, tracks: TrackIds) -> None:
     if corners is None:
         return
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
-    uv = uv[spread(uv, (width, height), need)]
+    uv = uv[select_evenly(uv, (width, height), need)]
     keyframe.extend(tracks.new(len(uv)), uv, sight.reader.at(uv), sight.texture.sigma(uv))
 
 
-def verified(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
+def consistent_tracks(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
     """[P] which of the first's tracks, followed to ``second_uv``, one motion explains; all where none can be told."""
     a, b = _bare(first.uv[row]), _bare(second_uv)
     every = np.arange(len(row), dtype=np.int32)
@@ -157,23 +157,25 @@ def _bare(uv: NDArray[np.float32]) -> Features:
     return Features(uv, np.zeros((0, 128), np.float32), np.zeros(len(uv), np.float32))
 
 
-def recognise(new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, tracks: TrackIds) -> None:
+def match_keyframes(
+    new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, tracks: TrackIds
+) -> None:
     """Match a keyframe by descriptors with those before it, given in order; both then see common tracks."""
     there = new.features()
     for back, old in enumerate(reversed(earlier)):
         here = old.features()
         T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
         z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
-        predicted, _ = carried(lens, here.uv, z, T)
+        predicted, _ = reproject(lens, here.uv, z, T)
         kept = verify(here, there, match(here, there, predicted, RADIUS * max(new.image.shape)), MIN_GUIDED)
         if back < UNGUIDED and len(kept) < 3 * MIN_UNGUIDED:
             # The network may be wrong there.
             anywhere = verify(here, there, match(here, there), MIN_UNGUIDED)
             kept = anywhere if len(anywhere) > len(kept) else kept
-        join(old.place, new.place, kept, tracks)
+        merge_tracks(old.place, new.place, kept, tracks)
 
 
-def join(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, tracks: TrackIds) -> set[int]:
+def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, tracks: TrackIds) -> set[int]:
     """Let both keyframes see the tracks of matched features: one that either knows already, or a new one.
 
     Gives the tracks.
@@ -202,7 +204,7 @@ def join(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, tracks: T
     return joined
 
 
-def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> FloatArray | None:
+def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> FloatArray | None:
     """A keyframe's pose [4, 4] from what it and earlier ones see; None where too few points agree on one."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:
@@ -216,7 +218,7 @@ def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel
     # In units of the focal length: no camera matrix, no distortion.
     found, turn, shift, _ = cv2.solvePnPRansac(
         points - middle,
-        rays(lens, uv)[:, :2].copy(),
+        unproject(lens, uv)[:, :2].copy(),
         np.eye(3),
         None,
         iterationsCount=100,
@@ -233,7 +235,9 @@ def pose_of_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel
     seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv)
     best, agreeing = None, max(MIN_PNP, AGREEING * len(points))
     for start in starts:
-        moved = motion_only(start[None], points, seen, lens, loss_scales=(20.0, 6.0, 2.0), iterations=8, tolerance=1e-3)
+        moved = batched_pose_only_ba(
+            start[None], points, seen, lens, loss_scales=(20.0, 6.0, 2.0), iterations=8, tolerance=1e-3
+        )
         T, count = moved.T_world_camera[0], int((moved.distances < PNP_PX).sum())
         turned = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
         away = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])

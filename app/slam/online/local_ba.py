@@ -98,7 +98,7 @@ class BAResult:
             keyframe.z = np.where(np.isnan(known), keyframe.z, known)
 
 
-def adjusted(
+def adjust_window(
     keyframes: Sequence[Keyframe],
     lens: CameraModel,
     rounds: Sequence[BARound],

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import DepthReader
-from stream_recon.app.slam.matching.covisibility import ALIKE, MIN_LIKENESS, best_apart
+from stream_recon.app.slam.matching.covisibility import ALIKE, MIN_LIKENESS, non_maximum_suppression
 from stream_recon.app.slam.matching.features import Features, detect
 from stream_recon.app.slam.matching.matching import MIN_UNGUIDED, Matches, match, verify
-from stream_recon.app.slam.matching.relative_poses import match_edges
+from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses
 from stream_recon.app.slam.matching.retrieval import cosines, described, learn_words
 from stream_recon.app.slam.online.keyframe_features import DESCRIBED
 from stream_recon.app.slam.online.worker import StopTest
@@ -92,7 +92,7 @@ class KeyframeDatabase:
             matches = verify(old, features, match(old, features), MIN_UNGUIDED)
             if not len(matches):
                 continue
-            edge = match_edges([old, features], lens, {(0, 1): matches}).get((0, 1))
+            edge = estimate_relative_poses([old, features], lens, {(0, 1): matches}).get((0, 1))
             if edge is not None:
                 found.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
         return Recognised(features, given_up, found)
@@ -127,4 +127,4 @@ class KeyframeDatabase:
         like = cosines(np.stack(self._looks))[-1]
         gap = number - np.array([each for each, _ in self._places])
         before = np.flatnonzero(gap >= LEAST_GAP)
-        return [self._places[at] for at in best_apart(before, like[before], MIN_LIKENESS, ALIKE, SPACING)]
+        return [self._places[at] for at in non_maximum_suppression(before, like[before], MIN_LIKENESS, ALIKE, SPACING)]

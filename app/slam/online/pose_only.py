@@ -26,7 +26,7 @@ class FittedPose:
     """As `motion.Motion` has it."""
 
 
-def fitted_pose(
+def pose_only_ba(
     T_world_camera: FloatArray,
     points: FloatArray,
     uv: FloatArray,

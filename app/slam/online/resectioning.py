@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.offline.pose_interpolation import follow, in_view
+from stream_recon.app.slam.offline.pose_interpolation import in_view, track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
-from stream_recon.app.slam.online.pose_only import FittedPose, fitted_pose
+from stream_recon.app.slam.online.pose_only import FittedPose, pose_only_ba
 
 FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
@@ -57,7 +57,7 @@ class TrackingResult:
         return agreeing >= MIN_POINTS and agreeing >= AGREEING * len(self.row)
 
 
-def locate(
+def track_frame(
     keyframe: Keyframe,
     before: Grey,
     image: Grey,
@@ -76,7 +76,7 @@ def locate(
     """
     points = keyframe.points(lens)
     row = np.flatnonzero(np.isfinite(points[:, 0]))
-    there, arrived = follow(before, image, keyframe.uv[row], in_view(lens, guess, points[row]))
+    there, arrived = track_klt(before, image, keyframe.uv[row], in_view(lens, guess, points[row]))
     asked, row, there = len(row), row[arrived], there[arrived]
     way = np.linalg.norm(there - keyframe.uv[row], axis=1)
     moved = float(np.median(way)) / max(image.shape) if len(way) else 1.0
@@ -87,7 +87,7 @@ def locate(
     if len(fitted) < MIN_POINTS:
         return lost
     sigma = _sigma(keyframe, row)
-    found = fitted_pose(
+    found = pose_only_ba(
         guess, points[row[fitted]], there[fitted].astype(np.float64), sigma[fitted], lens, LOSSES, ITERATIONS, TOLERANCE
     )
     agrees = found.distances < AGREEING_PX * sigma[fitted]
@@ -106,7 +106,7 @@ def locate(
     return TrackingResult(T, row, there, distance, asked, alone, missed(alone), moved)
 
 
-def placed_again(
+def refine_attached_pose(
     keyframe: Keyframe, followed: TrackedPoints, T_keyframe_frame: FloatArray, gain: float, lens: CameraModel
 ) -> FloatArray:
     """A frame's pose [4, 4] in the axes of its keyframe, whose points are better known by now; begun where it was.
@@ -121,7 +121,7 @@ def placed_again(
     sigma = _sigma(keyframe, row[fitted])
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = followed.uv[fitted].astype(np.float64)
-    found = fitted_pose(start, points[fitted], uv, sigma, lens, LOSSES[-1:], ITERATIONS, TOLERANCE)
+    found = pose_only_ba(start, points[fitted], uv, sigma, lens, LOSSES[-1:], ITERATIONS, TOLERANCE)
     agrees = found.distances < AGREEING_PX * sigma
     if agrees.sum() < max(MIN_POINTS, AGREEING * len(fitted)):
         return T_keyframe_frame

@@ -15,21 +15,27 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.robust_ba import BARound
-from stream_recon.app.slam.frame_data import DepthReader, Scale, seen_at
+from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
     TrackIds,
-    add_corners,
-    join,
-    pose_of_tracks,
-    recognise,
-    verified,
+    consistent_tracks,
+    detect_corners,
+    match_keyframes,
+    merge_tracks,
+    pose_from_tracks,
 )
-from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjusted
+from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjust_window
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
 from stream_recon.app.slam.online.model_selection import DOUBT_OVER, DynamicSceneTest, network_is_better
-from stream_recon.app.slam.online.resectioning import AGREEING_PX, LEAST_MOTION, TrackingResult, locate, placed_again
+from stream_recon.app.slam.online.resectioning import (
+    AGREEING_PX,
+    LEAST_MOTION,
+    TrackingResult,
+    refine_attached_pose,
+    track_frame,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +165,7 @@ class Tracker:
     def _measured(self, result: FrameResult, image: Grey, guess: FloatArray, gain: float) -> FloatArray:
         last = self.keyframes[-1]
         T_network = np.asarray(result.T_world_camera, np.float64)
-        found = locate(last, self._sights[-1].image, image, self.lens, guess, T_network, gain)
+        found = track_frame(last, self._sights[-1].image, image, self.lens, guess, T_network, gain)
         T = found.T_world_camera if found.good and last.trusted else guess
         if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
             followed = TrackedPoints(found.row, found.uv, T_network)
@@ -203,7 +209,7 @@ class Tracker:
         sight = KeyframeImages(new, image, reader)
         if found is not None and found.good:
             last = self.keyframes[-1]
-            kept = verified(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
+            kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
             # What judges must not have been chosen by what it judges.
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
@@ -214,7 +220,7 @@ class Tracker:
             self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
         if self._sights and len(new.track) < FEW:
             self._recognise(sight)
-        add_corners(sight, self._tracks)
+        detect_corners(sight, self._tracks)
         if len(new.track) < MIN_TRACKS and self.keyframes:
             return self._followed(result.index, new.T_world_camera)
         _hand_on(new, [s.keyframe for s in self._sights], self.lens)
@@ -243,8 +249,8 @@ class Tracker:
         if self._resting:
             self._resting -= 1
             return
-        recognise(sight, self._sights, self.lens, self._tracks)
-        pose = pose_of_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
+        match_keyframes(sight, self._sights, self.lens, self._tracks)
+        pose = pose_from_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
         if pose is not None:
             sight.keyframe.T_world_camera = pose
         self._failed = self._failed + 1 if pose is None else 0
@@ -258,7 +264,7 @@ class Tracker:
             self.counts.skipped += 1
             return
         fixed = max(len(window) - FREE, 1)
-        found = adjusted(window, self.lens, WARM, fixed=fixed)
+        found = adjust_window(window, self.lens, WARM, fixed=fixed)
         if found is not None:
             if self._doubt.jumped(found.jump(window[-1]), window[-1].seen_depth):
                 return
@@ -302,7 +308,7 @@ class Tracker:
         self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
         self.changed |= set(range(len(self.keyframes)))
         for loop in bend.loops:
-            joined = join(loop.first, loop.second, loop.matches, self._tracks)
+            joined = merge_tracks(loop.first, loop.second, loop.matches, self._tracks)
             for place in (loop.first, loop.second):
                 keyframe = place.keyframe
                 keyframe.looped = np.union1d(keyframe.looped, np.array(sorted(joined), np.int64))
@@ -356,7 +362,7 @@ class Tracker:
             for member in keyframe.members:
                 if member.followed is not None and keyframe.trusted and keyframe.unsure < UNSURE:
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(member)
-                    member.T_keyframe_frame = placed_again(keyframe, member.followed, relative, gain, self.lens)
+                    member.T_keyframe_frame = refine_attached_pose(keyframe, member.followed, relative, gain, self.lens)
                     member.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
 
@@ -439,5 +445,5 @@ def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: CameraModel) -> None:
         rows = rows[np.isfinite(old.z[rows[:, 0]])]
         xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
         with np.errstate(invalid="ignore"):
-            near = np.linalg.norm(seen_at(lens, xyz) - new.uv[rows[:, 1]], axis=1) < 5
+            near = np.linalg.norm(project_points(lens, xyz) - new.uv[rows[:, 1]], axis=1) < 5
         new.z[rows[near, 1]] = xyz[near, 2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.pipeline import cpu_threads
-from stream_recon.app.pipeline.cpu_threads import ThreadBudget, beginning_with, leaving_cores, threads_are_chosen
+from stream_recon.app.pipeline.cpu_threads import ThreadBudget, adaptive_threads, initial_threads, threads_are_chosen
 
 
 class Machine:
@@ -88,11 +88,11 @@ def test_nothing_changes_where_the_system_tells_nothing(monkeypatch: pytest.Monk
 def test_what_users_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in cpu_threads.OWN_CHOICES:
         monkeypatch.delenv(name, raising=False)
-    with beginning_with(3):
+    with initial_threads(3):
         assert os.environ["OMP_NUM_THREADS"] == "3"
     assert not threads_are_chosen()
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    with beginning_with(3):
+    with initial_threads(3):
         assert os.environ["OMP_NUM_THREADS"] == "5"
     assert threads_are_chosen()
 
@@ -105,7 +105,7 @@ def test_a_run_gives_way_and_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatc
     for name in cpu_threads.OWN_CHOICES:
         monkeypatch.delenv(name, raising=False)
     machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
-    with leaving_cores(worker) as look:
+    with adaptive_threads(worker) as look:
         machine.pass_by(1.0, 1.0, 1.0)
         look()
         assert worker.threads == 1
@@ -115,7 +115,7 @@ def test_a_run_gives_way_and_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatc
 def test_a_run_with_chosen_threads_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
-    with leaving_cores(worker) as look:
+    with adaptive_threads(worker) as look:
         machine.pass_by(1.0, 1.0, 1.0)
         look()
         assert worker.threads == 2

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import carried, rays, seen_at
+from stream_recon.app.slam.frame_data import project_points, reproject, unproject
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses, retrieval
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.tracks import build_tracks
@@ -29,7 +29,7 @@ def detected(video: Video) -> list[Features]:
 def missed(video: Video, found: list[Features], i: int, j: int, m: NDArray[np.int32]) -> NDArray[np.float64]:
     """By how many pixels true depth and poses miss the matches."""
     T = invert_pose(video.truth[j]) @ video.truth[i]
-    there, _ = carried(LENS, found[i].uv[m[:, 0]], found[i].z[m[:, 0]], T)
+    there, _ = reproject(LENS, found[i].uv[m[:, 0]], found[i].z[m[:, 0]], T)
     off = np.linalg.norm(there - found[j].uv[m[:, 1]], axis=1)
     return off[found[i].z[m[:, 0]] > 0]
 
@@ -47,7 +47,7 @@ def test_guided_matches_stay_near_where_they_should_be() -> None:
     truth = walk(6)[:2]
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     a, b = detected(video)
-    predicted, _ = carried(LENS, a.uv, np.where(a.z > 0, a.z, np.nan), invert_pose(truth[1]) @ truth[0])
+    predicted, _ = reproject(LENS, a.uv, np.where(a.z > 0, a.z, np.nan), invert_pose(truth[1]) @ truth[0])
     m = matching.match(a, b, predicted, radius=10.0)
     assert len(m) > 100
     assert (np.abs(predicted[m[:, 0]] - b.uv[m[:, 1]]) <= 10).all()
@@ -88,7 +88,7 @@ def test_overlap_is_the_share_that_both_see() -> None:
     for i, j in ((5, 2), (9, 8)):
         uv, z = views[i].grid.pixels()
         T = np.linalg.inv(truth[j]) @ truth[i]
-        there, depth = carried(LENS, uv[::2], z[::2], T)
+        there, depth = reproject(LENS, uv[::2], z[::2], T)
         seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
         assert shared[i, j] == pytest.approx(np.mean((seen > 0) & (np.abs(depth / np.maximum(seen, 1e-9) - 1) < 0.35)))
 
@@ -97,9 +97,9 @@ def test_what_covers_more_of_the_image_wins_over_what_has_more_texture() -> None
     random = np.random.default_rng(0)
     xyz = np.column_stack([random.uniform(-1, 1, (150, 2)), random.uniform(3, 6, 150)])
     patch = np.column_stack([random.uniform(0.1, 0.4, (300, 2)), random.uniform(2.9, 3.4, 300)])
-    a = np.concatenate([seen_at(LENS, xyz), seen_at(LENS, patch)])
+    a = np.concatenate([project_points(LENS, xyz), project_points(LENS, patch)])
     steps = np.array([[0.3, 0.0, 0.1], [-0.1, 0.4, -0.3]])
-    b = np.concatenate([seen_at(LENS, xyz + steps[0]), seen_at(LENS, patch + steps[1])])
+    b = np.concatenate([project_points(LENS, xyz + steps[0]), project_points(LENS, patch + steps[1])])
     blank = np.zeros((450, 128), np.float32), np.ones(450, np.float32)
     first, second = (Features(uv.astype(np.float32), *blank) for uv in (a, b))
     every = np.stack([np.arange(450)] * 2, axis=1).astype(np.int32)
@@ -110,7 +110,7 @@ def test_what_covers_more_of_the_image_wins_over_what_has_more_texture() -> None
 def test_features_are_spread_over_the_image() -> None:
     random = np.random.default_rng(1)
     corner, rest = random.uniform(0, 40, (900, 2)), random.uniform(0, 240, (100, 2))
-    kept = features.spread(np.concatenate([corner, rest]), (320, 240), 150)
+    kept = features.select_evenly(np.concatenate([corner, rest]), (320, 240), 150)
     assert len(kept) == 150 and (kept >= 900).sum() > 60
 
 
@@ -131,7 +131,7 @@ def test_no_matches_make_no_tracks() -> None:
 def test_lens_is_undone() -> None:
     lens = replace(LENS, k1=-0.08)
     uv = np.random.default_rng(2).uniform(0, 240, (50, 2))
-    assert np.abs(seen_at(lens, 3 * rays(lens, uv)) - uv).max() < 0.02
+    assert np.abs(project_points(lens, 3 * unproject(lens, uv)) - uv).max() < 0.02
 
 
 def test_keyframes_follow_the_motion_and_never_exceed_their_number() -> None:
@@ -166,7 +166,7 @@ def test_a_door_further_on_is_no_loop() -> None:
     near, same = np.eye(4), np.eye(4)
     near[2, 3] = 24.0
     edges = {(0, 29): relative_poses.Edge(0, 29, same, 100), (1, 25): relative_poses.Edge(1, 25, near, 100)}
-    assert relative_poses.implausible(T, edges) == {(0, 29)}
+    assert relative_poses.implausible_edges(T, edges) == {(0, 29)}
 
 
 def test_graph_joins_keyframes_of_different_units() -> None:
@@ -177,7 +177,7 @@ def test_graph_joins_keyframes_of_different_units() -> None:
     found = [f.scaled(u) for f, u in zip(found, units, strict=True)]
     matches = {(i, j): matching.verify(found[i], found[j], matching.match(found[i], found[j]), 30)
                for j in range(6) for i in range(j)}  # fmt: skip
-    edges = relative_poses.match_edges(found, LENS, {pair: m for pair, m in matches.items() if len(m)})
+    edges = relative_poses.estimate_relative_poses(found, LENS, {pair: m for pair, m in matches.items() if len(m)})
     blind = np.tile(truth[0], (6, 1, 1))
     T, log_scale = relative_poses.graph_start(blind, edges, 2.0 * units)
     moved = invert_pose(T[0]) @ T
@@ -258,8 +258,8 @@ def test_points_are_followed_through_a_shift() -> None:
     reader = depth()
     uv = features.detect(first, reader).uv
     z = reader.at(uv)
-    predicted, _ = carried(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
-    there, arrived = pose_interpolation.follow(first, second, uv, predicted + 3.0)
+    predicted, _ = reproject(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
+    there, arrived = pose_interpolation.track_klt(first, second, uv, predicted + 3.0)
     assert arrived.mean() > 0.5
     assert np.median(np.linalg.norm(there - predicted, axis=1)[arrived]) < 0.3
 

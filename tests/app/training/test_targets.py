@@ -3,7 +3,7 @@ import torch.nn.functional as F
 
 from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.app.training.targets import MISJUDGED_TURN, build_targets, compress, look_targets, misjudge
+from stream_recon.app.training.targets import MISJUDGED_TURN, build_targets, compress, look_targets, perturb_motion
 from stream_recon.models.pose import matrix_to_quaternion, quaternion_to_matrix
 from tests.app.training.planes import plane_clips
 
@@ -157,7 +157,7 @@ def test_misjudged_motions_are_motions_off_by_little_and_by_much() -> None:
     torch.manual_seed(0)
     motion = torch.eye(3, 4).repeat(40, 50, 1, 1)
     motion[..., 3] = torch.tensor([0.0, 0.0, 1.0])
-    off = misjudge(motion)
+    off = perturb_motion(motion)
     torch.testing.assert_close(off[..., :3] @ off[..., :3].mT, torch.eye(3).expand(40, 50, 3, 3), atol=1e-5, rtol=0)
     turn = torch.rad2deg((off[..., :3] - motion[..., :3]).square().sum((-2, -1)).div(2).sqrt()).flatten()
     assert turn.quantile(0.1) < 10 * MISJUDGED_TURN[0] and turn.quantile(0.9) > 0.3 * MISJUDGED_TURN[1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
-from stream_recon.cache.fp8_pages import FP8, ValuePages, rounded, spread
+from stream_recon.cache.fp8_pages import FP8, ValuePages, hadamard_rotate, rounded
 from stream_recon.cache.kernels.choose import supports_fp8
 from stream_recon.cache.step_metadata import StepMetadata
 
@@ -105,9 +105,9 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
         queries = store_frame(q, k, v, keys, values, pages, widened, norms, inputs)
         assert same_but_for_ties(pages.values, expected.values)
         torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
-        assert same_but_for_ties(queries, rounded(spread(q)))
+        assert same_but_for_ties(queries, rounded(hadamard_rotate(q)))
         kept = torch.zeros_like(keys)
-        as_kept = rounded(spread(k))
+        as_kept = rounded(hadamard_rotate(k))
         kept[30 : 30 + SPECIAL], kept[own : own + patches] = as_kept[:SPECIAL], as_kept[SPECIAL:]
         assert same_but_for_ties(keys, kept)
         torch.testing.assert_close(norms, as_kept.float().norm(dim=-1).amax(0), rtol=1e-3, atol=0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import DepthState, carry
-from stream_recon.models.odometry.parallax import parallax
+from stream_recon.models.odometry.depth_filter import DepthState, propagate_depth
+from stream_recon.models.odometry.parallax import disparity_evidence
 
 HEIGHT, WIDTH, FOCAL = 48, 64, 60.0
 CELL = 8
@@ -30,7 +30,7 @@ def walk(frames: int, step: float) -> tuple[Tensor, Tensor, Tensor, Tensor, tupl
 
 def test_depths_that_agree_stay_as_they_are() -> None:
     maps, *rest = walk(5, 0.1)
-    log_depth, units, _ = carry(maps, *rest, None)
+    log_depth, units, _ = propagate_depth(maps, *rest, None)
     torch.testing.assert_close(log_depth, maps[:, :, 0], atol=0.02, rtol=0)
     assert float(units.abs().max()) < 0.01
 
@@ -42,7 +42,7 @@ def test_a_jump_of_the_unit_is_undone(jump: float) -> None:
     off = maps.clone()
     off[:, 2:, 0] += jump
     motion[:, 2:, :, 3] *= math.exp(jump)
-    log_depth, units, _ = carry(off, motion, support, none, focal, None)
+    log_depth, units, _ = propagate_depth(off, motion, support, none, focal, None)
     assert float(units[0, 2]) == pytest.approx(-jump, abs=0.03)
     assert float((log_depth - maps[:, :, 0])[:, 2].abs().mean()) < 0.03
     left, before = (log_depth - maps[:, :, 0])[:, 3].abs().mean(), abs(jump)
@@ -57,7 +57,7 @@ def test_errors_that_change_from_frame_to_frame_are_halved() -> None:
     noise = noise - noise.mean((-2, -1), keepdim=True)
     noisy = maps.clone()
     noisy[:, :, 0] += noise
-    log_depth, _, _ = carry(noisy, *rest, None)
+    log_depth, _, _ = propagate_depth(noisy, *rest, None)
     off = log_depth - maps[:, :, 0]
     off = off - off.mean((-2, -1), keepdim=True)
     assert float(off[:, 6:].square().mean()) < 0.5 * float(noise[:, 6:].square().mean())
@@ -67,24 +67,24 @@ def test_a_surface_that_comes_into_view_is_not_mixed_with_the_one_behind() -> No
     """Something stands in front that the frame before did not see: its depth is as said."""
     maps, *rest = walk(2, 0.1)
     maps[:, 1, 0, 10:30, 20:40] -= 1.5
-    log_depth, _, _ = carry(maps, *rest, None)
+    log_depth, _, _ = propagate_depth(maps, *rest, None)
     torch.testing.assert_close(log_depth[:, 1, 12:28, 22:38], maps[:, 1, 0, 12:28, 22:38], atol=0.02, rtol=0)
 
 
 def test_without_support_or_view_a_frame_is_as_said() -> None:
     maps, motion, support, none, focal = walk(3, 0.1)
     maps[:, 1:, 0] += 0.2
-    lost = carry(maps, motion, torch.zeros_like(support), torch.ones_like(none), focal, None)
+    lost = propagate_depth(maps, motion, torch.zeros_like(support), torch.ones_like(none), focal, None)
     torch.testing.assert_close(lost[0], maps[:, :, 0])
     away = motion.clone()
     away[:, 1:, :, 3] = torch.tensor([100.0, 0, 0])
-    elsewhere = carry(maps, away, support, none, focal, None)
+    elsewhere = propagate_depth(maps, away, support, none, focal, None)
     torch.testing.assert_close(elsewhere[0], maps[:, :, 0])
 
 
 def misjudged(frames: int, step: float) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """True log depth [1, S, H, W] of a walk; maps that are wrong by a bump; and what else `carry` asks for, with
-    the evidence of exact matches."""
+    """True log depth [1, S, H, W] of a walk; maps that are wrong by a bump; and the other inputs of `propagate_depth`,
+    with the evidence of exact matches."""
     maps, motion, support, _, focal = walk(frames, step)
     truth = maps[:, :, 0].clone()
     bumps = 0.1 * torch.sin(torch.arange(WIDTH) * (2 * math.pi / WIDTH))
@@ -96,7 +96,7 @@ def misjudged(frames: int, step: float) -> tuple[Tensor, Tensor, tuple[Tensor, T
     rays = torch.stack([*at, torch.ones(GRID)], dim=-1)
     target = rays * true_middles.exp()[..., None] + motion[0, :, None, None, :, 3]
     points, target = rays * middles.exp()[..., None], target[..., :2] / target[..., 2:]
-    evidence = parallax(points, target, torch.ones(frames, *GRID), motion[0])[None]
+    evidence = disparity_evidence(points, target, torch.ones(frames, *GRID), motion[0])[None]
     return truth, maps, (motion, support, evidence, focal)
 
 
@@ -108,14 +108,14 @@ def off(log_depth: Tensor, truth: Tensor) -> Tensor:
 
 def test_parallax_mends_depth_and_is_remembered() -> None:
     truth, maps, rest = misjudged(8, 0.15)
-    log_depth, units, _ = carry(maps, *rest, None)
+    log_depth, units, _ = propagate_depth(maps, *rest, None)
     before, after = off(maps[:, :, 0], truth), off(log_depth, truth)
     assert float(after[0]) == pytest.approx(float(before[0]))  # nothing lies before the first frame
     assert float(after[4:].mean()) < 0.6 * float(before.mean())
     assert float(units.abs().max()) < 0.02
     motion, support, evidence, focal = rest
     evidence[:, 5:] = 0
-    log_depth, _, _ = carry(maps, motion, support, evidence, focal, None)
+    log_depth, _, _ = propagate_depth(maps, motion, support, evidence, focal, None)
     assert float(off(log_depth, truth)[5]) < 0.75 * float(before[5])
 
 
@@ -123,20 +123,20 @@ def test_without_parallax_nothing_is_known() -> None:
     """A camera that only turns sees all points move alike, whatever their depth."""
     points = torch.randn(1, 5, 6, 3).abs() + 1
     motion = torch.eye(3, 4)[None]
-    evidence = parallax(points, points[..., :2] / points[..., 2:] + 0.01, torch.ones(1, 5, 6), motion)
+    evidence = disparity_evidence(points, points[..., :2] / points[..., 2:] + 0.01, torch.ones(1, 5, 6), motion)
     torch.testing.assert_close(evidence, torch.zeros(1, 2, 5, 6), atol=1e-3, rtol=0)
 
 
 def test_frames_together_are_frames_one_by_one_and_leave_what_was_kept() -> None:
     _, maps, (motion, support, evidence, focal) = misjudged(6, 0.1)
     maps[:, 3:, 0] += 0.3
-    whole, units, end = carry(maps, motion, support, evidence, focal, None)
+    whole, units, end = propagate_depth(maps, motion, support, evidence, focal, None)
     kept: DepthState | None = None
     for frame in range(6):
         part = slice(frame, frame + 1)
         before = None if kept is None else [x.clone() for x in (kept.maps, kept.unit, kept.correction)]
         given = (x[:, part] for x in (maps, motion, support, evidence))
-        log_depth, unit, following = carry(*given, (focal[0][:, part], focal[1][:, part]), kept)
+        log_depth, unit, following = propagate_depth(*given, (focal[0][:, part], focal[1][:, part]), kept)
         torch.testing.assert_close(log_depth, whole[:, part])
         torch.testing.assert_close(unit, units[:, part])
         if kept is not None and before is not None:

@@ -5,9 +5,9 @@ from torch import Tensor
 from stream_recon.models.odometry import pnp
 from stream_recon.models.odometry.pnp import (
     eliminate,
-    follow,
+    fuse_poses,
     rotation_from_vector,
-    solve,
+    solve_pnp,
     solve_small,
     vector_from_rotation,
 )
@@ -40,7 +40,7 @@ def steps_of(code: Tensor) -> Tensor:
 
 def test_the_motion_is_found_that_points_and_their_places_say() -> None:
     points, motion, target = scene()
-    found, support = solve(points, target, torch.ones(4, 200))
+    found, support = solve_pnp(points, target, torch.ones(4, 200))
     torch.testing.assert_close(found, motion, atol=1e-4, rtol=0)
     assert (support > 0.99).all()
 
@@ -48,10 +48,10 @@ def test_the_motion_is_found_that_points_and_their_places_say() -> None:
 def test_places_that_are_wrong_hardly_move_it_and_lower_its_support() -> None:
     points, motion, target = scene()
     target[:, :50] += torch.randn(4, 50, 2) * 0.3
-    found, support = solve(points, target, torch.ones(4, 200))
+    found, support = solve_pnp(points, target, torch.ones(4, 200))
     torch.testing.assert_close(found, motion, atol=3e-3, rtol=0)
     assert (support < 0.9).all()
-    assert (solve(points, torch.randn_like(target), torch.ones(4, 200))[1] < 0.4).all()
+    assert (solve_pnp(points, torch.randn_like(target), torch.ones(4, 200))[1] < 0.4).all()
 
 
 def test_wrong_depths_move_it_less_than_if_they_were_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_wrong_depths_move_it_less_than_if_they_were_believed(monkeypatch: pytes
     off = []
     for sigma in (0.0, 0.2):
         monkeypatch.setattr(pnp, "DEPTH_SIGMA", sigma)
-        found, _ = solve(points, target, torch.ones(4, 200))
+        found, _ = solve_pnp(points, target, torch.ones(4, 200))
         off.append((found - motion)[..., :3].norm(dim=(1, 2)))
     assert (off[1] < 0.7 * off[0]).all()
 
@@ -70,9 +70,9 @@ def test_points_that_count_for_nothing_give_rest_and_finite_gradients() -> None:
     points, _, target = scene()
     weight = torch.full((4, 200), 1e-8, requires_grad=True)
     behind = torch.tensor([1.0, 1.0, -1.0])
-    found, _ = solve(points * behind, target, weight)
+    found, _ = solve_pnp(points * behind, target, weight)
     torch.testing.assert_close(found[..., :3], torch.eye(3).expand(4, 3, 3))
-    solve(points, target, weight)[0].sum().backward()
+    solve_pnp(points, target, weight)[0].sum().backward()
     assert weight.grad is not None and weight.grad.isfinite().all()
 
 
@@ -82,10 +82,10 @@ def test_its_gradient_by_the_places_is_that_of_the_solution() -> None:
     nudge = torch.randn_like(target)
     target.requires_grad_()
     weight = torch.ones(4, 30, dtype=torch.float64)
-    solve(points, target, weight)[0].sum().backward()
+    solve_pnp(points, target, weight)[0].sum().backward()
     assert target.grad is not None
     with torch.no_grad():
-        ahead, back = (solve(points, target + sign * 1e-6 * nudge, weight)[0].sum() for sign in (1, -1))
+        ahead, back = (solve_pnp(points, target + sign * 1e-6 * nudge, weight)[0].sum() for sign in (1, -1))
     assert float((target.grad * nudge).sum()) == pytest.approx(float(ahead - back) / 2e-6, rel=0.02)
 
 
@@ -112,13 +112,13 @@ def test_rotation_vectors_come_back() -> None:
 
 def test_where_steps_and_head_say_the_same_so_do_the_poses() -> None:
     said = codes(6)
-    followed = follow(said, steps_of(said), torch.ones(2, 6), torch.zeros(2, 6), None, None)
+    followed = fuse_poses(said, steps_of(said), torch.ones(2, 6), torch.zeros(2, 6), None, None)
     torch.testing.assert_close(pose_to_matrix(followed), pose_to_matrix(said), atol=1e-5, rtol=0)
 
 
 def test_steps_without_support_leave_the_heads_motion() -> None:
     said, other = codes(6), codes(6, seed=1)
-    followed = follow(said, steps_of(other), torch.zeros(2, 6), torch.zeros(2, 6), None, None)
+    followed = fuse_poses(said, steps_of(other), torch.zeros(2, 6), torch.zeros(2, 6), None, None)
     torch.testing.assert_close(pose_to_matrix(followed), pose_to_matrix(said), atol=1e-5, rtol=0)
 
 
@@ -127,12 +127,14 @@ def test_a_heads_error_is_held_off_and_a_steps_forgotten() -> None:
     noisy = true.clone()
     noisy[:, 30, :3] += 0.5
     support, units = torch.ones(2, 60), torch.zeros(2, 60)
-    off = (follow(noisy, steps_of(true), support, units, None, None) - true)[..., :3].norm(dim=-1)
+    off = (fuse_poses(noisy, steps_of(true), support, units, None, None) - true)[..., :3].norm(dim=-1)
     assert float(off[:, 30].max()) < 0.1 * 0.87
     longer = codes(300)
     slipped = steps_of(longer)
     slipped[:, 10, :, 3] *= 3
-    off = (follow(longer, slipped, torch.ones(2, 300), torch.zeros(2, 300), None, None) - longer)[..., :3].norm(dim=-1)
+    off = (fuse_poses(longer, slipped, torch.ones(2, 300), torch.zeros(2, 300), None, None) - longer)[..., :3].norm(
+        dim=-1
+    )
     assert float((off[:, 299] / off[:, 10]).max()) < 0.1
 
 
@@ -145,18 +147,18 @@ def test_steps_are_in_the_unit_of_the_depths() -> None:
     for frame in range(1, 8):
         step = (true[:, frame, :3] - true[:, frame - 1, :3]) * (-unit[:, frame, None]).exp()
         said.append(torch.cat([said[-1][:, :3] + step, true[:, frame, 3:]], dim=-1))
-    off = follow(torch.stack(said, dim=1), motion, torch.ones(2, 8), unit, None, None) - true
-    plain = follow(torch.stack(said, dim=1), motion, torch.ones(2, 8), torch.zeros(2, 8), None, None) - true
+    off = fuse_poses(torch.stack(said, dim=1), motion, torch.ones(2, 8), unit, None, None) - true
+    plain = fuse_poses(torch.stack(said, dim=1), motion, torch.ones(2, 8), torch.zeros(2, 8), None, None) - true
     assert float(off[..., :3].norm(dim=-1).max()) < 0.2 * float(plain[..., :3].norm(dim=-1).max())
 
 
 def test_frames_together_are_frames_one_by_one() -> None:
     said, motion = codes(5), steps_of(codes(5, seed=2))
     support, units = torch.ones(2, 5), torch.linspace(-0.2, 0.1, 5).expand(2, -1)
-    whole = follow(said, motion, support, units, None, None)
+    whole = fuse_poses(said, motion, support, units, None, None)
     last: tuple[Tensor | None, Tensor | None] = (None, None)
     for frame in range(5):
         part = slice(frame, frame + 1)
-        followed = follow(said[:, part], motion[:, part], support[:, part], units[:, part], *last)
+        followed = fuse_poses(said[:, part], motion[:, part], support[:, part], units[:, part], *last)
         torch.testing.assert_close(followed, whole[:, part])
         last = (followed[:, 0], said[:, frame])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.models.odometry.pnp import rotation_from_vector
-from stream_recon.models.odometry.pose_only_ba import settle
+from stream_recon.models.odometry.pose_only_ba import pose_only_ba
 from stream_recon.models.pose import pose_to_matrix
 
 POINTS, FRAMES = 300, 3
@@ -37,14 +37,14 @@ def scene(depth_error: float = 0.0) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
 
 def test_the_pose_is_found_that_all_frames_agree_on() -> None:
     points, target, others, truth, begin, _ = scene()
-    settled = settle(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
+    settled = pose_only_ba(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
     torch.testing.assert_close(settled.T_world_camera, truth, atol=2e-4, rtol=0)
     assert float(settled.support) > 0.95
 
 
 def test_depths_that_err_hardly_move_it_and_are_told() -> None:
     points, target, others, truth, begin, off = scene(0.1)
-    settled = settle(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
+    settled = pose_only_ba(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
     torch.testing.assert_close(settled.T_world_camera, truth, atol=6e-3, rtol=0)
     pull, information = settled.evidence.unbind(1)
     told = pull / information
@@ -54,13 +54,13 @@ def test_depths_that_err_hardly_move_it_and_are_told() -> None:
 def test_wrong_matches_hardly_move_it_and_lower_its_support() -> None:
     points, target, others, truth, begin, _ = scene()
     target[:, :, :60] += 0.2
-    settled = settle(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
+    settled = pose_only_ba(points, target, torch.full((1, FRAMES, POINTS), 1e5), others, begin)
     torch.testing.assert_close(settled.T_world_camera, truth, atol=3e-3, rtol=0)
     assert float(settled.support) < 0.9
 
 
 def test_without_matches_it_stays() -> None:
     points, target, others, _, begin, _ = scene()
-    settled = settle(points, target, torch.zeros(1, FRAMES, POINTS), others, begin)
+    settled = pose_only_ba(points, target, torch.zeros(1, FRAMES, POINTS), others, begin)
     torch.testing.assert_close(settled.T_world_camera, begin)
     assert float(settled.support) == 0 and not settled.evidence.any()

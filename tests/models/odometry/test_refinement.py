@@ -116,6 +116,6 @@ def test_a_turn_that_was_misjudged_is_mended_if_matches_confirm_it(finds: bool, 
     past = MatchingHistory.none(1, SIZE, torch.device("cpu")).followed_by(described(torch.eye(3)), still)
     kept = DepthState.of(torch.full((1, 2, *SIZE), math.log(FAR)), grid)
     look_back, context = Finding(R, finds), torch.zeros(1, *grid, CONTEXT)
-    code, _ = refinement.hindsight(cast(KeyframeMatcher, look_back), described(R), context, still, still, kept, past)
+    code, _ = refinement.refine_pose(cast(KeyframeMatcher, look_back), described(R), context, still, still, kept, past)
     off = pose_to_matrix(code)[0, :3, :3].T @ R
     assert math.degrees(float(vector_from_rotation(off[None]).norm())) == pytest.approx(left, abs=0.4)

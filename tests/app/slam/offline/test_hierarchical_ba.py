@@ -32,8 +32,10 @@ def error(world: World, T: FloatArray) -> float:
 
 
 def test_few_keyframes_are_all_adjusted_together() -> None:
-    assert (hierarchical_ba.bones(2 * hierarchical_ba.LEAST - 1) == np.arange(2 * hierarchical_ba.LEAST - 1)).all()
-    many = hierarchical_ba.bones(10 * hierarchical_ba.MOST_AT_ONCE + 7)
+    assert (
+        hierarchical_ba.skeletal_set(2 * hierarchical_ba.LEAST - 1) == np.arange(2 * hierarchical_ba.LEAST - 1)
+    ).all()
+    many = hierarchical_ba.skeletal_set(10 * hierarchical_ba.MOST_AT_ONCE + 7)
     assert len(many) <= hierarchical_ba.MOST_AT_ONCE + 1
     assert many[0] == 0 and many[-1] == 10 * hierarchical_ba.MOST_AT_ONCE + 6
 

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.problem import CameraModel, RelativePoses
-from stream_recon.app.slam.frame_data import seen_at
+from stream_recon.app.slam.frame_data import project_points
 from stream_recon.app.slam.online.global_ba import ROUNDS
 from stream_recon.app.slam.online.keyframe import MOST_LOOPED, NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
 from stream_recon.app.slam.online.keyframe_features import MOST_FAINT, CornerQuality
-from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjusted, network_steps
+from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjust_window, network_steps
 from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_otherwise, network_is_better
-from stream_recon.app.slam.online.resectioning import TrackingResult, placed_again, weighed
+from stream_recon.app.slam.online.resectioning import TrackingResult, refine_attached_pose, weighed
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -33,7 +33,7 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         T.copy(),
         0.0,
         np.arange(len(CLOUD)),
-        seen_at(LENS, xyz).astype(np.float32),
+        project_points(LENS, xyz).astype(np.float32),
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
         np.ones(len(CLOUD), np.float32),
@@ -106,7 +106,7 @@ def test_a_network_whose_unit_drifts_bends_no_path() -> None:
         T = np.eye(4)
         T[0, 3] = 0.3 * float(np.exp(-0.5 * (before.log_scale + one.log_scale)))
         one.T_network = before.T_network @ T
-    found = adjusted(frames, LENS, ROUNDS)
+    found = adjust_window(frames, LENS, ROUNDS)
     assert found is not None
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(12), rtol=0.005)
     assert np.allclose(found.log_scale, drift, atol=0.02)
@@ -148,8 +148,10 @@ def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
         one = keyframe(0, np.eye(4))
         one.sigma = np.full(len(CLOUD), sigma, np.float32)
         row = np.arange(0, len(CLOUD), 2)
-        followed = TrackedPoints(row, seen_at(LENS, (CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said)
-        T = placed_again(one, followed, said, 1.0, LENS)
+        followed = TrackedPoints(
+            row, project_points(LENS, (CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said
+        )
+        T = refine_attached_pose(one, followed, said, 1.0, LENS)
         away.append(float(np.linalg.norm(T[:3, 3] - said[:3, 3])))
     assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
 
@@ -158,11 +160,11 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
     row = np.arange(0, len(CLOUD), 2)
-    followed = TrackedPoints(row, seen_at(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
+    followed = TrackedPoints(row, project_points(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
     off = pose((0.13, 0.03, 0.02), 0.03)
-    assert np.allclose(placed_again(one, followed, off, 1.0, LENS), T, atol=0.005)
+    assert np.allclose(refine_attached_pose(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
-    assert placed_again(one, lost, off, 1.0, LENS) is off
+    assert refine_attached_pose(one, lost, off, 1.0, LENS) is off
 
 
 @pytest.mark.parametrize("firm", [True, False])
