@@ -67,7 +67,7 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
 ) -> None:
     # As on a GPU: a turn is searched and looked at in any case.
     for module in (refinement, rotation_search):
-        monkeypatch.setattr(module, "surely_none", lambda _: False)
+        monkeypatch.setattr(module, "known_to_be_none", lambda _: False)
     estimate = trace_step(config, grid, frames, half=False).peak_bytes
     # Kernels' own scratch space is not seen: a CPU's may lay a map out anew to resize it.
     assert 0.94 < estimate / measured_peak(config, grid, frames) < 1.25

@@ -34,7 +34,7 @@ def shift_of(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Te
 def steady_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that count. Matches of random weights determine a motion so badly that rounding decides, and would have no
     say in depths."""
-    monkeypatch.setattr(flow_head, "solve", shift_of)
+    monkeypatch.setattr(flow_head, "solve_pnp", shift_of)
 
 
 def whole(dense_frames: torch.Tensor | None = None, images: torch.Tensor | None = None) -> Prediction:

@@ -188,7 +188,7 @@ def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeyp
     video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
     asked, recognise = [], tracker.recognise
     monkeypatch.setattr(
-        tracker, "recognise", lambda *given: (asked.append(given[0].keyframe.number), recognise(*given))
+        tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), recognise(*given))
     )
     stage = StreamStage(together=1)
     Heard(video, stage)
