@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, checked, corrected
+from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix, transform_points
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
-from stream_recon.app.datasets.recording import Truth
 from stream_recon.app.datasets.sequence import DepthMap
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.result.folder import read_result
@@ -167,7 +167,7 @@ class Metrics:
 
     def __init__(self, results: list[FrameResult], known: list[FrameResult]) -> None:
         self._depths = {result.index: result.depth for result in known}
-        truth = Truth(
+        truth = GroundTruth(
             source_size=(2 * SIDE, 2 * SIDE),
             poses={result.index: result.T_world_camera for result in known},
             intrinsics=known[-1].intrinsics,

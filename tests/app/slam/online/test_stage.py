@@ -186,9 +186,9 @@ def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeyp
     video = Video(truth, truth)
     random = np.random.default_rng(0)
     video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
-    asked, recognise = [], tracker.recognise
+    asked, match_keyframes = [], tracker.match_keyframes
     monkeypatch.setattr(
-        tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), recognise(*given))
+        tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), match_keyframes(*given))
     )
     stage = StreamStage(together=1)
     Heard(video, stage)
