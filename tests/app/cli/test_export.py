@@ -98,11 +98,11 @@ def with_small_files(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The program where a file may have 300 bytes."""
     script = (
         "import resource, signal, sys\n"
-        "from stream_recon.app import cli\n"
+        "from stream_recon.app.cli import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
         f"sys.argv = ['stream-recon', *{arguments!r}]\n"
-        "cli.main()"
+        "main.main()"
     )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ})
 
