@@ -1,7 +1,11 @@
-"""Attention over the visible part of a token pool: what a backend is, and torch's, by which all are measured."""
+"""Attention over the visible part of a token pool: what a backend is, and torch's, by which all are measured.
+
+What instructions this machine's CPU has, as Linux names them; elsewhere none is known.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -9,7 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stream_recon.cache.cpu_flags import TILES, cpu_has
+CPU_INFO = Path("/proc/cpuinfo")
+BF16, TILES = "avx512_bf16", "amx_bf16"
+"""Products of vectors, and of tiles, in bf16."""
+
+
+def cpu_has(flag: str) -> bool:
+    return CPU_INFO.is_file() and flag in CPU_INFO.read_text().split()
+
 
 Span = tuple[int, int]
 """First token and the one after the last, in a pool."""

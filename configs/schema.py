@@ -2,9 +2,12 @@
 
 A preset is a TOML file with the tables ``[network]``, ``[stream]``, ``[image]`` and ``[points]``. Fields without
 a default have to be in the file; an unknown key is an error, so a misspelt option never passes in silence.
+
+A preset as TOML text: the way back from `load_preset`.
 """
 
 import dataclasses
+import json
 import math
 import tomllib
 import types
@@ -278,3 +281,15 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}")
     return value
+
+
+def preset_to_toml(preset: Preset) -> str:
+    """Text that `load_preset` reads as the same preset, named after its file. Fields that are None are left out."""
+    tables = {key: table for key, table in dataclasses.asdict(preset).items() if isinstance(table, dict)}
+    return "\n".join(table_to_toml(name, table) for name, table in tables.items())
+
+
+def table_to_toml(name: str, table: Mapping[str, object]) -> str:
+    """One table; numbers, booleans, plain strings and lists of them are the same in TOML and JSON."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+    return "\n".join([f"[{name}]", *lines]) + "\n"

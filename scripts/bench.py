@@ -69,7 +69,7 @@ from bench_stream import bench_beside, bench_stream
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stream_recon.app.batch.page import describe_seam
-from stream_recon.app.engine.precision import Precision, fast_precision
+from stream_recon.app.engine.device_transfer import Precision, fast_precision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.result.folder import read_result

@@ -21,7 +21,7 @@ from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.offline.refine import refine
-from stream_recon.app.slam.offline.warm_start import WarmStart
+from stream_recon.app.slam.offline.report import WarmStart
 
 FloatArray = NDArray[np.float64]
 

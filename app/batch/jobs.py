@@ -1,20 +1,31 @@
-"""What one worker does at a time: one scene, or one window of a split one. Everything here travels to workers."""
+"""What one worker does at a time: one scene, or one window of a split one. Everything here travels to workers.
+
+Where the seconds go: phases that follow one another without a gap, so that they add up to the whole.
+
+Units that wait for a worker.
+
+What a batch is to do.
+"""
 
 import dataclasses
 import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from stream_recon.app.batch.store import Store
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import ConfigError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.embedded import file_sha256
 
@@ -263,3 +274,111 @@ class JobProgress:
 
 
 Event = JobProgress | Outcome
+
+
+Seconds = dict[str, float]
+"""By the names of the phases, in their order."""
+
+
+class StageTimer:
+    """A watch that is told which phase begins; a phase that comes again is added up."""
+
+    def __init__(self, first: str, begun: float | None = None) -> None:
+        """``begun``: when the first one did, by `time.monotonic`; None: now."""
+        self._seconds: Seconds = {}
+        self._name, self._since = first, time.monotonic() if begun is None else begun
+
+    def enter(self, name: str) -> None:
+        """The phase so far is over, and another one begins."""
+        now = time.monotonic()
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._since
+        self._name, self._since = name, now
+
+    @property
+    def seconds(self) -> Seconds:
+        """Of all phases up to now, in milliseconds' precision."""
+        now = time.monotonic()
+        under_way = {self._name: self._seconds.get(self._name, 0.0) + now - self._since}
+        return {name: round(seconds, 3) for name, seconds in {**self._seconds, **under_way}.items()}
+
+
+MAX_ATTEMPTS = 3
+"""A scene whose worker is lost so often is given up: it may be the cause."""
+
+
+class WorkQueue:
+    """Gives out units in their order, and passes on what became of them. True while there is one to give out."""
+
+    def __init__(self, units: Sequence[Job], on_event: Callable[[Event], None]) -> None:
+        self._waiting = deque(units)
+        self._attempts = dict.fromkeys((unit.name for unit in units), 0)
+        self._on_event = on_event
+        self._disk_full = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting) and not self._disk_full
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self) -> Job:
+        unit = self._waiting.popleft()
+        self._attempts[unit.name] += 1
+        return unit
+
+    def lost(self, unit: Job, reason: str) -> None:
+        """The worker of a unit is gone: it comes next, or has failed for ``reason`` after `MAX_ATTEMPTS`."""
+        if self._attempts[unit.name] < MAX_ATTEMPTS:
+            self._waiting.appendleft(unit)
+        else:
+            self._on_event(Outcome(unit.name, "failed", reason=reason))
+
+    def tell(self, event: Event) -> None:
+        """Pass on what a worker says; after a full disk no more is given out."""
+        if isinstance(event, Outcome) and event.status == "disk full":
+            self._disk_full = True
+        self._on_event(event)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Scenes found under a root, and a place for their results."""
+
+    root: Path
+    store: Store
+    scenes: Sequence[BatchScene]
+    choice: FrameChoice
+    split: int = 1
+    """Windows that each scene is cut into."""
+    mapping: MappingChoice = "off"
+    """What geometry does with each scene."""
+    mask_sky: bool = False
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """What brings scenes to metres, by their names; see `find_scales`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """As given by the user, for the summary."""
+
+    def __post_init__(self) -> None:
+        if self.split < 1:
+            raise ConfigError(f"--split must be at least 1, not {self.split}")
+
+    def units(self, model: Model) -> list[Job]:
+        """One for each scene."""
+        units = [self._as_chosen(unit) for unit in plan_units(self.root, self.scenes, self.choice, model)]
+        if self.split == 1:
+            return units
+        split = {"split": self.split}
+        return [replace(unit, key={**unit.key, "options": {**unit.key["options"], **split}}) for unit in units]
+
+    def _as_chosen(self, unit: Job) -> Job:
+        """With what is done to a scene's frames and result."""
+        scale = self.scales.get(unit.scene.name)
+        chosen = {
+            "mapping": None if self.mapping == "off" else self.mapping,
+            "mask_sky": self.mask_sky or None,
+            "scale_from": scale,
+        }
+        # Results of versions that knew nothing of it stay valid where it is not asked for.
+        told = {name: value for name, value in chosen.items() if value is not None}
+        key = {**unit.key, "options": {**unit.key["options"], **told}}
+        return replace(unit, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, key=key)

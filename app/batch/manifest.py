@@ -2,8 +2,13 @@
 
 A scene is reconstructed in a working folder of its own under ``OUT/.work`` and then moved, file by file, to its place.
 A worker that is killed, or cut off and replaced, therefore never leaves anything that could be taken for a result.
+
+What a manifest knows a file by: SHA-256 (FIPS 180-4), of large files by blocks, so that threads may share it.
+
+Marks of depth files, made while frames come: at the end there would be gigabytes to read at once.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -12,18 +17,69 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from stream_recon.app.batch.checksums import file_digest
 from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
 from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.depth import DEPTH_FOLDER
+from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
 from stream_recon.app.result.lock import LOCK_NAME
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError
+
+BLOCK_BYTES = 1 << 26
+READ_BYTES = 1 << 20
+IN_BLOCKS = "blocks:"
+"""Before the SHA-256 of the blocks' own ones, for files larger than one block."""
+THREADS = 8
+
+
+def file_digest(path: Path, known: str | None = None) -> str:
+    """Of a file's content, in the way of a ``known`` digest: manifests of earlier versions have large files whole.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+
+    def block(begin: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return _read(file, BLOCK_BYTES)
+
+    size = path.stat().st_size
+    if _is_whole(size, known):
+        with path.open("rb") as file:
+            return _read(file, size).hex()
+    with ThreadPoolExecutor(THREADS, "digest") as pool:
+        return _of_blocks(pool.map(block, range(0, size, BLOCK_BYTES)))
+
+
+def stream_digest(file: IO[bytes], size: int, known: str | None = None) -> str:
+    """`file_digest` of what can only be read from front to back. Raises what reading raises."""
+    if _is_whole(size, known):
+        return _read(file, size).hex()
+    return _of_blocks(_read(file, BLOCK_BYTES) for _ in range(0, size, BLOCK_BYTES))
+
+
+def _is_whole(size: int, known: str | None) -> bool:
+    return size <= BLOCK_BYTES or (known is not None and not known.startswith(IN_BLOCKS))
+
+
+def _of_blocks(digests: Iterator[bytes]) -> str:
+    return IN_BLOCKS + hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _read(file: IO[bytes], size: int) -> bytes:
+    """The digest of the next ``size`` bytes, or of what is left."""
+    digest = hashlib.sha256()
+    while size > 0 and (data := file.read(min(size, READ_BYTES))):
+        digest.update(data)
+        size -= len(data)
+    return digest.digest()
+
 
 MANIFEST_NAME = "manifest.json"
 SIGNS = (MANIFEST_NAME, RUN_NAME)
@@ -253,3 +309,22 @@ def _own_files(folder: Path) -> Iterator[Path]:
     yield folder / LOCK_NAME
     yield folder / (RUN_NAME + PART_SUFFIX)
     yield folder / RUN_NAME
+
+
+class DepthMarks:
+    """Hears of each frame once it is written. A depth file never changes, but may be taken away again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.marks: dict[str, Mark] = {}
+        """By the files' names in the folder."""
+        self._folder = folder
+
+    def add(self, result: FrameResult) -> None:
+        """Raises OutputError."""
+        path = depth_path(self._folder, result.index)
+        with output_errors(path):
+            if path.is_file():
+                self.marks[path.relative_to(self._folder).as_posix()] = mark_of(path)
+
+    def revise(self, revision: Revision) -> None:
+        """Moves frames, and no depth file."""

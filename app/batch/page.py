@@ -12,7 +12,7 @@ import numpy as np
 
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import Row
-from stream_recon.app.result.arrays import DAMAGE, read_arrays
+from stream_recon.app.result.tracks import DAMAGE, read_arrays
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220

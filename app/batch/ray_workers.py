@@ -8,14 +8,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
+from stream_recon.app.batch.jobs import MAX_ATTEMPTS, Event, Job, JobProgress, ModelLoader, Outcome, WorkQueue
 from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
 from stream_recon.app.batch.workers import POLL_SECONDS
 from stream_recon.app.pipeline.cpu_threads import initial_threads
-from stream_recon.app.pipeline.interrupts import StopRequest
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process_memory import StopRequest, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

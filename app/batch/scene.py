@@ -1,4 +1,9 @@
-"""One unit of a batch: source to result folder, measured on the way. Where one scene's failure ends."""
+"""One unit of a batch: source to result folder, measured on the way. Where one scene's failure ends.
+
+A scene's result brought to metres before it is published.
+
+What a batch that was cut off left of a scene in its working folder.
+"""
 
 import dataclasses
 import errno
@@ -6,32 +11,126 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.alignment import MisplacedError
-from stream_recon.app.batch.chunks import has_frames, open_unit
-from stream_recon.app.batch.file_marks import DepthMarks
-from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome
-from stream_recon.app.batch.resume import PartialScene, left_behind
-from stream_recon.app.batch.scene_scale import scene_in_metres
-from stream_recon.app.batch.stage_timer import Seconds, StageTimer
+from stream_recon.app.batch.chunks import MisplacedError, has_frames, open_unit
+from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, Seconds, StageTimer
+from stream_recon.app.batch.manifest import DepthMarks, remove_result
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.pipeline.interrupts import stop_on_signals
+from stream_recon.app.evaluation.result import last_known
+from stream_recon.app.metric_scale.apply import bring_to_metres
+from stream_recon.app.metric_scale.measure import measured
+from stream_recon.app.metric_scale.scale_source import parse_given
 from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.process_memory import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
 from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_result, read_run
+from stream_recon.app.result.folder import ResultFolder, read_result, read_run, result_as_first_given
 from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.resume import PartialResult, read_unfinished
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary
+from stream_recon.app.result.unit import own_to_now
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import stream_stage
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
+
+
+@dataclass(frozen=True)
+class PartialScene:
+    """At most one of the two is there."""
+
+    gatherer: Evaluator
+    """Has heard what was reconstructed."""
+    unfinished: PartialResult | None = None
+    """Frames after which a run goes on."""
+    whole: ResultFolder | None = None
+    """All frames; it was about to be refined, or published."""
+
+    @property
+    def is_refined(self) -> bool:
+        return self.whole is not None and "mapping" in self.whole.run
+
+    def summary(self) -> RunSummary:
+        """What a batch needs of a whole run, as its ``run.json`` has it."""
+        assert self.whole is not None
+        counts = self.whole.run["frames"]
+        return RunSummary(
+            interrupted=False,
+            frames_read=counts["read"],
+            frames_reconstructed=counts["reconstructed"],
+            keyframes=counts["keyframes"],
+            frames_damaged=counts["damaged"],
+            warnings=tuple(self.whole.run["warnings"]),
+        )
+
+
+def left_behind(work: Path, info: RunInfo, new_gatherer: Callable[[], Evaluator]) -> PartialScene:
+    """What is in a working folder; what cannot be gone on with is removed from it.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    try:
+        left = _read(work, info, new_gatherer())
+    except StreamReconError as error:
+        logger.info("%s: from the beginning", error)
+        left = None
+    if left is None:
+        remove_result(work, keep_folder=True)
+        return PartialScene(new_gatherer())
+    return left
+
+
+def _read(work: Path, info: RunInfo, gatherer: Evaluator) -> PartialScene | None:
+    if not (work / RUN_NAME).exists():
+        return None
+    result: PartialResult | ResultFolder | None
+    result = read_unfinished(work) if read_run(work)["interrupted"] else read_result(work)
+    if result is None:
+        return None
+    for camera in result.cameras:
+        gatherer.add(result_as_first_given(work, camera))
+    if isinstance(result, PartialResult):
+        result.check(info)
+        return PartialScene(gatherer, unfinished=result)
+    left = PartialScene(gatherer, whole=result)
+    if left.is_refined:
+        gatherer.revise(last_known(result.cameras))
+    return left
+
+
+def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
+    """What the manifest records of it: ``metres``: ``scale`` and ``error`` as in ``run.json``, or, where nothing
+    of the kind is seen in this scene, ``reason``; it then stays in its own unit.
+
+    Raises:
+        UnitInterruptedError: Ctrl-C came meanwhile.
+        StreamReconError: a file cannot be read or written.
+    """
+    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    with stop_on_signals() as stop:
+
+        def look(done: int, total: int) -> None:
+            if stop.requested:
+                raise JobInterruptedError
+
+        result = read_result(folder)
+        try:
+            metres = measured(result, *parse_given(scale_from), open_again, look)
+        except InputError as error:
+            return {"metres": {"reason": str(error)}}
+        if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
+            raise JobInterruptedError
+        whole = metres.after(own_to_now(result.run))
+    return {"metres": {"scale": whole.own_to_metres.scale, "error": whole.error}}
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""Where the results of a batch go."""
+"""Where the results of a batch go.
+
+One batch at a time on one output folder.
+"""
 
 import hashlib
 import json
@@ -11,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stream_recon.app.batch.jobs import JobInterruptedError
-from stream_recon.app.batch.lock import output_lock
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
     Check,
@@ -26,6 +28,18 @@ from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors, replace_file
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.configs.errors import OutputError
+
+LOCK_NAME = ".batch.lock"
+
+
+def output_lock(out: Path) -> FolderLock:
+    """Hold the folder, which is made if need be. The system lets go when the process ends, however it ends.
+
+    Raises:
+        OutputError: another batch holds it, or it cannot be made.
+    """
+    return FolderLock(out, "batch", LOCK_NAME)
+
 
 WORK_FOLDER = ".work"
 

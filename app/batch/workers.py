@@ -10,15 +10,21 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
-from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
-from stream_recon.app.batch.parent_watchdog import exit_with_parent
+from stream_recon.app.batch.jobs import (
+    MAX_ATTEMPTS,
+    Event,
+    Job,
+    JobProgress,
+    ModelLoader,
+    Outcome,
+    StageTimer,
+    WorkQueue,
+)
 from stream_recon.app.batch.scene import run_unit
-from stream_recon.app.batch.stage_timer import StageTimer
+from stream_recon.app.batch.shared_network import exit_with_parent
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.work_queue import MAX_ATTEMPTS, WorkQueue
 from stream_recon.app.pipeline.cpu_threads import initial_threads, usable_cores
-from stream_recon.app.pipeline.interrupts import StopRequest
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process_memory import StopRequest, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""Where commands print."""
+"""Where commands print.
+
+Exit codes of all commands.
+"""
 
 import os
 from contextlib import suppress
@@ -28,3 +31,12 @@ def wide_console() -> PlainConsole:
     """As wide as the terminal, or else as any table."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=PIPE_WIDTH)
+
+
+DONE = 0
+FAILED = 1
+"""Some scene of a batch failed; the others are done."""
+BAD_INPUT = 2
+"""Input, options or surroundings that cannot work: one line on stderr says what to do."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report a program that Ctrl-C ended. What was finished is kept."""

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.exit_codes import DONE
+from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.configs.errors import OutputError
 
 

@@ -2,8 +2,7 @@
 
 from rich.table import Table
 
-from stream_recon.app.cli.console import wide_console
-from stream_recon.app.cli.exit_codes import DONE
+from stream_recon.app.cli.console import DONE, wide_console
 from stream_recon.app.datasets.catalogue import list_datasets
 
 

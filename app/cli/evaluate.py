@@ -1,4 +1,7 @@
-"""The body of the command ``eval``: a table and a JSON file of the product's errors on sequences with truth."""
+"""The body of the command ``eval``: a table and a JSON file of the product's errors on sequences with truth.
+
+The tables and lines that the command ``eval`` prints.
+"""
 
 import dataclasses
 import json
@@ -9,19 +12,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.progress import Progress, TaskID
+from rich.table import Table
 
 from stream_recon.app.cli.console import PlainConsole, wide_console
-from stream_recon.app.cli.error_table import error_table, summary_lines
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, baseline_errors
-from stream_recon.app.pipeline.interrupts import stop_on_signals
+from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, baseline_errors, summarise
 from stream_recon.app.pipeline.listeners import DelegatingStage, Stage
 from stream_recon.app.pipeline.pipeline import Progress as RunProgress
 from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.process_memory import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
@@ -29,6 +32,62 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import MappingChoice, stream_stage
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, OutputError
+
+COLUMNS = {
+    "ate_m": ("ATE", 4),
+    "ate_over_path": ("ATE/path", 4),
+    "rpe_trans_m": ("RPE trans", 4),
+    "rot_step_deg": ("RPE rot °", 2),
+    "tdir_deg": ("direction °", 1),
+    "absrel": ("AbsRel", 3),
+    "delta1": ("δ<1.25", 3),
+    "fov_error_deg": ("FoV °", 1),
+}
+"""Heading and decimals of each figure in the table. The path and the true rotation are in its title."""
+
+
+def error_table(evaluation: Evaluation) -> Table:
+    """The errors of one sequence: ours first, then the baselines'. A dash where there is no truth or no estimate."""
+    ours = evaluation.ours
+    title = f"{evaluation.name}: {ours.frames} frames, stride {evaluation.stride}"
+    if ours.path_m is not None:
+        title += f", path {ours.path_m:.3f}"
+    if ours.rot_moved_deg is not None:
+        title += f", {ours.rot_moved_deg:.2f}° turned a frame"
+    if 0 < evaluation.posed < ours.frames:
+        title += f", {ours.frames - evaluation.posed} frames without a true pose left out of the pose errors"
+    if not evaluation.posed:
+        title += ", no true poses"
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for heading, _ in COLUMNS.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row("ours", *_cells(ours), style="bold", end_section=evaluation.network == ours)
+    if evaluation.network != ours:
+        table.add_row("network alone", *_cells(evaluation.network), end_section=True)
+    for name, errors in evaluation.baselines.items():
+        table.add_row(name.replace("_", " "), *_cells(errors))
+    return table
+
+
+def _cells(errors: SequenceMetrics) -> list[str]:
+    values = [(getattr(errors, name), decimals) for name, (_, decimals) in COLUMNS.items()]
+    return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
+
+
+def summary_lines(evaluations: list[Evaluation]) -> list[str]:
+    """Ours against the best trivial baseline of each sequence, averaged over the sequences with truth."""
+    lines = []
+    for figure in ("ate_over_path", "absrel"):
+        summary = summarise(evaluations, figure)
+        if summary is not None:
+            share = f" ({summary.ours / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
+            lines.append(
+                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.ours:.4f}, "
+                f"best trivial baseline of each {summary.best_trivial:.4f}{share}"
+            )
+    return lines
+
 
 PIPE_WIDTH = 120
 """Columns of the table where the output is not a terminal, so that no figure is cut off."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NoReturn, ParamSpec
 
 import typer
 
-from stream_recon.app.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from stream_recon.app.cli.console import BAD_INPUT, INTERRUPTED
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
 

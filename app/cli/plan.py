@@ -15,8 +15,7 @@ from stream_recon.app.result.files import replace_file
 from stream_recon.app.sources.source import open_source
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_kind
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
-from stream_recon.configs.preset_file import preset_to_toml, table_to_toml
-from stream_recon.configs.schema import load_preset, preset_names
+from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml, table_to_toml
 from stream_recon.models.embedded import EMBEDDED_PRESET
 
 OWN_CONTEXT_BYTES = 300 * 2**20

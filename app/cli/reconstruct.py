@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.cli.console import DONE, INTERRUPTED, PlainConsole
 from stream_recon.app.cli.progress import describe, progress_bar
 from stream_recon.app.cli.refine import refined
 from stream_recon.app.cli.scale import brought_to_metres

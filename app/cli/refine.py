@@ -6,14 +6,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.exit_codes import DONE, INTERRUPTED
+from stream_recon.app.cli.console import DONE, INTERRUPTED, PlainConsole
 from stream_recon.app.cli.progress import LiveView, says
 from stream_recon.app.cli.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.metric_scale.scale_source import parse_given
-from stream_recon.app.pipeline.interrupts import stop_on_signals
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process_memory import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.exit_codes import DONE
+from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.app.result.cameras import since_first
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import ResultFolder, read_result

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stream_recon.app.datasets import colmap, nerfstudio, plain, rgbd, rigs, rooms
+from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, rooms
 from stream_recon.app.datasets.frames import images_in
 from stream_recon.app.datasets.recording import Recording
 from stream_recon.app.datasets.text import dataset_errors
@@ -63,15 +63,15 @@ def _reader(
 COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
 
 VIDEO = DatasetReader(
-    "video", "Video files", "*.mp4, .mov, .mkv, .avi, .webm ..", plain.is_video, plain.count_video, None
+    "video", "Video files", "*.mp4, .mov, .mkv, .avi, .webm ..", recording.is_video, recording.count_video, None
 )
 IMAGES = _reader(
     "images",
     "Folders of images",
     "at least two images (jpg, png ..), in natural order",
-    plain.is_image_folder,
+    recording.is_image_folder,
     images_in,
-    plain.load_image_folder,
+    recording.load_image_folder,
 )
 READERS: tuple[DatasetReader, ...] = (
     DatasetReader(
@@ -169,9 +169,9 @@ READERS: tuple[DatasetReader, ...] = (
         "sequence",
         "Sequences of 'stream-recon eval'",
         "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
-        plain.is_sequence,
-        plain.sequence_images,
-        plain.load_sequence,
+        recording.is_sequence,
+        recording.sequence_images,
+        recording.load_sequence,
     ),
     VIDEO,
     IMAGES,

@@ -1,13 +1,17 @@
-"""Lists of images in the order in which a camera took them."""
+"""Lists of images in the order in which a camera took them.
 
-from collections.abc import Sequence
+Depth images of data sets.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.readers import list_images
+from stream_recon.app.core.ground_truth import DepthMap
+from stream_recon.app.sources.readers import list_images, read_depth_image
 from stream_recon.configs.errors import InputError
 
 
@@ -66,3 +70,29 @@ def frame_numbers(images: Sequence[Path], prefix: str = "") -> list[int]:
     """The number that each image's name is, after a prefix; their positions where not all names are numbers."""
     stems = [path.stem.removeprefix(prefix) for path in images]
     return [int(stem) for stem in stems] if all(s.isdecimal() for s in stems) else list(range(len(images)))
+
+
+@dataclass(frozen=True)
+class DepthImages:
+    """16-bit images of one channel, depth along the optical axis; 0 is unknown."""
+
+    files: Mapping[int, Path]
+    """Files by frame index."""
+    units_per_metre: float
+    invalid: int = 0
+    """Another value that means unknown."""
+
+    def __call__(self, index: int) -> DepthMap | None:
+        """Depth in metres of one frame; None where there is no file.
+
+        Raises:
+            InputError: not a 16-bit image of one channel.
+        """
+        path = self.files.get(index)
+        if path is None or not path.is_file():
+            return None
+        units = read_depth_image(path)
+        if units is None:
+            raise InputError(f"{path} is not a 16-bit image of one channel (depth)")
+        metres = units.astype(np.float32) / np.float32(self.units_per_metre)
+        return DepthMap(np.where(units == self.invalid, np.float32(0), metres))

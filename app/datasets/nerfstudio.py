@@ -9,7 +9,7 @@ import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.depth import DepthImages
+from stream_recon.app.datasets.frames import DepthImages
 from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import read_json

@@ -12,8 +12,7 @@ import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.depth import DepthImages
-from stream_recon.app.datasets.frames import TimedImages, in_time_order
+from stream_recon.app.datasets.frames import DepthImages, TimedImages, in_time_order
 from stream_recon.app.datasets.poses import associate, read_tum_trajectory, rigid
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.text import content_lines, number_rows, timed_files

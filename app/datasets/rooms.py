@@ -8,8 +8,7 @@ import math
 from pathlib import Path
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.depth import DepthImages
-from stream_recon.app.datasets.frames import frame_numbers, has_images, images_in
+from stream_recon.app.datasets.frames import DepthImages, frame_numbers, has_images, images_in
 from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.datasets.text import dataset_errors, read_text
-from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.frame_choice import FrameChoice, check_frame_size
 from stream_recon.app.sources.readers import list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 

@@ -12,15 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
 from stream_recon.app.engine.odometry_state import OdometryState
-from stream_recon.app.engine.precision import Precision, plain_precision
-from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.app.engine.stream import SHORT_TOKENS, StepOutput, attention_sizes, available_memory, stream_schema
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.kernels.choose import build_kernel
-from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kernels.timing import runs_triton
 from stream_recon.cache.protocols import Memory
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import Preset

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.engine.messages import Close, Hello, Prefill, Request, Response, Step
+from stream_recon.app.engine.messages import Close, Hello, Prefill, Request, Response, SharedBuffer, Step
 from stream_recon.app.engine.session import StreamingSession, frame_result
-from stream_recon.app.engine.shared_buffer import SharedBuffer
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 POLL_SECONDS = 0.1

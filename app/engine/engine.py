@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.engine.device_transfer import host_views, to_images
-from stream_recon.app.engine.precision import Precision, fast_precision, plain_precision
+from stream_recon.app.engine.device_transfer import Precision, fast_precision, host_views, plain_precision, to_images
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.cache_dtypes import cache_kind
-from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kernels.timing import runs_triton
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file

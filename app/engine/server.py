@@ -18,8 +18,7 @@ from stream_recon.app.engine.batched import StreamBatch
 from stream_recon.app.engine.device_transfer import host_views, to_images
 from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
-from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, Step
-from stream_recon.app.engine.shared_buffer import SharedBuffer
+from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, SharedBuffer, Step
 from stream_recon.app.engine.stream import available_memory, stream_schema
 from stream_recon.app.pipeline.process_memory import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError

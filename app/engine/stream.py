@@ -6,13 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
 from stream_recon.app.engine.odometry_state import OdometryState
-from stream_recon.app.engine.precision import Precision, plain_precision
-from stream_recon.app.engine.step_graph import StepGraph
 from stream_recon.cache.cache_dtypes import cache_kind
-from stream_recon.cache.kernels.timing import AttentionSizes
-from stream_recon.cache.kernels.triton_support import runs_triton
+from stream_recon.cache.kernels.timing import AttentionSizes, runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset

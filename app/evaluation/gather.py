@@ -10,11 +10,16 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.transforms import FloatArray, align
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.evaluation.metrics import DepthErrors, PoseErrors, depth_errors, field_of_view_error_deg
+from stream_recon.app.evaluation.metrics import (
+    DepthErrors,
+    PoseErrors,
+    TruePath,
+    depth_errors,
+    field_of_view_error_deg,
+    pose_auc,
+)
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS, PixelSample
 from stream_recon.app.evaluation.point_errors import point_errors
-from stream_recon.app.evaluation.pose_auc import pose_auc
-from stream_recon.app.evaluation.true_path import TruePath
 from stream_recon.configs.errors import StreamReconError
 
 PROTOCOL = {

@@ -3,6 +3,8 @@
 Corresponding points are aligned by Umeyama's similarity, both clouds thinned to voxels of 4/512 m, the alignment
 refined by point-to-point ICP (Besl and McKay 1992) with pairs up to 0.1 m apart; then distances to the nearest
 neighbour are measured both ways (Knapitsch et al., SIGGRAPH 2017, for F1).
+
+Whether depth jumps where it should.
 """
 
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from stream_recon.app.core.voxels import voxel_first
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
+
 
 F1_DISTANCE_M = 0.05
 VOXEL_M = 4 / 512
@@ -107,3 +110,37 @@ def _rigid(source: FloatArray, target: FloatArray) -> Similarity:
     """Least-squares rotation and translation; its rotation is the similarity's, which does not depend on scale."""
     rotation = align(source, target).rotation
     return Similarity(1.0, rotation, target.mean(axis=0) - rotation @ source.mean(axis=0))
+
+
+FIRST, LAST, STEPS = 1.05, 1.25, 5
+"""Ratios of neighbours' depths above which they lie on two surfaces: so many, evenly, from one to the other."""
+
+
+def boundary_f1(predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_]) -> float:
+    """F1 of the pairs of neighbouring pixels between which depth jumps, at the very pixel, as a weighted mean over
+    sizes of jumps; 1 where all are right and none is missed (Depth Pro, arXiv 2410.02073, 3.2).
+
+    Args:
+        predicted, truth: depth [h, w], in whatever units, above 0 where ``valid``.
+        valid: [h, w], the pixels that count.
+    """
+    ratios = np.linspace(FIRST, LAST, STEPS)
+    jumps = np.concatenate([_jumps(predicted, truth, valid, axis) for axis in (0, 1)], axis=1)
+    same_way = np.sign(jumps[0]) == np.sign(jumps[1])
+    scores = [_f1(np.abs(jumps) > np.log(ratio), same_way) for ratio in ratios]
+    return float(np.average(scores, weights=ratios))
+
+
+def _jumps(
+    predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_], axis: int
+) -> NDArray[np.float64]:
+    """Logarithms of the ratios of neighbours along an axis, [2, pairs]: predicted, true."""
+    one, next_one = ((slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None)))
+    both = valid[one] & valid[next_one]
+    return np.stack([np.log(depth[next_one][both]) - np.log(depth[one][both]) for depth in (predicted, truth)])
+
+
+def _f1(jumps: NDArray[np.bool_], same_way: NDArray[np.bool_]) -> float:
+    """jumps [2, pairs]: whether there is one, predicted and true."""
+    right = int((jumps[0] & jumps[1] & same_way).sum())
+    return 2 * right / max(int(jumps.sum()), 1)

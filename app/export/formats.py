@@ -6,13 +6,12 @@ from pathlib import Path
 
 from stream_recon.app.export.colmap import write_colmap
 from stream_recon.app.export.depth import write_depth_images
-from stream_recon.app.export.glb import write_scene
+from stream_recon.app.export.gltf import write_scene
 from stream_recon.app.export.job import ExportJob, ExportOptions, ExportReport
 from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
-from stream_recon.app.export.readme import readme
 from stream_recon.app.export.rerun_log import write_recording
-from stream_recon.app.export.target import README_NAME, check_target, staged_file, staged_folder
+from stream_recon.app.export.target import README_NAME, check_target, readme, staged_file, staged_folder
 from stream_recon.app.export.trajectory import write_trajectory
 from stream_recon.app.export.transforms import write_transforms
 from stream_recon.app.result.folder import read_result

@@ -16,7 +16,7 @@ from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import spread_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
 from stream_recon.app.export.tsdf import DepthView, Volume
-from stream_recon.app.export.upright import gltf_axes, gltf_note
+from stream_recon.app.export.view import gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import result_of
 from stream_recon.app.result.run_record import PROGRAM

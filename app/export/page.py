@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
+from stream_recon.app.export.gltf import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.ordered import OrderedPoints, ordered_points
-from stream_recon.app.export.points import spread_indices
-from stream_recon.app.export.upright import upright_axes, world_up
+from stream_recon.app.export.points import OrderedPoints, ordered_points, spread_indices
+from stream_recon.app.export.view import upright_axes, world_up
 from stream_recon.configs.errors import OutputError
 
 MOST_POINTS = 1_800_000

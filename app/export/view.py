@@ -3,12 +3,14 @@
 In all of them pixel (0, 0) covers [0, 1) x [0, 1). A source image may be bent by a lens: u = cx + f (1 + k1 r^2) x / z
 with r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); exported images are not. They keep the source's focal length in
 pixels, and are as large as they can be without pixels that the source does not show.
+
+Which way is up in a result: cameras are held level more often than not.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -157,3 +159,56 @@ def _unbent(bent: FloatArray, k1: float) -> FloatArray:
     solved = np.abs(r * (1 + k1 * r * r) - bent) < 1e-6 * np.maximum(bent, 1e-3)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(bent < 1e-12, 1.0, np.where(solved, r / bent, np.nan))
+
+
+Up = Literal["auto", "keep"]
+TURNED = 0.02
+"""How much the second direction of the cameras' sideways axes has to weigh before they are taken for a plane."""
+
+
+def world_up(cameras: Sequence[Camera]) -> NDArray[np.float64]:
+    """The world's up as a unit vector [3], from one or more cameras.
+
+    A level camera's x axis is horizontal wherever it looks, so up is what all of these are most at right angles to.
+    Where the cameras hardly turned about it, any direction at right angles to one axis would do: then it is the mean of
+    the cameras' own up.
+    """
+    axes = np.array([camera.T_world_camera[:3, :3] for camera in cameras])
+    mean = -axes[:, :, 1].mean(axis=0)
+    mean = mean / max(float(np.linalg.norm(mean)), 1e-9)
+    weights, directions = np.linalg.eigh(axes[:, :, 0].T @ axes[:, :, 0] / len(axes))
+    normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
+    level = weights[1] > TURNED and weights[1] > 4 * weights[0] and normal @ mean > 0.5
+    return np.asarray(normal if level else mean)
+
+
+def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
+    """Rotation [3, 3] from the world to glTF's axes: x right, y up, z backward.
+
+    Seen by the first camera if it is held upright (``auto``), or as it was held (``keep``).
+    """
+    if up == "keep":
+        return np.diag([1.0, -1.0, -1.0])
+    return np.diag([1.0, -1.0, -1.0]) @ upright_axes(world_up(cameras), cameras[0].T_world_camera[:3, 2])
+
+
+def gltf_note(axes: NDArray[np.float64]) -> str:
+    """A line for README.txt on what `gltf_axes` gave."""
+    rows = "; ".join(" ".join(f"{value:.6f}" for value in row + 0.0) for row in axes)
+    return (
+        "In the file y is up and z backward, as glTF has it: a point of the world above is multiplied by the rotation "
+        f"with the rows ({rows})."
+    )
+
+
+def upright_axes(up: NDArray[np.float64], forward: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation [3, 3] from the world to axes x right, y down, z forward of someone who stands upright.
+
+    ``forward``: roughly where they look; not along ``up``.
+    """
+    down = -up / np.linalg.norm(up)
+    ahead = forward - (forward @ down) * down
+    if np.linalg.norm(ahead) < 1e-6 * max(float(np.linalg.norm(forward)), 1e-12):
+        ahead = np.cross(down, np.eye(3)[np.argmin(np.abs(down))])
+    ahead = ahead / np.linalg.norm(ahead)
+    return np.stack([np.cross(down, ahead), down, ahead])

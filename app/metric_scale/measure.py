@@ -9,8 +9,7 @@ from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.export.points import subsample
 from stream_recon.app.export.source_images import image_files, source_of
-from stream_recon.app.export.upright import world_up
-from stream_recon.app.export.view import PinholeView, shared_view
+from stream_recon.app.export.view import PinholeView, shared_view, world_up
 from stream_recon.app.metric_scale.gps_alignment import fitted_to, scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import of_degrees
 from stream_recon.app.metric_scale.ground import camera_height
@@ -18,8 +17,8 @@ from stream_recon.app.metric_scale.marker import Detector, Sighting, scale_by_ma
 from stream_recon.app.metric_scale.scale_source import Distance, Given, Height, Marker, Photographs, Track
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import ResultFolder
-from stream_recon.app.result.ply import stored_points
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.result.unit import MetricUnit
 from stream_recon.app.sources.exif import read_exif

@@ -20,14 +20,18 @@ import numpy as np
 
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
-from stream_recon.app.pipeline.channel import Channel
 from stream_recon.app.pipeline.cpu_threads import adaptive_threads
-from stream_recon.app.pipeline.dispatch import Dispatcher
+from stream_recon.app.pipeline.dispatch import Channel, Dispatcher
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, clock
-from stream_recon.app.pipeline.interrupts import StopRequest, stop_on_signals
 from stream_recon.app.pipeline.listeners import ResultListener, Stage
 from stream_recon.app.pipeline.masking import Masking
-from stream_recon.app.pipeline.process_memory import memory_errors, peak_device_memory_mb, peak_host_memory_mb
+from stream_recon.app.pipeline.process_memory import (
+    StopRequest,
+    memory_errors,
+    peak_device_memory_mb,
+    peak_host_memory_mb,
+    stop_on_signals,
+)
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import grey_image

@@ -21,8 +21,7 @@ from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator, interpolated
 from stream_recon.app.slam.offline.refine import refine
-from stream_recon.app.slam.offline.report import IntermediateState, Refinement, RefinementReport
-from stream_recon.app.slam.offline.warm_start import InitialPoses
+from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 

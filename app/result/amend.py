@@ -16,10 +16,8 @@ from stream_recon.app.core.types import Revision
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.result.cameras import Camera, write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, points_of, result_of
-from stream_recon.app.result.in_order import in_order
-from stream_recon.app.result.ply import PlyFile
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, write_tracks
 from stream_recon.configs.schema import PointsConfig

@@ -31,10 +31,8 @@ from stream_recon.app.core.types import FrameResult, FrameRevision
 from stream_recon.app.core.voxels import VoxelTable, voxel_first
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.result.depth import depth_path
-from stream_recon.app.result.files import PART_SUFFIX, output_errors
+from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors
 from stream_recon.app.result.folder import result_of
-from stream_recon.app.result.in_order import in_order
-from stream_recon.app.result.ply import PlyFile
 from stream_recon.app.result.stale_points import StalePointTracker
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig

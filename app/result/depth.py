@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.result.arrays import DAMAGE, read_arrays
 from stream_recon.app.result.files import replace_file
+from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
 
 DEPTH_FOLDER = "depth"

@@ -3,16 +3,26 @@
 Small files are written under a temporary name and renamed. Growing files are extended by one write each time, and a
 write that fails half-way (disk full) is taken back. Nothing here survives a power cut any better than the file
 system does: there is no fsync.
+
+The coloured cloud as a binary PLY that grows with the run and is readable at any moment.
+
+Work for many threads whose results are wanted in order.
 """
 
 import json
 import os
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.ply import VERTEX, Vertices, header, vertices_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
@@ -170,3 +180,70 @@ def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
     while view:
         written = os.pwrite(file, view, offset)
         view, offset = view[written:], offset + written
+
+
+class PlyFile:
+    """A binary little-endian PLY. Points are appended, then the header's count is raised: never the other way."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin ``path`` anew. Raises OutputError."""
+        self.count = 0
+        self._head_size = len(header(0))
+        self._file = GrowingFile(path, header(0))
+
+    def append(self, xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> None:
+        """Add points [N, 3] with colours [N, 3]. Raises OutputError; the file then holds the points before."""
+        self.append_vertices(vertices_of(xyz, rgb))
+
+    def append_vertices(self, vertices: Vertices) -> None:
+        """Add points; see `append`."""
+        self._file.append(vertices.view(np.uint8).data)
+        self.count += len(vertices)
+        self._file.patch(0, header(self.count))
+
+    def read(self, first: int, last: int) -> Vertices:
+        """The points from number ``first`` to before ``last``. Any thread may. Raises OutputError."""
+        size = VERTEX.itemsize
+        return np.frombuffer(self._file.read(self._head_size + first * size, (last - first) * size), VERTEX)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def stored_points(path: Path) -> Vertices:
+    """The points of a file written by `PlyFile`, as they are now: not in memory, but read where they are looked at.
+
+    Raises:
+        OutputError: the file is missing, damaged, or of another program.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(header(0)))
+        count = int(head.split(b"element vertex ", 1)[1].split(b"\n", 1)[0])
+        if head != header(count):
+            raise ValueError("it was not written here")
+        if not count:
+            return np.empty(0, VERTEX)
+        return np.memmap(path, VERTEX, "r", offset=len(head), shape=(count,))
+    except (OSError, ValueError, IndexError) as error:
+        raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+Result = TypeVar("Result")
+
+
+def in_order(
+    pool: Executor, work: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], ahead: int
+) -> Iterator[Result]:
+    """As the pool's own ``map``, which would read all of the arguments at once; here at most ``ahead`` of them wait."""
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for some in arguments:
+            waiting.append(pool.submit(work, *some))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()

@@ -1,9 +1,12 @@
-"""Which frames of a source are taken, and what makes no choice at all."""
+"""Which frames of a source are taken, and what makes no choice at all.
+
+All frames of a source have one size: where that is checked.
+"""
 
 import math
 from dataclasses import dataclass
 
-from stream_recon.configs.errors import ConfigError
+from stream_recon.configs.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,16 @@ class FrameChoice:
         chosen = seconds * min(rate, self.fps) if self.fps else seconds * rate / self.stride
         taken = max(0, math.ceil(chosen - 1e-6))
         return taken if self.max_frames is None else min(taken, self.max_frames)
+
+
+def check_frame_size(name: str, size: tuple[int, int], first: str, expected: tuple[int, int]) -> None:
+    """Compare a frame's (width, height) with that of the ``first`` one; both are named in the message.
+
+    Raises:
+        InputError: they differ.
+    """
+    if size != expected:
+        raise InputError(
+            f"frames of different sizes: {name} is {size[0]}x{size[1]} but {first} is {expected[0]}x{expected[1]}; "
+            "all frames of a source must have one size"
+        )

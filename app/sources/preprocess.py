@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Frame, ImageTransform, PreparedFrame
-from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import ImageConfig
 

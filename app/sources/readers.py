@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import capture_frame_count, capture_rate, frame_times, open_capture
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video
-from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app import MOST_PIXELS
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.frame_size import check_frame_size
+from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.readers import Reader, breaks_off
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 

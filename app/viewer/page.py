@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import OVERVIEW_POINTS, ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.map_layer import MapLayer
+from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import PanelEvents, ViewerPanel
 from stream_recon.app.viewer.points import RankedPoints, ranked_points
 from stream_recon.app.viewer.scene import ViewerScene

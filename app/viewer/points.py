@@ -1,10 +1,17 @@
-"""Points with what the page sorts and filters them by."""
+"""Points with what the page sorts and filters them by.
 
+Files for browsers: the points on the page, or the whole cloud of a result folder.
+"""
+
+import mmap
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core import ply
 from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.types import FrameResult
 from stream_recon.configs.schema import PointsConfig
@@ -80,3 +87,26 @@ def ranked_points(
     k, (height, width) = result.network_intrinsics, result.depth.shape
     window = np.array([-k.cx / k.fx, -k.cy / k.fy, width / k.fx, height / k.fy])
     return points, np.clip(rank, 0, 100).astype(np.uint8), window
+
+
+FILE_NAME = "points.ply"
+
+
+def ply_bytes(points: RankedPoints) -> bytes:
+    """Points as a binary PLY file."""
+    return ply.header(len(points)) + ply.vertices_of(points.xyz, points.rgb).tobytes()
+
+
+def send_bytes(client: Any, content: bytes) -> None:
+    """Let a browser save a PLY file."""
+    client.send_file_download(FILE_NAME, content, save_immediately=True)
+
+
+def send_file(client: Any, path: Path) -> None:
+    """Let a browser save a PLY file from the disk, or say there why not."""
+    try:
+        # Mapped rather than read: viser cuts it into pieces, and one copy of a large cloud is enough.
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            client.send_file_download(FILE_NAME, content, save_immediately=True)
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        client.add_notification("No PLY", f"{path} cannot be read: {error}", color="red")

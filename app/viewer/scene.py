@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.comparison import ComparisonLayer
-from stream_recon.app.viewer.map_layer import MapLayer, MapLayerNodes
-from stream_recon.app.viewer.nodes import ChunkNode, Frustum, wxyz
+from stream_recon.app.viewer.nodes import ChunkNode, Frustum, MapLayer, MapLayerNodes, wxyz
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.viewer.downloads import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.viewer.map_layer import MapLayer
+from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
+from stream_recon.app.viewer.points import ply_bytes, send_bytes, send_file
 from stream_recon.app.viewer.queue import FrameUpdate, UpdateQueue
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.configs.schema import PointsConfig

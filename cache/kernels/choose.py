@@ -12,11 +12,11 @@ from stream_recon.cache.kernels.timing import (
     AttentionSizes,
     machine_key,
     read_timings,
+    runs_triton,
     time_frame,
     timings_file,
     write_timings,
 )
-from stream_recon.cache.kernels.triton_support import runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice

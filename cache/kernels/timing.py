@@ -1,4 +1,7 @@
-"""How long attention kernels take on this machine, timed once and kept in the user's cache folder."""
+"""How long attention kernels take on this machine, timed once and kept in the user's cache folder.
+
+Whether our kernels can run: Triton may be installed and yet find no C compiler or no fitting driver.
+"""
 
 import json
 import logging
@@ -6,6 +9,7 @@ import os
 import platform
 import time
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,3 +113,17 @@ def write_timings(path: Path, timings: dict[str, dict[str, float]]) -> None:
         temporary.replace(path)
     except OSError as error:
         logger.debug("the timing of attention kernels could not be kept: %s", error)
+
+
+@lru_cache(maxsize=1)
+def runs_triton() -> bool:
+    """Whether Triton compiles and runs a kernel on the CUDA device; tried once."""
+    if not torch.cuda.is_available() or find_spec("triton") is None:
+        return False
+    try:
+        from stream_recon.cache.kernels.store import fill_ones
+
+        return bool(fill_ones(torch.zeros(1, device="cuda")).all())
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong there, the plain path works
+        logger.warning("Triton does not run here, so steps will be slower: %s", str(error).strip().splitlines()[:1])
+        return False

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import DepthState, amend
+from stream_recon.models.odometry.depth_filter import DepthState, amend, box_filter
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
-from stream_recon.models.odometry.parallax import box_filter
 from stream_recon.models.odometry.pnp import rotation_from_vector, vector_from_rotation
 from stream_recon.models.odometry.pose_only_ba import PoseOnlyResult, pose_only_ba
 from stream_recon.models.odometry.rotation_search import known_to_be_none, search_turn

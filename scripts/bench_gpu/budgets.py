@@ -14,8 +14,7 @@ import torch
 from bench_gpu.measure import Variant, begin_table, measure_step, random_network, release_memory, row
 from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
 from stream_recon.app.planning.search import Choice, choices, parse_memory
-from stream_recon.configs.preset_file import preset_to_toml
-from stream_recon.configs.schema import Preset, load_preset, preset_names
+from stream_recon.configs.schema import Preset, load_preset, preset_names, preset_to_toml
 
 BUDGETS = ("24GB", "8GB")
 SOURCE_SIZE = (1280, 720)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench_gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, row
-from stream_recon.app.engine.step_graph import StepGraph
+from stream_recon.app.engine.device_transfer import StepGraph
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.kernels.choose import build_kernel, installed_kernels

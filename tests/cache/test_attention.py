@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stream_recon.cache import attention, cpu_flags
+from stream_recon.cache import attention
 from stream_recon.cache.attention import TorchAttention, merge_spans
 
 
@@ -46,7 +46,7 @@ def test_bf16_on_a_cpu_reads_exactly_its_spans(
     spans: list[tuple[int, int]], flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    monkeypatch.setattr(cpu_flags, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(attention, "CPU_INFO", tmp_path / "cpuinfo")
     q, keys, values = (torch.randn(n, 2, 8).bfloat16() for n in (5, 1000, 1000))
     backend = TorchAttention()
     backend.plan(5, spans)

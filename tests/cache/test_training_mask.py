@@ -1,8 +1,16 @@
 import pytest
 import torch
 
-from stream_recon.cache.training_mask import FULL, HIDDEN, SPECIAL_ONLY, ClipVisibility, _dense_mask, frame_visibility
-from stream_recon.cache.training_mask_blocks import attend_in_blocks, clip_block_mask
+from stream_recon.cache.training_mask import (
+    FULL,
+    HIDDEN,
+    SPECIAL_ONLY,
+    ClipVisibility,
+    _dense_mask,
+    attend_in_blocks,
+    clip_block_mask,
+    frame_visibility,
+)
 
 CPU = torch.device("cpu")
 SPECIAL = 6

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.configs.preset_file import preset_to_toml
-from stream_recon.configs.schema import load_preset, preset_names
+from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stream_recon.models.resize import resize_bilinear
+from stream_recon.models.dpt_head import resize_bilinear
 
 
 @pytest.mark.parametrize("align_corners", [True, False])

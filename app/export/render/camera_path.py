@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 from scipy.spatial.transform import Rotation, Slerp
 
-from stream_recon.app.export.render.scene import RenderScene
-from stream_recon.app.export.upright import upright_axes, world_up
+from stream_recon.app.export.render.raster import RenderScene
+from stream_recon.app.export.view import upright_axes, world_up
 
 Route = Literal["path", "around", "above"]
 ROUTES: tuple[Route, ...] = get_args(Route)

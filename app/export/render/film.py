@@ -14,11 +14,10 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportOptions
 from stream_recon.app.export.render.camera_path import CameraKeypoint, Route, fly
 from stream_recon.app.export.render.encoder import VideoEncoder
-from stream_recon.app.export.render.raster import Points, draw
-from stream_recon.app.export.render.scene import PATH_COLOUR, PATH_SHARE, RenderScene, gather
+from stream_recon.app.export.render.raster import PATH_COLOUR, PATH_SHARE, Points, RenderScene, draw, gather
 from stream_recon.app.export.target import staged_file
+from stream_recon.app.result.files import in_order
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.in_order import in_order
 from stream_recon.configs.errors import ConfigError
 
 FIELD_OF_VIEW = np.radians(60)

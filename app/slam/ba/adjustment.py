@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
-from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
 from stream_recon.app.slam.ba.pose_priors import RelativePosePriors
-from stream_recon.app.slam.ba.problem import BAScene, Problem
+from stream_recon.app.slam.ba.problem import BAScene, ParameterBlocks, Problem
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     linearise_sightings,

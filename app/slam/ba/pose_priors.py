@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.linear import links
-from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
-from stream_recon.app.slam.ba.problem import RelativePoses
+from stream_recon.app.slam.ba.problem import ParameterBlocks, RelativePoses
 from stream_recon.app.slam.ba.residuals import cauchy
 from stream_recon.app.slam.ba.schur import Normal
 

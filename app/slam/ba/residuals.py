@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
-from stream_recon.app.slam.ba.problem import CameraModel, Observations
+from stream_recon.app.slam.ba.problem import CameraModel, Observations, ParameterBlocks
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import minimise_each
-from stream_recon.app.slam.ba.parameter_blocks import ParameterBlocks
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, ParameterBlocks
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     Sightings,

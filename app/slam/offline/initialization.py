@@ -21,7 +21,7 @@ from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.matching.tracks import Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
-from stream_recon.app.slam.offline.warm_start import InitialPoses
+from stream_recon.app.slam.offline.report import InitialPoses
 
 FloatArray = NDArray[np.float64]
 

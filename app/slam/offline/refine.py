@@ -35,12 +35,17 @@ from stream_recon.app.slam.offline import (
     pose_interpolation,
     segments,
 )
-from stream_recon.app.slam.offline.depth_scales import depth_scales
+from stream_recon.app.slam.offline.depth_correction import depth_scales
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.report import IntermediateState, Refinement, RefinementReport
+from stream_recon.app.slam.offline.report import (
+    InitialPoses,
+    IntermediateState,
+    Refinement,
+    RefinementReport,
+    WarmStart,
+)
 from stream_recon.app.slam.offline.reprojection import fit_frame, points_of_keyframes
-from stream_recon.app.slam.offline.warm_start import InitialPoses, WarmStart
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from stream_recon.app.core.transforms import FloatArray, Similarity, align_poses
 from stream_recon.app.slam.ba.robust_ba import BAState, measured
 from stream_recon.app.slam.frame_data import FrameData
 from stream_recon.app.slam.matching.relative_poses import Edge
-from stream_recon.app.slam.offline.depth_scales import GOOD_PX
+from stream_recon.app.slam.offline.depth_correction import GOOD_PX
 
 Labels = NDArray[np.intp]
 

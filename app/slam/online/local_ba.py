@@ -14,7 +14,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState
-from stream_recon.app.slam.offline import depth_scales
+from stream_recon.app.slam.offline import depth_correction
 from stream_recon.app.slam.online.keyframe import Keyframe
 
 FloatArray = NDArray[np.float64]
@@ -241,7 +241,7 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: BAState, unit: FloatArray) -
         depths[fitted.feature[mine]] = fitted.depth[mine]
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
-        if known.sum() >= depth_scales.MIN_POINTS:
+        if known.sum() >= depth_correction.MIN_POINTS:
             told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
             log_scale[k] += min(SURE / keyframe.unsure, 1.0) * (told - log_scale[k])
     error = float(np.median(fitted.errors))

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.batch.store import output_lock
 from stream_recon.app.result import depth as depth_files
 from stream_recon.app.result import files as output_files
 from stream_recon.app.result.folder import read_result

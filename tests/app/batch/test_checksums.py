@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch import checksums
-from stream_recon.app.batch.checksums import file_digest, stream_digest
+from stream_recon.app.batch import manifest
+from stream_recon.app.batch.manifest import file_digest, stream_digest
 
 
 @pytest.fixture
 def blocks_of_100(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(checksums, "READ_BYTES", 7)
+    monkeypatch.setattr(manifest, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(manifest, "READ_BYTES", 7)
 
 
 @pytest.mark.parametrize("size", [0, 1, 99, 100])

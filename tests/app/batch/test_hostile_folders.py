@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.lock import output_lock
+from stream_recon.app.batch.store import output_lock
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE

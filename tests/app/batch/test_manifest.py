@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.checksums import file_digest
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
     Mark,
     check_manifest,
     check_target,
+    file_digest,
     publish,
     recorded_files,
     remove_result,

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch import remote_lock as lock_module
-from stream_recon.app.batch.lock import LOCK_NAME
-from stream_recon.app.batch.open_store import open_store
-from stream_recon.app.batch.remote_files import RemoteFiles
-from stream_recon.app.batch.remote_lock import remote_lock
-from stream_recon.app.batch.remote_store import RemoteStore
+from stream_recon.app.batch import remote_store as lock_module
+from stream_recon.app.batch.remote_store import RemoteFiles, RemoteStore, open_store, remote_lock
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.store import LocalStore
+from stream_recon.app.batch.store import LOCK_NAME, LocalStore
 from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
 from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene, run, states
 

@@ -12,9 +12,8 @@ from typing import BinaryIO
 
 import pytest
 
-from stream_recon.app.batch.lock import output_lock
-from stream_recon.app.batch.resume import left_behind
-from stream_recon.app.batch.store import LocalStore
+from stream_recon.app.batch.scene import left_behind
+from stream_recon.app.batch.store import LocalStore, output_lock
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.result import depth as depth_files

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from stream_recon.app.batch.jobs import EngineLoader
-from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.jobs import Batch, EngineLoader
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.shared_network import SharedNetworkPool, check_streams, shares_by_itself
 from stream_recon.app.batch.store import LocalStore
@@ -15,7 +14,7 @@ from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ResourceError, WeightsError
-from stream_recon.configs.preset_file import preset_to_toml
+from stream_recon.configs.schema import preset_to_toml
 from tests.app.batch.fakes import Listening, RoomScene, room_scene
 from tests.app.fake_engine import trajectory_of
 from tests.app.media import write_images

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.stage_timer import StageTimer
+from stream_recon.app.batch.jobs import StageTimer
 from tests.app.batch.fakes import batch_of, room_scene, run
 
 

@@ -8,12 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from plyfile import PlyData
 
-from stream_recon.app.batch import stitched_cloud
-from stream_recon.app.batch.stitched_cloud import StitchedCloud
+from stream_recon.app.batch import stitched_files
+from stream_recon.app.batch.stitched_files import StitchedCloud
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.in_order import in_order
-from stream_recon.app.result.ply import PlyFile
+from stream_recon.app.result.files import PlyFile, in_order
 from stream_recon.configs.errors import OutputError
 from tests.app.batch.fakes import random_rotation
 
@@ -53,7 +52,7 @@ def stitch_three(base: Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
 def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(stitched_cloud, "CHUNK", chunk)
+    monkeypatch.setattr(stitched_files, "CHUNK", chunk)
     points, rgb = stitch_three(tmp_path)
     vertices = PlyData.read(tmp_path / POINTS_NAME)["vertex"]
     xyz = np.stack([vertices[axis] for axis in "xyz"], axis=1)
@@ -68,7 +67,7 @@ def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
 
 
 def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stitched_cloud, "CHUNK", 100)
+    monkeypatch.setattr(stitched_files, "CHUNK", 100)
     append = PlyFile.append_vertices
 
     def refuse(ply: PlyFile, vertices: NDArray[np.void]) -> None:

@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.cli.error_table import error_table, summary_lines
-from stream_recon.app.cli.evaluate import evaluate_all, evaluate_scene, run
+from stream_recon.app.cli.evaluate import error_table, evaluate_all, evaluate_scene, run, summary_lines
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import (

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.core.upsampling import upsample_depth
-from stream_recon.app.evaluation.boundaries import boundary_f1
+from stream_recon.app.evaluation.point_errors import boundary_f1
+from stream_recon.app.export.depth import upsample_depth
 
 
 def picture(edge: float, size: tuple[int, int] = (96, 128)) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import torch
 from stream_recon.app.core.types import Frame, FrameResult
 from stream_recon.app.engine import stream as stream_module
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.cache import cpu_flags
+from stream_recon.cache import attention
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.models.embedded import EMBEDDED_WEIGHTS, file_sha256
 from tests.networks import tiny_network, tiny_preset
@@ -59,7 +59,7 @@ def test_bf16_stays_near_fp32() -> None:
 
 def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(cpu_flags, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(attention, "CPU_INFO", cpuinfo)
     assert load_engine(device="cpu").precision == "fp32"
     cpuinfo.write_text("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n")
     assert load_engine(device="cpu").precision == "bf16"

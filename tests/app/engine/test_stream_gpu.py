@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from stream_recon.app.engine.device_transfer import Precision
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.precision import Precision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.block_manager import SlotWindow
 from stream_recon.cache.kernels.choose import installed_kernels

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.evaluation.boundaries import boundary_f1
+from stream_recon.app.evaluation.point_errors import boundary_f1
 
 
 def square(shift: int = 0, near: float = 1.0) -> np.ndarray:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.evaluation.pose_auc import MAX_POSES, pair_errors_deg, pose_auc
+from stream_recon.app.evaluation.metrics import MAX_POSES, pair_errors_deg, pose_auc
 from tests.app.boxroom import walk_pose
 
 

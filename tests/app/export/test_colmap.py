@@ -10,9 +10,8 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export import colmap
 from stream_recon.app.export.formats import export
-from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.job import ExportOptions, select
 from stream_recon.app.export.observations import none_observed
-from stream_recon.app.export.selection import select
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError, ResourceError

@@ -1,6 +1,6 @@
 import numpy as np
 
-from stream_recon.app.export.ordered import OrderedPoints
+from stream_recon.app.export.points import OrderedPoints
 
 
 def test_the_middle_is_that_of_the_space_and_not_of_the_points() -> None:

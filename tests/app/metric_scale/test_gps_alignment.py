@@ -9,9 +9,8 @@ import pytest
 
 from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.metric_scale.geodetic import east_north_up
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
-from stream_recon.app.metric_scale.gps_tracks import read_positions
+from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
 from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_given
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE

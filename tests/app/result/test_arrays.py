@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.result import arrays
-from stream_recon.app.result.arrays import read_arrays
+from stream_recon.app.result import tracks
 from stream_recon.app.result.depth import ARRAYS, depth_path, read_depth
-from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
+from stream_recon.app.result.tracks import SparseTracks, read_arrays, read_tracks, write_tracks
 from stream_recon.configs.errors import OutputError
 
 
@@ -43,7 +42,7 @@ def test_one_thread_at_a_time_is_in_the_headers(tmp_path: Path, monkeypatch: pyt
     load = np.lib.npyio.NpzFile.__getitem__
 
     def watched(file: object, name: str) -> object:
-        inside.append(arrays._headers.locked())
+        inside.append(tracks._headers.locked())
         return load(file, name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", watched)

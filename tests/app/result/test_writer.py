@@ -16,8 +16,8 @@ from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.result import depth as depth_files
 from stream_recon.app.result import files as output_files
 from stream_recon.app.result.depth import read_depth, write_depth
+from stream_recon.app.result.files import PlyFile
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.ply import PlyFile
 from stream_recon.app.result.resume import read_unfinished
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output

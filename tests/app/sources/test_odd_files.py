@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.datasets.plain import count_video
+from stream_recon.app.datasets.recording import count_video
 from stream_recon.app.sources.readers import natural_key, read_depth_image, read_image
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError

@@ -8,8 +8,7 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.viewer.downloads import ply_bytes
-from stream_recon.app.viewer.points import no_points
+from stream_recon.app.viewer.points import no_points, ply_bytes
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result, walk_pose

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import DepthState, propagate_depth
-from stream_recon.models.odometry.parallax import disparity_evidence
+from stream_recon.models.odometry.depth_filter import DepthState, disparity_evidence, propagate_depth
 
 HEIGHT, WIDTH, FOCAL = 48, 64, 60.0
 CELL = 8

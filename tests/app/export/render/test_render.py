@@ -11,9 +11,8 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportOptions
 from stream_recon.app.export.render.camera_path import ROUTES, fly
 from stream_recon.app.export.render.film import FilmOptions, film
-from stream_recon.app.export.render.raster import BACKGROUND, Points, draw
-from stream_recon.app.export.render.scene import RenderScene, gather
-from stream_recon.app.export.upright import upright_axes, world_up
+from stream_recon.app.export.render.raster import BACKGROUND, Points, RenderScene, draw, gather
+from stream_recon.app.export.view import upright_axes, world_up
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError, OutputError

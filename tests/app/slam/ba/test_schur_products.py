@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.slam.ba.schur_products import SchurProducts
+from stream_recon.app.slam.ba.schur import SchurProducts
 
 
 @pytest.mark.parametrize("loops", [0, 40])

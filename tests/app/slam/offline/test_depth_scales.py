@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream_recon.app.slam.offline.depth_scales import shrunk
+from stream_recon.app.slam.offline.depth_correction import shrunk
 
 
 def test_what_is_no_more_than_chance_is_evened_out() -> None:

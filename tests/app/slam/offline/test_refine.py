@@ -10,8 +10,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
 from stream_recon.app.slam.offline.refine import refine
-from stream_recon.app.slam.offline.report import IntermediateState
-from stream_recon.app.slam.offline.warm_start import InitialPoses, WarmStart
+from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, WarmStart
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
 
 FloatArray = NDArray[np.float64]
