@@ -18,7 +18,7 @@ from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intr
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.pipeline.listeners import DelegatingStage
 from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
+from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.online.process import ProcessStage

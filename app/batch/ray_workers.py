@@ -13,7 +13,7 @@ from stream_recon.app.batch.scene import run_unit
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import POLL_SECONDS
 from stream_recon.app.pipeline.cpu_threads import initial_threads
-from stream_recon.app.pipeline.process_memory import StopRequest, memory_errors
+from stream_recon.app.pipeline.process import StopRequest, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

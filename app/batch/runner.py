@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from stream_recon.app.batch.chunks import window_units
 from stream_recon.app.batch.jobs import (
-    Batch,
     Event,
     Job,
     JobProgress,
@@ -23,11 +22,12 @@ from stream_recon.app.batch.jobs import (
     windows_folder,
 )
 from stream_recon.app.batch.page import write_page
+from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene import guarded
 from stream_recon.app.batch.stitch import Stitching, Stitchings
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
-from stream_recon.app.pipeline.process_memory import StopRequest, stop_on_signals
+from stream_recon.app.pipeline.process import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
 
 logger = logging.getLogger(__name__)

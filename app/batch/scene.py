@@ -27,7 +27,7 @@ from stream_recon.app.metric_scale.apply import bring_to_metres
 from stream_recon.app.metric_scale.measure import measured
 from stream_recon.app.metric_scale.scale_source import parse_given
 from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.process_memory import stop_on_signals
+from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
 from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.files import replace_json

@@ -3,13 +3,9 @@
 Processes that do a parent's work end with it, and leave Ctrl-C to it.
 """
 
-import multiprocessing
 import os
-import signal
 import tempfile
-import threading
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -18,23 +14,8 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process import exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
-
-
-def exit_with_parent() -> None:
-    """To be called first in such a process: it must not write on when another batch may have taken over the folder."""
-    # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
-
 
 BY_ITSELF = 16
 """Streams at once on a GPU where nobody says how many."""

@@ -18,7 +18,7 @@ from stream_recon.app.batch.scene import record_of, refine_scene, scene_in_metre
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_stretches
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
+from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record

@@ -21,10 +21,9 @@ from stream_recon.app.batch.jobs import (
     WorkQueue,
 )
 from stream_recon.app.batch.scene import run_unit
-from stream_recon.app.batch.shared_network import exit_with_parent
 from stream_recon.app.batch.store import Store
 from stream_recon.app.pipeline.cpu_threads import initial_threads, usable_cores
-from stream_recon.app.pipeline.process_memory import StopRequest, memory_errors
+from stream_recon.app.pipeline.process import StopRequest, exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stream_recon.app.batch.jobs import Batch, ModelLoader
-from stream_recon.app.batch.page import PAGE_NAME, SHOWN
+from stream_recon.app.batch.jobs import ModelLoader
+from stream_recon.app.batch.page import PAGE_NAME, SHOWN, compared_means, comparison, differences, read_summary
+from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.remote_store import open_store
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.shared_network import BY_ITSELF, SharedNetworkPool, check_streams, shares_by_itself
 from stream_recon.app.batch.sidecars import find_masks, find_scales
 from stream_recon.app.batch.store import LocalStore, Store
-from stream_recon.app.batch.summary import Row, compared_means, comparison, differences, read_summary
+from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, wide_console
 from stream_recon.app.datasets.find import find_scenes

@@ -24,7 +24,7 @@ from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, base
 from stream_recon.app.pipeline.listeners import DelegatingStage, Stage
 from stream_recon.app.pipeline.pipeline import Progress as RunProgress
 from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.process_memory import stop_on_signals
+from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo

@@ -6,7 +6,7 @@ from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.app.cli.progress import steps_bar
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.pipeline.process_memory import stop_on_signals
+from stream_recon.app.pipeline.process import stop_on_signals
 
 
 def export_folder(folder: Path, name: str, target: Path | None, options: ExportOptions, *, overwrite: bool) -> int:

@@ -329,7 +329,7 @@ def eval_command(
     """Run on sequences with ground truth and print errors beside those of simple baselines."""
     from stream_recon.app.cli.evaluate import run
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.pipeline.process_memory import memory_errors
+    from stream_recon.app.pipeline.process import memory_errors
 
     with memory_errors():
         return run(

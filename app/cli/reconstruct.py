@@ -22,7 +22,7 @@ from stream_recon.app.metric_scale.scale_source import Given, parse_given
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import clock, weak_spans
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.app.pipeline.resume import departure, resume_run
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_a_frame

@@ -11,7 +11,7 @@ from stream_recon.app.cli.progress import LiveView, says
 from stream_recon.app.cli.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.metric_scale.scale_source import parse_given
-from stream_recon.app.pipeline.process_memory import memory_errors, stop_on_signals
+from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock

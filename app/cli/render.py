@@ -5,7 +5,7 @@ from pathlib import Path
 from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.app.cli.progress import steps_bar
 from stream_recon.app.export.render.film import FilmOptions, film
-from stream_recon.app.pipeline.process_memory import stop_on_signals
+from stream_recon.app.pipeline.process import stop_on_signals
 
 
 def render(folder: Path, video: Path, options: FilmOptions, *, overwrite: bool) -> int:

@@ -10,7 +10,7 @@ from stream_recon.app.cli.progress import LiveView, says, steps_bar
 from stream_recon.app.metric_scale.apply import bring_to_metres
 from stream_recon.app.metric_scale.measure import measured
 from stream_recon.app.metric_scale.scale_source import Given, parse_given
-from stream_recon.app.pipeline.process_memory import memory_errors, stop_on_signals
+from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.unit import MetricUnit, own_to_now

@@ -20,7 +20,7 @@ from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, SharedBuffer, Step
 from stream_recon.app.engine.stream import available_memory, stream_schema
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 from stream_recon.models.network import Prediction
 

@@ -14,9 +14,10 @@ import numpy as np
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.depth import frame_name, lost_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
+from stream_recon.app.export.masks import NOTE as MASKS_NOTE
+from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.observations import Colours, Observed, dense_points, none_observed, tracked
-from stream_recon.app.export.source_images import NOTE as MASKS_NOTE
-from stream_recon.app.export.source_images import FrameImages, frame_images, has_masks, left_out, write_mask
+from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.transforms import save_rgb
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera

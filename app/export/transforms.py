@@ -23,9 +23,10 @@ from stream_recon.app.export.depth import (
     write_image,
 )
 from stream_recon.app.export.job import ExportJob, ExportReport
+from stream_recon.app.export.masks import NOTE as MASKS_NOTE
+from stream_recon.app.export.masks import has_masks, left_out, write_mask
 from stream_recon.app.export.points import some_points, write_points
-from stream_recon.app.export.source_images import NOTE as MASKS_NOTE
-from stream_recon.app.export.source_images import frame_images, has_masks, left_out, write_mask
+from stream_recon.app.export.source_images import frame_images
 from stream_recon.configs.errors import OutputError
 
 TRANSFORMS, POINTS = "transforms.json", "points.ply"

@@ -15,7 +15,7 @@ from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline.health import HealthWatch
 from stream_recon.app.pipeline.listeners import ResultListener, Stage
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.configs.errors import StreamReconError
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from stream_recon.app.pipeline.dispatch import Channel, Dispatcher
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, clock
 from stream_recon.app.pipeline.listeners import ResultListener, Stage
 from stream_recon.app.pipeline.masking import Masking
-from stream_recon.app.pipeline.process_memory import (
+from stream_recon.app.pipeline.process import (
     StopRequest,
     memory_errors,
     peak_device_memory_mb,

@@ -8,7 +8,7 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import OverlapError
 from stream_recon.app.pipeline.health import weak_spans
 from stream_recon.app.pipeline.pipeline import ResumeState
-from stream_recon.app.pipeline.process_memory import memory_errors
+from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.result.run_record import now_text
 from stream_recon.app.slam.mode import MapState

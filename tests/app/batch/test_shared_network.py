@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from stream_recon.app.batch.jobs import Batch, EngineLoader
+from stream_recon.app.batch.jobs import EngineLoader
+from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.shared_network import SharedNetworkPool, check_streams, shares_by_itself
 from stream_recon.app.batch.store import LocalStore

@@ -21,7 +21,8 @@ from stream_recon.app.batch.chunks import (
     plan_windows,
     window_units,
 )
-from stream_recon.app.batch.jobs import Batch, ChunkRange, Event, Job, Outcome
+from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
+from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import Stitching
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_stretches
@@ -30,7 +31,7 @@ from stream_recon.app.core.depth_points import moved
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval
-from stream_recon.app.pipeline.process_memory import StopRequest
+from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter

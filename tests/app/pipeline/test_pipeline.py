@@ -18,7 +18,7 @@ import torch
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline import dispatch, pipeline
 from stream_recon.app.pipeline.pipeline import Progress, ResumeState, reconstruct
-from stream_recon.app.pipeline.process_memory import StopRequest
+from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter

@@ -15,7 +15,7 @@ import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from stream_recon.app.pipeline.process_memory import peak_host_memory_mb
+from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.viewer.guard import BAD_MESSAGES, LARGEST_MESSAGE_BYTES, RateLimiter, is_loopback
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer

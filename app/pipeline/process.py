@@ -3,11 +3,14 @@
 Ctrl-C as a wish to stop, not as an exception in the middle of a frame.
 """
 
+import multiprocessing
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from types import FrameType
 
 from stream_recon.configs.errors import ResourceError
@@ -88,3 +91,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def exit_with_parent() -> None:
+    """To be called first in such a process: it must not write on when another batch may have taken over the folder."""
+    # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
