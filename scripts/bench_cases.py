@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.cli.evaluate import RecordingStage
+from stream_recon.app.cli.evaluate import RecordingBackEnd
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
@@ -28,7 +28,7 @@ from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 FloatArray = NDArray[np.float64]
@@ -105,18 +105,18 @@ def _figures(engine: Engine, clip: Clip) -> str:
     with tempfile.TemporaryDirectory() as place:
         scene = _written(clip, Path(place) / "sequence")
         truth = scene.truth()
-        gatherer, network = Evaluator(truth), Evaluator(truth)
-        stage = stream_stage("full", engine.preset.stream.scale_frames)
-        assert stage is not None
+        evaluator, network = Evaluator(truth), Evaluator(truth)
+        back_end = make_back_end("full", engine.preset.stream.scale_frames)
+        assert back_end is not None
         engine.reset()
         folder = Path(place) / "result"
         with scene.open() as source:
             writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
-            reconstruct(source, engine, writer, [gatherer], stage=RecordingStage(stage, network))
-        said = [network.poses(), gatherer.poses(first=True), gatherer.poses()]
-        depth = [network.depth_errors(), gatherer.depth_errors(first=True), gatherer.depth_errors()]
-        refine_result(read_result(folder), scene.open, listeners=[gatherer])
-        poses, depths = [*said, gatherer.poses()], [*depth, gatherer.depth_errors()]
+            reconstruct(source, engine, writer, [evaluator], back_end=RecordingBackEnd(back_end, network))
+        said = [network.poses(), evaluator.poses(first=True), evaluator.poses()]
+        depth = [network.depth_errors(), evaluator.depth_errors(first=True), evaluator.depth_errors()]
+        refine_result(read_result(folder), scene.open, listeners=[evaluator])
+        poses, depths = [*said, evaluator.poses()], [*depth, evaluator.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
     ate, turn = zip(*(_errors(T, index, clip) for T in poses), strict=True)
     if _turns_on_the_spot(clip):

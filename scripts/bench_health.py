@@ -71,7 +71,7 @@ def alarms(videos: Sequence[str], stride: int) -> None:
         with open_source(video, stride=stride) as source:
             summary = reconstruct(source, engine, None)
         health = summary.health
-        counts = f"{len(summary.stretches)} | {len(health['weak'])} | {health['mean']}"
+        counts = f"{len(summary.segments)} | {len(health['weak'])} | {health['mean']}"
         print(f"| {Path(video).name} | {summary.frames_reconstructed} | {counts} |", flush=True)
 
 
@@ -120,9 +120,9 @@ def _noticed(images: list[Image], second: int) -> int | None:
     watch = DiscontinuityDetector()
     for _ in watch.watch(PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)):
         pass
-    if len(watch.stretches) != 1:
+    if len(watch.segments) != 1:
         return None
-    late = watch.stretches[0].index - second
+    late = watch.segments[0].index - second
     return late if 0 <= late <= SOON else None
 
 

@@ -24,14 +24,14 @@ from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.result import gather_result
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
-from stream_recon.app.pipeline.resume import departure, resume_run
+from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.resume import read_unfinished
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.slam.mode import make_back_end
 
 SHARES = (0.3, 0.5, 0.7)
 
@@ -61,8 +61,8 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
     engine.reset()
     noting = Noting(engine)
     with scene.open(stride, frames) as source:
-        stage = stream_stage("full", engine.preset.stream.scale_frames)
-        reconstruct(source, noting, ResultWriter(whole, info), stage=stage)
+        back_end = make_back_end("full", engine.preset.stream.scale_frames)
+        reconstruct(source, noting, ResultWriter(whole, info), back_end=back_end)
     shutil.copytree(whole, place / "refined")
     best = errors(scene, stride, frames, place / "refined")
     print(f"| {scene.name} | whole | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)
@@ -88,7 +88,7 @@ class Noting:
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
         results = self._engine.push(frame)
-        self.stood_on[frame.index] = self._engine.stands_on
+        self.stood_on[frame.index] = self._engine.reference_frames
         return results
 
 
@@ -99,8 +99,10 @@ def cut_down(folder: Path, share: float, stood_on: Mapping[int, tuple[int, ...]]
     write_cameras(folder, result.cameras[:count], 0)
     for camera in result.cameras[count:]:
         depth_path(folder, camera.index).unlink()
-    stands_on = stood_on[result.cameras[count - 1].index]
-    (folder / RUN_NAME).write_text(json.dumps({**result.run, "interrupted": True, "stands_on": stands_on}))
+    reference_frames = stood_on[result.cameras[count - 1].index]
+    (folder / RUN_NAME).write_text(
+        json.dumps({**result.run, "interrupted": True, "reference_frames": reference_frames})
+    )
     return count
 
 
@@ -114,8 +116,8 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
         source, before = resume_run(
             unfinished, engine, stack.enter_context(open_again()), open_again, stack, as_network=True
         )
-        stage = stream_stage("full", 1, departure=departure(unfinished))
-        reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), stage=stage, before=before)
+        back_end = make_back_end("full", 1, map_state=map_state(unfinished))
+        reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), back_end=back_end, before=before)
     seam = before.resumed[-1]
     return f"{seam['rotation_deg']:.2f}, {seam['position']:.3f}, {seam['depth']:.3f}"
 

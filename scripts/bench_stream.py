@@ -16,13 +16,13 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.pipeline.listeners import DelegatingStage
+from stream_recon.app.pipeline.listeners import DelegatingBackEnd
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.online.process import ProcessStage
-from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
 
@@ -39,13 +39,13 @@ def bench_stream(frames: int = 5_000) -> None:
     """A camera that looks at a wall and moves along it, there and back; a network that errs by some percent."""
     rng = np.random.default_rng(0)
     wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
-    stage, spent = StreamStage(together=8), []
+    back_end, spent = OnlineBackEnd(together=8), []
     revised = 0
     for index in range(frames):
         place = abs((index + 400) % 800 - 400) * STEP_PX
         result, frame = _frame(index, wall[:, place : place + SIZE[0]], place / FOCAL * DISTANCE, rng)
         begun = time.perf_counter()
-        items = stage.push(result, frame)
+        items = back_end.push(result, frame)
         spent.append(1e3 * (time.perf_counter() - begun))
         revised += len(items)
         if (index + 1) % EVERY == 0:
@@ -56,7 +56,7 @@ def bench_stream(frames: int = 5_000) -> None:
                 f"most {max(last):.0f}) | {peak_host_memory_mb():.0f} MB at most |",
                 flush=True,
             )
-    stage.finish()
+    back_end.finish()
 
 
 class There(StandIn):
@@ -112,12 +112,12 @@ class FullSize(There):
         return replace(told, depth=cv2.resize(told.depth, size), confidence=cv2.resize(told.confidence, size))
 
 
-class Watched(DelegatingStage):
+class Watched(DelegatingBackEnd):
     """A stage; notes what each call took of whoever called it."""
 
-    def __init__(self, stage: StreamStage | ProcessStage) -> None:
-        super().__init__(stage)
-        if isinstance(stage, ProcessStage):
+    def __init__(self, back_end: OnlineBackEnd | ProcessBackEnd) -> None:
+        super().__init__(back_end)
+        if isinstance(back_end, ProcessBackEnd):
             time.sleep(START_S)
         self.wall: list[float] = []
         self.cpu: list[float] = []
@@ -168,21 +168,24 @@ def bench_beside(video: Path | None, step_ms: float, frames: int, network: bool)
         for blind in (False, True):
             results = "random results" if blind else "true results"
             bare = _run(video, stepping(blind), None, frames, Path(folder) / f"{blind}")
-            for kind, name in ((StreamStage, "in a thread"), (ProcessStage, "in processes of its own")):
+            for kind, name in ((OnlineBackEnd, "in a thread"), (ProcessBackEnd, "in processes of its own")):
                 place = Path(folder) / f"{blind}{kind.__name__}"
-                stage = Watched(kind())
-                summary = _run(video, stepping(blind), stage, frames, place)
+                back_end = Watched(kind())
+                summary = _run(video, stepping(blind), back_end, frames, place)
                 assert summary.stream is not None
-                steady = summary.frames_reconstructed / (summary.seconds - stage.finish_s)
+                steady = summary.frames_reconstructed / (summary.seconds - back_end.finish_s)
                 print(
                     f"| {results}, {step}, geometry {name} | {summary.fps:.1f} frames/s, "
                     f"{100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; before its end {steady:.1f}, "
-                    f"{100 * steady / bare.fps:.1f} %; its end {stage.finish_s:.2f} s |"
+                    f"{100 * steady / bare.fps:.1f} %; its end {back_end.finish_s:.2f} s |"
                 )
-                print(f"| a call of the stage | {stage.shown}; {summary.stream['keyframes']} keyframes of the map |")
-                stage = Watched(kind())
-                _run(video, There(0.0, blind), stage, frames, place.with_suffix(".fast"))
-                print(f"| likewise, with no step between | {stage.shown}; its end {stage.finish_s:.2f} s |", flush=True)
+                print(f"| a call of the stage | {back_end.shown}; {summary.stream['keyframes']} keyframes of the map |")
+                back_end = Watched(kind())
+                _run(video, There(0.0, blind), back_end, frames, place.with_suffix(".fast"))
+                print(
+                    f"| likewise, with no step between | {back_end.shown}; its end {back_end.finish_s:.2f} s |",
+                    flush=True,
+                )
 
 
 def full_size() -> Engine:
@@ -193,10 +196,10 @@ def full_size() -> Engine:
     return Engine(random_network(preset), preset, "0" * 64)
 
 
-def _run(video: Path, engine: There, stage: Watched | None, frames: int, out: Path) -> RunSummary:
+def _run(video: Path, engine: There, back_end: Watched | None, frames: int, out: Path) -> RunSummary:
     with open_source(str(video), max_frames=frames) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
-        return reconstruct(source, cast(FrameEngine, engine), writer, stage=stage)
+        return reconstruct(source, cast(FrameEngine, engine), writer, back_end=back_end)
 
 
 def _write_there_and_back(path: Path, frames: int) -> None:

@@ -65,7 +65,7 @@ def main() -> None:
     repeated = [f"{name}: {', '.join(where)}" for name, where in sorted(classes.items()) if len(where) > 1]
     widest = max(imports, key=lambda name: imports[name])
     scripts = [p for p in (ROOT / "scripts").iterdir() if p.is_file() and not p.suffix]
-    unseen = [p.name for p in scripts if "python" in p.read_text().splitlines()[0]]
+    blank_frames = [p.name for p in scripts if "python" in p.read_text().splitlines()[0]]
     rows: list[tuple[str, object, list[str]]] = [
         ("README.md, bytes", (ROOT / "README.md").stat().st_size, []),
         ("model card, bytes", (ROOT / "models" / "README.md").stat().st_size, []),
@@ -77,7 +77,7 @@ def main() -> None:
         (f"functions of {MANY_PARAMETERS} and more parameters", len(many), many),
         ("options of the command line", command_line_options(ROOT / "app" / "cli" / "main.py"), []),
         ("models/network.py, lines", lines["models/network.py"], []),
-        ("Python scripts that ruff and mypy do not see", len(unseen), unseen),
+        ("Python scripts that ruff and mypy do not see", len(blank_frames), blank_frames),
     ]
     for title, figure, behind in rows:
         print(f"| {title} | {figure} |")

@@ -29,15 +29,15 @@ from stream_recon.app.metric_scale.scale_source import parse_given
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
-from stream_recon.app.pipeline.resume import departure, resume_run
+from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import ResultFolder, read_result, read_run, result_as_first_given
+from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.resume import PartialResult, read_unfinished
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary
-from stream_recon.app.result.unit import own_to_now
+from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
+from stream_recon.app.result.unit import T_current_own
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -46,7 +46,7 @@ from stream_recon.configs.errors import InputError, StreamReconError
 class PartialScene:
     """At most one of the two is there."""
 
-    gatherer: Evaluator
+    evaluator: Evaluator
     """Has heard what was reconstructed."""
     unfinished: PartialResult | None = None
     """Frames after which a run goes on."""
@@ -55,7 +55,7 @@ class PartialScene:
 
     @property
     def is_refined(self) -> bool:
-        return self.whole is not None and "mapping" in self.whole.run
+        return self.whole is not None and REFINEMENT in self.whole.run
 
     def summary(self) -> RunSummary:
         """What a batch needs of a whole run, as its ``run.json`` has it."""
@@ -71,24 +71,24 @@ class PartialScene:
         )
 
 
-def left_behind(work: Path, info: RunInfo, new_gatherer: Callable[[], Evaluator]) -> PartialScene:
+def left_behind(work: Path, info: RunInfo, new_evaluator: Callable[[], Evaluator]) -> PartialScene:
     """What is in a working folder; what cannot be gone on with is removed from it.
 
     Raises:
         OutputError: it cannot be removed.
     """
     try:
-        left = _read(work, info, new_gatherer())
+        left = _read(work, info, new_evaluator())
     except StreamReconError as error:
         logger.info("%s: from the beginning", error)
         left = None
     if left is None:
         remove_result(work, keep_folder=True)
-        return PartialScene(new_gatherer())
+        return PartialScene(new_evaluator())
     return left
 
 
-def _read(work: Path, info: RunInfo, gatherer: Evaluator) -> PartialScene | None:
+def _read(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | None:
     if not (work / RUN_NAME).exists():
         return None
     result: PartialResult | ResultFolder | None
@@ -96,13 +96,13 @@ def _read(work: Path, info: RunInfo, gatherer: Evaluator) -> PartialScene | None
     if result is None:
         return None
     for camera in result.cameras:
-        gatherer.add(result_as_first_given(work, camera))
+        evaluator.add(causal_result(work, camera))
     if isinstance(result, PartialResult):
         result.check(info)
-        return PartialScene(gatherer, unfinished=result)
-    left = PartialScene(gatherer, whole=result)
+        return PartialScene(evaluator, unfinished=result)
+    left = PartialScene(evaluator, whole=result)
     if left.is_refined:
-        gatherer.revise(last_known(result.cameras))
+        evaluator.revise(last_known(result.cameras))
     return left
 
 
@@ -128,8 +128,8 @@ def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
             return {"metres": {"reason": str(error)}}
         if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
             raise JobInterruptedError
-        whole = metres.after(own_to_now(result.run))
-    return {"metres": {"scale": whole.own_to_metres.scale, "error": whole.error}}
+        whole = metres.after(T_current_own(result.run))
+    return {"metres": {"scale": whole.T_metric_own.scale, "error": whole.error}}
 
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def _reconstruct(
             raise JobInterruptedError
         if unit.mapping == "full" and unit.window is None and not left.is_refined:
             phases.enter("refine")
-            refine_scene(unit, lock.folder, left.gatherer)
+            refine_scene(unit, lock.folder, left.evaluator)
         told: dict[str, Any] = {}
         if unit.scale_from is not None and unit.window is None:
             phases.enter("metres")
@@ -221,7 +221,7 @@ def _reconstruct(
         phases.enter("publish")
         note_phases(lock.folder, phases.seconds)
         lock.release()
-        result = record_of(summary, left.gatherer, time.monotonic() - begun, engine.device)
+        result = record_of(summary, left.evaluator, time.monotonic() - begun, engine.device)
         result |= {**told, "phases": phases.seconds}
         store.publish(lock.folder, unit.name, unit.key, result, marks.marks)
     return {**result, "phases": phases.seconds}
@@ -252,18 +252,18 @@ def _run_through(
             source, before = resume_run(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
-        stage = stream_stage(
+        back_end = make_back_end(
             mapping,
             together,
-            known_lens=unit.choice.camera is not None,
-            departure=departure(left.unfinished) if left.unfinished else None,
+            known_intrinsics=unit.choice.camera is not None,
+            map_state=map_state(left.unfinished) if left.unfinished else None,
         )
         return reconstruct(
-            source, engine, writer, [left.gatherer, marks], before=before, stage=stage, mask_sky=unit.mask_sky
+            source, engine, writer, [left.evaluator, marks], before=before, back_end=back_end, mask_sky=unit.mask_sky
         )
 
 
-def refine_scene(unit: Job, folder: Path, gatherer: Evaluator) -> None:
+def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
     """Refine a scene's result before it is published.
 
     Raises:
@@ -273,17 +273,17 @@ def refine_scene(unit: Job, folder: Path, gatherer: Evaluator) -> None:
     open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
     with stop_on_signals() as stop:
         try:
-            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
         except RefinementCancelledError as error:
             raise JobInterruptedError from error
 
 
-def record_of(summary: RunSummary, gatherer: Evaluator, seconds: float, device: str) -> dict[str, Any]:
+def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:
     """What a manifest records of a finished scene, and the summary repeats."""
-    figures, plot = gatherer.figures(), gatherer.plot()
+    figures, plot = evaluator.figures(), evaluator.plot()
     warnings = [*summary.warnings]
-    if gatherer.truth_error is not None:
-        warnings.append(f"depth was compared only up to a damaged file of truth: {gatherer.truth_error}")
+    if evaluator.truth_error is not None:
+        warnings.append(f"depth was compared only up to a damaged file of truth: {evaluator.truth_error}")
     return {
         "frames": summary.frames_reconstructed,
         "keyframes": summary.keyframes,
@@ -291,7 +291,7 @@ def record_of(summary: RunSummary, gatherer: Evaluator, seconds: float, device: 
         "seconds": round(seconds, 3),
         "device": device,
         "warnings": warnings,
-        "metric": gatherer.metric,
+        "metric": evaluator.metric,
         "figures": dataclasses.asdict(figures) if figures is not None else None,
         "plot": dataclasses.asdict(plot),
     }

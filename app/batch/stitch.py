@@ -15,7 +15,7 @@ from typing import Any
 from stream_recon.app.batch.chunks import NOTHING_JOINED, AlignedChunks
 from stream_recon.app.batch.jobs import Job, Model, Seconds, windows_folder
 from stream_recon.app.batch.scene import record_of, refine_scene, scene_in_metres
-from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_stretches
+from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.pipeline.process import peak_host_memory_mb
@@ -97,12 +97,12 @@ class Stitching:
         if self._unit.mapping == "full":
             # Over the seams, too: windows that drifted apart are one again.
             with self._timed("refine"):
-                refine_scene(self._unit, self._work, self._gatherer)
+                refine_scene(self._unit, self._work, self._evaluator)
         in_metres: dict[str, Any] = {}
         if self._unit.scale_from is not None:
             with self._timed("metres"):
                 in_metres = scene_in_metres(self._unit, self._unit.scale_from, self._work)
-        record = record_of(summary, self._gatherer, summary.seconds, info.device) | {
+        record = record_of(summary, self._evaluator, summary.seconds, info.device) | {
             "seams": seams,
             "window_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),
@@ -139,7 +139,7 @@ class Stitching:
         if not number:
             self._store.check_target(self._unit.name)
             self._truth = self._unit.scene.truth()
-            self._gatherer = Evaluator(self._truth)
+            self._evaluator = Evaluator(self._truth)
             self._work = self._stack.enter_context(self._store.workspace())
             self._files = StitchedFiles(self._work, self._model.preset.points.voxel)
             self._stack.callback(self._files.close)
@@ -162,10 +162,10 @@ class Stitching:
             self._files.add_frames(joined, number)
             if self._truth is None:
                 for camera in self._files.cameras[begin:]:
-                    self._gatherer.add_pose(camera.index, camera.T_world_camera)
+                    self._evaluator.add_pose(camera.index, camera.T_world_camera)
             else:
                 for result in joined.results_of(number):
-                    self._gatherer.add(result)
+                    self._evaluator.add(result)
 
     def _summary(self, stitch_seconds: float) -> RunSummary:
         """Of the whole run; its seconds count the work on all windows and the stitching, wherever it was done."""
@@ -188,7 +188,7 @@ class Stitching:
             attention=runs[0]["attention"],
             warnings=tuple(warnings),
             health=stitched_health(self._joined),
-            stretches=stitched_stretches(self._joined),
+            segments=stitched_segments(self._joined),
         )
 
 

@@ -54,7 +54,7 @@ class StitchedCloud:
             stack.callback(self._ply.close)
             self._movers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
             # They wait for the lookers, which must not wait for them: hence not in the movers' threads.
-            self._gatherers = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
+            self._evaluators = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
             # A thread for each part of the table: it meets its voxels in their order.
             self._lookers = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]
             self.close = stack.pop_all().close
@@ -71,7 +71,7 @@ class StitchedCloud:
             )
             for vertices, keys, parts in in_order(self._movers, self._move, chunks, self._ahead)
         )
-        for vertices in in_order(self._gatherers, _gather, looked_up, self._ahead):
+        for vertices in in_order(self._evaluators, _gather, looked_up, self._ahead):
             self._ply.append_vertices(vertices)
 
     def _move(
@@ -112,7 +112,7 @@ class StitchedFiles:
         """Begin the files in ``folder``. Raises OutputError."""
         self.cameras: list[Camera] = []
         """Those written, in the order of their frames."""
-        self._stretch = 0
+        self._segment = 0
         """What a window's own numbers of stretches are raised by: it counts them from its beginning."""
         self.marks: dict[str, Mark] = {}
         """Marks of the depth files taken over, by their names in the folder."""
@@ -143,18 +143,18 @@ class StitchedFiles:
             return
         if number:
             before = next(c for c in joined.windows[number - 1].cameras if c.index == cameras[0].index)
-            self._stretch += before.stretch - cameras[0].stretch
+            self._segment += before.segment - cameras[0].segment
         files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
         lasts = transform.move_pose(np.stack([camera.T_world_camera for camera in cameras]))
-        firsts = transform.move_pose(np.stack([camera.T_world_camera_first for camera in cameras]))
+        firsts = transform.move_pose(np.stack([camera.T_world_camera_causal for camera in cameras]))
         for camera, last, first in zip(cameras, lasts, firsts, strict=True):
             joined_camera = replace(
                 camera,
                 T_world_camera=last,
-                T_world_camera_first=first,
+                T_world_camera_causal=first,
                 depth_scale=camera.depth_scale * transform.scale,
-                depth_scale_first=camera.depth_scale_first * transform.scale,
-                stretch=camera.stretch + self._stretch,
+                depth_scale_causal=camera.depth_scale_causal * transform.scale,
+                segment=camera.segment + self._segment,
             )
             self.cameras.append(joined_camera)
             self._files.append(joined_camera)
@@ -201,16 +201,16 @@ def stitched_health(joined: AlignedChunks) -> dict[str, Any]:
     return HealthWatch(values, spans).summary()
 
 
-def stitched_stretches(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
+def stitched_segments(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
     """Of ``run.json``: those that begin with a frame that was taken from the window that told of them."""
-    return tuple(_stretches(joined))
+    return tuple(_segments(joined))
 
 
-def _stretches(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
+def _segments(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
     for number, window in enumerate(joined.windows):
         taken = {camera.index for camera in joined.frames_of(number)}
-        told = window.run.get("stretches")
-        yield from (stretch for stretch in (told if isinstance(told, list) else []) if stretch["index"] in taken)
+        told = window.run.get("segments")
+        yield from (segment for segment in (told if isinstance(told, list) else []) if segment["index"] in taken)
 
 
 def _span(why: str, cameras: Sequence[Camera]) -> WeakInterval:

@@ -21,7 +21,7 @@ from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, baseline_errors, summarise
-from stream_recon.app.pipeline.listeners import DelegatingStage, Stage
+from stream_recon.app.pipeline.listeners import BackEnd, DelegatingBackEnd
 from stream_recon.app.pipeline.pipeline import Progress as RunProgress
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process import stop_on_signals
@@ -29,7 +29,7 @@ from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_re
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import MappingChoice, stream_stage
+from stream_recon.app.slam.mode import MappingChoice, make_back_end
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, OutputError
 
@@ -166,7 +166,7 @@ def evaluate_scene(
     limit: int | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
     mapping: MappingChoice = "off",
-    stage: Stage | None = None,
+    back_end: BackEnd | None = None,
 ) -> Evaluation:
     """Run the program on every ``stride``-th image, at most ``limit``, and compare what its user gets with the truth.
 
@@ -178,15 +178,15 @@ def evaluate_scene(
         KeyboardInterrupt: Ctrl-C came meanwhile.
     """
     truth = scene.truth()
-    gatherer = Evaluator(truth, max_pixels=MAX_PIXELS)
+    evaluator = Evaluator(truth, max_pixels=MAX_PIXELS)
     known = scene.camera is not None
-    stage = stage or stream_stage(mapping, engine.preset.stream.scale_frames, known_lens=known)
-    overheard = RecordingStage(stage, Evaluator(truth, max_pixels=MAX_PIXELS)) if stage is not None else None
+    back_end = back_end or make_back_end(mapping, engine.preset.stream.scale_frames, known_intrinsics=known)
+    overheard = RecordingBackEnd(back_end, Evaluator(truth, max_pixels=MAX_PIXELS)) if back_end is not None else None
     engine.reset()
     with scene.open(stride, limit) as source:
 
         def watch(progress: RunProgress) -> None:
-            _check(source, gatherer)
+            _check(source, evaluator)
             if on_progress is not None:
                 on_progress(progress)
 
@@ -198,44 +198,44 @@ def evaluate_scene(
                 writer = ResultWriter(
                     folder, RunInfo.of(engine, source.name, {"camera": scene.camera} if known else {})
                 )
-            summary = reconstruct(source, engine, writer, [gatherer], watch, stage=overheard)
-            _check(source, gatherer)
+            summary = reconstruct(source, engine, writer, [evaluator], watch, back_end=overheard)
+            _check(source, evaluator)
             if summary.interrupted:
                 raise KeyboardInterrupt
-            first, last = SequenceMetrics.gathered(gatherer, first=True), SequenceMetrics.gathered(gatherer)
+            first, last = SequenceMetrics.gathered(evaluator, first=True), SequenceMetrics.gathered(evaluator)
             if writer is not None:
                 open_again = partial(scene.open, stride, limit)
                 with stop_on_signals() as stop:
                     try:
                         result = read_result(folder)
-                        refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[gatherer])
+                        refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
                     except RefinementCancelledError as error:
                         raise KeyboardInterrupt from error
-            network = SequenceMetrics.gathered(overheard.gatherer) if overheard is not None else first
-            ours = SequenceMetrics.gathered(gatherer)
+            network = SequenceMetrics.gathered(overheard.evaluator) if overheard is not None else first
+            ours = SequenceMetrics.gathered(evaluator)
     with scene.open(stride, limit) as frames:
-        rows = baseline_errors(gatherer, frames)
-    posed = len(gatherer.true_path())
+        rows = baseline_errors(evaluator, frames)
+    posed = len(evaluator.true_path())
     return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
 
 
-class RecordingStage(DelegatingStage):
+class RecordingBackEnd(DelegatingBackEnd):
     """A stage, and a gatherer of what goes into it: the network's own results, in its own world."""
 
-    def __init__(self, stage: Stage, gatherer: Evaluator) -> None:
-        super().__init__(stage)
-        self.gatherer = gatherer
+    def __init__(self, back_end: BackEnd, evaluator: Evaluator) -> None:
+        super().__init__(back_end)
+        self.evaluator = evaluator
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
-        self.gatherer.add(result)
+        self.evaluator.add(result)
         return super().push(result, frame)
 
 
-def _check(source: Source, gatherer: Evaluator) -> None:
+def _check(source: Source, evaluator: Evaluator) -> None:
     if source.damaged:
         raise InputError(f"{source.name}: {source.warnings[-1]}; to be measured, all images have to be readable")
-    if gatherer.truth_error is not None:
-        raise InputError(gatherer.truth_error)
+    if evaluator.truth_error is not None:
+        raise InputError(evaluator.truth_error)
 
 
 def _unique_names(scenes: list[Scene]) -> list[Scene]:

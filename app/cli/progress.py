@@ -27,10 +27,10 @@ def says(page: LiveView | None) -> Callable[[str], None]:
 def describe(progress: Progress) -> str:
     """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and what else there is to tell."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
-    stage = f"; {progress.stage}" if progress.stage else ""
+    back_end = f"; {progress.back_end}" if progress.back_end else ""
     notice = f"; {progress.notice}" if progress.notice else ""
     figures = f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}"
-    return f"{figures}{stage}{notice}"
+    return f"{figures}{back_end}{notice}"
 
 
 class RunBar:

@@ -23,16 +23,15 @@ from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import clock, weak_spans
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
 from stream_recon.app.pipeline.process import memory_errors
-from stream_recon.app.pipeline.resume import departure, resume_run
+from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_a_frame
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.resume import check_choice, read_unfinished, whole_record
-from stream_recon.app.result.run_record import RunInfo, RunSummary
-from stream_recon.app.result.unit import UNIT
+from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output
-from stream_recon.app.slam.mode import MappingChoice, stream_stage
+from stream_recon.app.slam.mode import MappingChoice, make_back_end
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import ADDRESS, Source, open_source, without_password
 from stream_recon.app.viewer.viewer import Viewer
@@ -107,12 +106,12 @@ def reconstruct_source(
                 show_result(viewer, read_result(folder), lambda _: None)
         # After a break the network gives one frame at a time, in the world of those before.
         together = 1 if unfinished else preset.stream.scale_frames
-        stage = stream_stage(
+        back_end = make_back_end(
             mapping,
             together,
             live=source.live,
-            known_lens=frames.camera is not None,
-            departure=departure(unfinished) if unfinished else None,
+            known_intrinsics=frames.camera is not None,
+            map_state=map_state(unfinished) if unfinished else None,
             apart=engine.device != "cpu" and usable_cores() >= CORES_APART,
         )
         shown: list[object] = [None]
@@ -122,9 +121,9 @@ def reconstruct_source(
                 show(progress)
                 if viewer:
                     viewer.status(describe(progress))
-                    if stage is not None and stage.sparse is not shown[-1]:
-                        shown[:] = [stage.sparse]
-                        viewer.show_map(stage.sparse.points, stage.sparse.loops)
+                    if back_end is not None and back_end.sparse is not shown[-1]:
+                        shown[:] = [back_end.sparse]
+                        viewer.show_map(back_end.sparse.points, back_end.sparse.loops)
 
             listeners = [viewer] if viewer else []
             paused = (lambda: viewer.paused) if viewer else None
@@ -134,7 +133,7 @@ def reconstruct_source(
                 writer,
                 listeners,
                 on_progress,
-                stage=stage,
+                back_end=back_end,
                 paused=paused,
                 on_rebuild=show.show_rebuild,
                 before=before,
@@ -166,7 +165,7 @@ class _Afterwards:
 
     def left(self, record: Mapping[str, Any]) -> "_Afterwards":
         """What of it is not done yet, by the result's ``run.json``."""
-        return _Afterwards(self.refine and "mapping" not in record, None if record.get(UNIT) else self.scale)
+        return _Afterwards(self.refine and REFINEMENT not in record, None if record.get(METRIC_SCALE) else self.scale)
 
     def __bool__(self) -> bool:
         return self.refine or self.scale is not None

@@ -103,6 +103,6 @@ def _described(report: RefinementReport) -> list[str]:
             f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
         )
     return lines + [
-        f"frames {stretch['first']} to {stretch['last']} stay as the network has them: {stretch['why']}"
-        for stretch in report.left_to_network
+        f"frames {segment['first']} to {segment['last']} stay as the network has them: {segment['why']}"
+        for segment in report.fallback_segments
     ]

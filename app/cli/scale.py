@@ -13,7 +13,7 @@ from stream_recon.app.metric_scale.scale_source import Given, parse_given
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.unit import MetricUnit, own_to_now
+from stream_recon.app.result.unit import MetricUnit, T_current_own
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -70,7 +70,7 @@ def brought_to_metres(
         out.print(stopped)
         say(stopped)
         return False
-    line = _described(metres.after(own_to_now(result.run)))
+    line = _described(metres.after(T_current_own(result.run)))
     out.print(line, markup=False)
     say(line)
     return True
@@ -78,5 +78,5 @@ def brought_to_metres(
 
 def _described(metres: MetricUnit) -> str:
     error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
-    scale = metres.own_to_metres.scale
+    scale = metres.T_metric_own.scale
     return f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.cli.console import DONE, PlainConsole
-from stream_recon.app.result.cameras import since_first
+from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import own_to_now
+from stream_recon.app.result.unit import T_current_own
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
@@ -62,8 +62,8 @@ def show_result(viewer: Viewer, result: ResultFolder, on_damaged: Callable[[Outp
     for first in result.readable(on_damaged, first=True):
         show_results(viewer, [first])
         shown.add(first.index)
-    unit = own_to_now(result.run).scale
-    viewer.revise(since_first((camera for camera in result.cameras if camera.index in shown), unit))
+    unit = T_current_own(result.run).scale
+    viewer.revise(revision_since_causal((camera for camera in result.cameras if camera.index in shown), unit))
     if (tracks := read_tracks(result.folder)) is not None:
         viewer.show_map(tracks.points, tracks.loops)
     return len(shown)

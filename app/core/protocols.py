@@ -33,11 +33,11 @@ class FrameEngine(Protocol):
     def attention(self) -> str: ...
 
     @property
-    def streams(self) -> int:
+    def submaps(self) -> int:
         """How many the run has been so far."""
 
     @property
-    def stands_on(self) -> tuple[int, ...]:
+    def reference_frames(self) -> tuple[int, ...]:
         """Numbers of the scale frames of the stream under way; () where none has begun."""
 
     def reset(self) -> None:

@@ -16,7 +16,7 @@ class Frame:
     timestamp: float
     """Seconds from the start of the source."""
     rgb: NDArray[np.uint8]  # [H, W, 3]
-    stretch: int = 0
+    segment: int = 0
     """Counts up where nothing connects a frame with those before it, as after a gap of a live source."""
     mask: NDArray[np.bool_] | None = None
     """[H, W], what is to be left out of all that comes of the frame; None: nothing."""
@@ -47,7 +47,7 @@ class PreparedFrame:
     transform: ImageTransform
     grey: NDArray[np.uint8] | None = None
     """[H', W'], the source's image in grey for tracking, see `grey_image`; None where nobody asked for it."""
-    stretch: int = 0
+    segment: int = 0
     """See `Frame`."""
 
 
@@ -89,7 +89,7 @@ class FrameResult:
     is_keyframe: bool
     flow: float | None = None
     """Mean displacement in network pixels since the last keyframe; None where it was not measured."""
-    stretch: int = 0
+    segment: int = 0
     """See `Frame`. Each has a world of its own: where it lies beside those before is a guess, that the camera did not
     move meanwhile."""
     health: float | None = None

@@ -40,17 +40,17 @@ class StreamingSession(ABC):
         """The stream's next frame."""
 
     @property
-    def stands_on(self) -> tuple[int, ...]:
+    def reference_frames(self) -> tuple[int, ...]:
         """Numbers of the scale frames of the stream under way."""
-        return self._anchor.stands_on
+        return self._anchor.reference_frames
 
     def reset(self) -> None:
         """Forget the frames; the next one begins another run."""
         self._waiting: list[PreparedFrame] = []
         self._gathers = True
         """The next frames are scale frames of a stream to come."""
-        self._stretch = 0
-        self.streams = 0
+        self._segment = 0
+        self.submaps = 0
         """So many has the run been; see `SubmapManager`."""
         self._transform: ImageTransform | None = None
         self._anchor = SubmapManager(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
@@ -74,8 +74,8 @@ class StreamingSession(ABC):
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
-        if frame.stretch != self._stretch:
-            return [*self._end_stretch(frame.stretch), *self.push(frame)]
+        if frame.segment != self._segment:
+            return [*self._end_segment(frame.segment), *self.push(frame)]
         if self._gathers:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self._release_waiting()
@@ -99,7 +99,7 @@ class StreamingSession(ABC):
         Raises:
             ResourceError: see `push`.
         """
-        self._transform, self._stretch, self._gathers = first[0][0].transform, first[0][0].stretch, False
+        self._transform, self._segment, self._gathers = first[0][0].transform, first[0][0].segment, False
         results = self._begin([frame for frame, _ in first])
         for frame, _ in later:
             results.append(self._advance(frame))
@@ -117,15 +117,15 @@ class StreamingSession(ABC):
         waiting, self._waiting, self._gathers = self._waiting, [], False
         return self._anchor.place(waiting, self._begin(waiting))
 
-    def _end_stretch(self, following: int) -> list[FrameResult]:
+    def _end_segment(self, following: int) -> list[FrameResult]:
         """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
         results = self._release_waiting()
         self._anchor.part()
-        self._gathers, self._stretch = True, following
+        self._gathers, self._segment = True, following
         return results
 
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
-        self.streams += 1
+        self.submaps += 1
         return self._begin_stream(frames)
 
     def _plan(self, frame: Frame) -> ImageTransform:
@@ -158,5 +158,5 @@ def frame_result(
         transform=frame.transform,
         is_keyframe=is_keyframe,
         flow=flow,
-        stretch=frame.stretch,
+        segment=frame.segment,
     )

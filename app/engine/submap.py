@@ -54,7 +54,7 @@ class SubmapManager:
         return self._apart >= PATIENCE and len(self._recent) == self._recent.maxlen
 
     @property
-    def stands_on(self) -> tuple[int, ...]:
+    def reference_frames(self) -> tuple[int, ...]:
         """Numbers of the scale frames."""
         return tuple(frame.index for frame in self._scale_frames)
 

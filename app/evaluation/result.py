@@ -5,7 +5,7 @@ from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.folder import ResultFolder, result_as_first_given
+from stream_recon.app.result.folder import ResultFolder, causal_result
 
 
 def gather_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: int = MAX_PIXELS) -> Evaluator:
@@ -17,11 +17,11 @@ def gather_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: i
     Raises:
         OutputError: a damaged result.
     """
-    gatherer = Evaluator(truth, max_pixels=max_pixels)
+    evaluator = Evaluator(truth, max_pixels=max_pixels)
     for camera in result.cameras:
-        gatherer.add(result_as_first_given(result.folder, camera))
-    gatherer.revise(last_known(result.cameras))
-    return gatherer
+        evaluator.add(causal_result(result.folder, camera))
+    evaluator.revise(last_known(result.cameras))
+    return evaluator
 
 
 def last_known(cameras: list[Camera]) -> Revision:

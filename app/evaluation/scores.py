@@ -42,10 +42,10 @@ class SequenceMetrics:
         return cls(frames=frames, fov_error_deg=fov, **parts)
 
     @classmethod
-    def gathered(cls, gatherer: Evaluator, *, first: bool = False) -> "SequenceMetrics":
+    def gathered(cls, evaluator: Evaluator, *, first: bool = False) -> "SequenceMetrics":
         """Errors over all frames that a gatherer heard of, as ``first`` given out, else as last known."""
-        pose, depth = gatherer.pose_errors(first=first), gatherer.depth_errors(first=first)
-        return cls.of(gatherer.frames, pose, depth, gatherer.fov_error_deg(first=first))
+        pose, depth = evaluator.pose_errors(first=first), evaluator.depth_errors(first=first)
+        return cls.of(evaluator.frames, pose, depth, evaluator.fov_error_deg(first=first))
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class Evaluation:
         return {**ours, **parts, "baselines": {name: dataclasses.asdict(row) for name, row in self.baselines.items()}}
 
 
-def baseline_errors(gatherer: Evaluator, frames: Iterable[Frame]) -> dict[str, SequenceMetrics]:
+def baseline_errors(evaluator: Evaluator, frames: Iterable[Frame]) -> dict[str, SequenceMetrics]:
     """What trivial guesses and two views get on the frames that a gatherer heard of.
 
     ``frames``: the same ones, read once more for `baselines.two_view`, if the truth allows for it.
     """
-    count = gatherer.frames
-    rows = {name: SequenceMetrics.of(count, depth=depth) for name, depth in _guessed_depth(gatherer.pixels).items()}
-    path = gatherer.true_path()
-    for name, poses in _guessed_poses(gatherer, frames).items():
+    count = evaluator.frames
+    rows = {name: SequenceMetrics.of(count, depth=depth) for name, depth in _guessed_depth(evaluator.pixels).items()}
+    path = evaluator.true_path()
+    for name, poses in _guessed_poses(evaluator, frames).items():
         rows[name] = SequenceMetrics.of(count, path.errors(poses) if poses is not None else None)
     return rows
 
@@ -92,9 +92,9 @@ def _guessed_depth(pixels: PixelSample) -> dict[str, DepthErrors | None]:
     return {name: depth_errors(*z) if z is not None else None for name, z in guesses.items()}
 
 
-def _guessed_poses(gatherer: Evaluator, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
+def _guessed_poses(evaluator: Evaluator, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
     """Trajectories [N, 4, 4] of the baselines; None for one that lacks what it is to be given."""
-    count, path, truth = gatherer.frames, gatherer.true_path(), gatherer.truth
+    count, path, truth = evaluator.frames, evaluator.true_path(), evaluator.truth
     step, two_view = path.first_step(), None
     if truth is not None and truth.intrinsics is not None and len(path):
         two_view = baselines.two_view(frames, truth.intrinsics, truth.source_size)

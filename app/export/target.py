@@ -14,7 +14,7 @@ from pathlib import Path
 from stream_recon.app.export.job import ExportReport
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import ResultFolder
-from stream_recon.app.result.run_record import program_version
+from stream_recon.app.result.run_record import REFINEMENT, program_version
 from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, MetricUnit
 from stream_recon.configs.errors import OutputError
 
@@ -137,12 +137,12 @@ def readme(form: str, result: ResultFolder, told: ExportReport) -> str:
         *_world(result.metres),
         *told.notes,
     ]
-    if isinstance(run.get("mapping"), dict):
+    if isinstance(run.get(REFINEMENT), dict):
         lines.append("Poses and depth were refined by geometry.")
-    stretches = 1 + max((camera.stretch for camera in cameras), default=0)
-    if stretches > 1:
+    segments = 1 + max((camera.segment for camera in cameras), default=0)
+    if segments > 1:
         lines.append(
-            f"Nothing connects {stretches} stretches of the source: where each lies beside the others is a guess."
+            f"Nothing connects {segments} stretches of the source: where each lies beside the others is a guess."
         )
     if run["interrupted"]:
         lines.append("The run was interrupted or still going on: this is what was there.")

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.result.amend import amend
-from stream_recon.app.result.cameras import since_first
+from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.run_record import METRIC_SCALE
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import UNIT, MetricUnit, own_to_now
+from stream_recon.app.result.unit import MetricUnit, T_current_own
 
 
 class ScaleView(Protocol):
@@ -41,9 +42,9 @@ def bring_to_metres(
     Raises:
         OutputError: no room, or a damaged file; likewise.
     """
-    now = own_to_now(result.run)
+    now = T_current_own(result.run)
     metres = metres.after(now)
-    change = metres.own_to_metres @ now.inverse()
+    change = metres.T_metric_own @ now.inverse()
     cameras = [camera.moved(change) for camera in result.cameras]
     revision = Revision(
         tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, depth_field=c.depth_field) for c in cameras)
@@ -51,11 +52,11 @@ def bring_to_metres(
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
-    record = {UNIT: metres.to_json()}
+    record = {METRIC_SCALE: metres.to_json()}
     if not amend(result, revision, record, tracks, on_progress, cancelled):
         return False
     for page in pages:
-        page.revise(since_first(cameras))
+        page.revise(revision_since_causal(cameras))
         if tracks is not None:
             page.show_map(tracks.points, tracks.loops)
     return True

@@ -50,7 +50,7 @@ def measured(
         InputError: what was given tells no scale, or is not seen.
         OutputError: a damaged file.
     """
-    cameras = _longest_stretch(result.cameras)
+    cameras = _longest_segment(result.cameras)
     if not cameras:
         raise InputError(f"{result.folder} has no frames")
     match given:
@@ -66,11 +66,11 @@ def measured(
             return _by_photographs(result, cameras, text)
 
 
-def _longest_stretch(cameras: Sequence[Camera]) -> list[Camera]:
+def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:
     """Of the frames that hang together the most: where others lie beside them is a guess."""
-    stretches = [camera.stretch for camera in cameras]
-    longest = max(set(stretches), key=stretches.count, default=0)
-    return [camera for camera in cameras if camera.stretch == longest]
+    segments = [camera.segment for camera in cameras]
+    longest = max(set(segments), key=segments.count, default=0)
+    return [camera for camera in cameras if camera.segment == longest]
 
 
 def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> MetricUnit:
@@ -80,7 +80,7 @@ def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> Metri
             first, last = min(by_index), max(by_index)
             raise InputError(f"--scale-from {text}: of the frames {first} to {last} none has the number {index}")
     one, other = by_index[given.first], by_index[given.second]
-    if one.stretch != other.stretch:
+    if one.segment != other.segment:
         raise InputError(f"--scale-from {text}: nothing connects the two frames, which are of different stretches")
     distance = float(np.linalg.norm(other.T_world_camera[:3, 3] - one.T_world_camera[:3, 3]))
     extent = max(float(np.linalg.norm(c.T_world_camera[:3, 3] - one.T_world_camera[:3, 3])) for c in cameras)

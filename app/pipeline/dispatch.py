@@ -14,7 +14,7 @@ from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline.health import HealthWatch
-from stream_recon.app.pipeline.listeners import ResultListener, Stage
+from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
 from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.configs.errors import StreamReconError
 
@@ -84,7 +84,7 @@ class Dispatcher:
 
     Args:
         listeners: told in this order; see `ResultListener`.
-        stage: see `Stage`; None: results go straight to the listeners.
+        stage: see `BackEnd`; None: results go straight to the listeners.
         health: looks at each result before the listeners do.
         between: called by the listeners' thread after each item, and now and then while none comes.
     """
@@ -92,14 +92,14 @@ class Dispatcher:
     def __init__(
         self,
         listeners: Sequence[ResultListener],
-        stage: Stage | None,
+        back_end: BackEnd | None,
         health: HealthWatch,
         between: Callable[[], None] = lambda: None,
     ) -> None:
         self.failed = False
         """Whether a listener raised an error that a user can do something about."""
         self._listeners = listeners
-        self._stage = stage
+        self._back_end = back_end
         self._health = health
         self._between = between
         self._staged: Channel[tuple[FrameResult, PreparedFrame]] = Channel(RESULTS_BEHIND)
@@ -111,28 +111,28 @@ class Dispatcher:
     @property
     def wants_grey(self) -> bool:
         """Whether frames are to carry `PreparedFrame.grey`."""
-        return self._stage is not None and self._stage.wants_grey
+        return self._back_end is not None and self._back_end.wants_grey
 
     def start(self, pool: Executor) -> list[Future[None]]:
         """Begin the threads; the futures end after `close`, or raise what went wrong. The listeners' comes first."""
-        bodies = [self._listen] if self._stage is None else [self._listen, self._run_stage]
+        bodies = [self._listen] if self._back_end is None else [self._listen, self._run_back_end]
         return [pool.submit(body) for body in bodies]
 
     def expect(self, frame: PreparedFrame) -> None:
         """Note a frame whose result will be sent: the stage gets both."""
-        if self._stage is not None:
+        if self._back_end is not None:
             self._frames[frame.index] = frame
 
     def send(self, result: FrameResult) -> bool:
         """Hand a result on, waiting for room. False once a listener or the stage has failed."""
-        if self._stage is None:
+        if self._back_end is None:
             return self._items.send(result)
         return self._staged.send((result, self._frames.pop(result.index)))
 
     def close(self) -> None:
         """No result will come any more. What was sent is still delivered, and the stage has its last word."""
         self._staged.close()
-        if self._stage is None:
+        if self._back_end is None:
             self._items.close()
 
     def abandon(self) -> None:
@@ -141,17 +141,17 @@ class Dispatcher:
         self._staged.close(discard=True)
         self.close()
 
-    def _run_stage(self) -> None:
-        assert self._stage is not None
+    def _run_back_end(self) -> None:
+        assert self._back_end is not None
         try:
             for result, frame in self._staged:
                 with memory_errors():
-                    items = self._stage.push(result, frame)
+                    items = self._back_end.push(result, frame)
                 if not all(self._items.send(item) for item in items):
                     return
             if not self._abandoned.is_set():
                 with memory_errors():
-                    items = self._stage.finish()
+                    items = self._back_end.finish()
                 all(self._items.send(item) for item in items)
         finally:
             self._staged.close(discard=True)

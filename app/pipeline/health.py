@@ -100,7 +100,7 @@ class HealthWatch:
 
     def judge(self, result: FrameResult) -> float | None:
         """Health of a frame, 0 (nothing fits) to 1; None for the first one of a stretch, which has no neighbour."""
-        if self._before is not None and self._before.result.stretch != result.stretch:
+        if self._before is not None and self._before.result.segment != result.segment:
             self._before, self._is_weak = None, False
             self._recent.clear()
         before, self._before = self._before, _seen(result)

@@ -17,7 +17,7 @@ class ResultListener(Protocol):
     def revise(self, revision: Revision) -> None: ...
 
 
-class Stage(Protocol):
+class BackEnd(Protocol):
     """Stands between engine and listeners and may place results anew, revise earlier ones, or hold some back a while.
 
     All calls come from one thread of its own. Every result that goes in comes out once, before any revision of it.
@@ -28,7 +28,7 @@ class Stage(Protocol):
         """Whether frames shall carry `PreparedFrame.grey`."""
 
     @property
-    def told(self) -> str:
+    def status_line(self) -> str:
         """A line of figures for the user; may be asked for in another thread."""
 
     @property
@@ -42,26 +42,26 @@ class Stage(Protocol):
         """What is left to say once the last result is in."""
 
 
-class DelegatingStage:
-    """A `Stage` that has another one do everything: whoever watches it overrides what is to be watched."""
+class DelegatingBackEnd:
+    """A `BackEnd` that has another one do everything: whoever watches it overrides what is to be watched."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, back_end: BackEnd) -> None:
+        self._back_end = back_end
 
     @property
     def wants_grey(self) -> bool:
-        return self._stage.wants_grey
+        return self._back_end.wants_grey
 
     @property
-    def told(self) -> str:
-        return self._stage.told
+    def status_line(self) -> str:
+        return self._back_end.status_line
 
     @property
     def figures(self) -> dict[str, Any]:
-        return self._stage.figures
+        return self._back_end.figures
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
-        return self._stage.push(result, frame)
+        return self._back_end.push(result, frame)
 
     def finish(self) -> Sequence[FrameResult | Revision]:
-        return self._stage.finish()
+        return self._back_end.finish()

@@ -23,7 +23,7 @@ from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.pipeline.cpu_threads import adaptive_threads
 from stream_recon.app.pipeline.dispatch import Channel, Dispatcher
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, clock
-from stream_recon.app.pipeline.listeners import ResultListener, Stage
+from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
 from stream_recon.app.pipeline.masking import Masking
 from stream_recon.app.pipeline.process import (
     StopRequest,
@@ -68,7 +68,7 @@ class Progress:
     notice: str | None = None
     """What a user should know of the frames now: that tracking is weak, that nothing is to be seen, or why the stretch
     under way began, unless it is the first."""
-    stage: str = ""
+    back_end: str = ""
     """What the stage tells of itself."""
 
 
@@ -85,8 +85,8 @@ class ResumeState:
     health: tuple[float, ...] = ()
     weak: tuple[WeakInterval, ...] = ()
     """See `HealthWatch`."""
-    stretches: tuple[FrameRange, ...] = ()
-    unseen: int = 0
+    segments: tuple[FrameRange, ...] = ()
+    blank_frames: int = 0
     last: PreparedFrame | None = None
     """The last frame; see `DiscontinuityDetector`."""
 
@@ -98,7 +98,7 @@ def reconstruct(
     listeners: Sequence[ResultListener] = (),
     on_progress: Callable[[Progress], None] | None = None,
     *,
-    stage: Stage | None = None,
+    back_end: BackEnd | None = None,
     paused: Callable[[], bool] | None = None,
     on_rebuild: Callable[[int, int], None] | None = None,
     before: ResumeState | None = None,
@@ -124,7 +124,9 @@ def reconstruct(
         StreamReconError: from source, engine or writer. What was finished before is in the folder, and
             ``run.json`` says that the run was interrupted.
     """
-    run = _PipelineRun(source, engine, writer, listeners, stage, on_progress, paused, before or ResumeState(), mask_sky)
+    run = _PipelineRun(
+        source, engine, writer, listeners, back_end, on_progress, paused, before or ResumeState(), mask_sky
+    )
     try:
         with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
             # First the listeners: where several failed, the disk is what the user has to look at.
@@ -150,8 +152,8 @@ def reconstruct(
             writer.close()
 
 
-def _told(stretch: FrameRange) -> str:
-    return f"{stretch.reason}: what follows is a new stretch, whose place beside what came before is a guess"
+def _told(segment: FrameRange) -> str:
+    return f"{segment.reason}: what follows is a new stretch, whose place beside what came before is a guess"
 
 
 class _PipelineRun:
@@ -161,7 +163,7 @@ class _PipelineRun:
         engine: FrameEngine,
         writer: ResultWriter | None,
         listeners: Sequence[ResultListener],
-        stage: Stage | None,
+        back_end: BackEnd | None,
         on_progress: Callable[[Progress], None] | None,
         paused: Callable[[], bool] | None,
         before: ResumeState,
@@ -169,14 +171,14 @@ class _PipelineRun:
     ) -> None:
         self._before = before
         self._masking = Masking(mask_sky)
-        self._breaks = DiscontinuityDetector(before.stretches, before.unseen, before.last)
+        self._breaks = DiscontinuityDetector(before.segments, before.blank_frames, before.last)
         self._source = source
         self._engine = engine
         self._writer = writer
         self._health = HealthWatch(before.health, before.weak)
         told = [*([writer] if writer is not None else []), *listeners]
-        self.delivery = Dispatcher(told, stage, self._health, self._checkpoint)
-        self._stage = stage
+        self.delivery = Dispatcher(told, back_end, self._health, self._checkpoint)
+        self._back_end = back_end
         self._on_progress = on_progress
         self._paused = paused
         self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
@@ -270,22 +272,22 @@ class _PipelineRun:
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             network_focal=float(np.median(self._network_focals)) if self._network_focals else None,
-            streams=self._engine.streams,
-            stands_on=self._engine.stands_on,
-            frames_unseen=self._breaks.unseen,
+            submaps=self._engine.submaps,
+            reference_frames=self._engine.reference_frames,
+            blank_frames=self._breaks.blank_frames,
             warnings=(*self._before.warnings, *self._source.warnings, *map(_told, self._new_breaks())),
             health=self._health.summary(),
             resumed=self._before.resumed,
-            stretches=tuple(dataclasses.asdict(stretch) for stretch in self._stretches()),
+            segments=tuple(dataclasses.asdict(segment) for segment in self._segments()),
             source_lost=self._source.lost,
-            stream=self._stage.figures if self._stage is not None else None,
+            stream=self._back_end.figures if self._back_end is not None else None,
         )
 
     def _new_breaks(self) -> list[FrameRange]:
-        return self._breaks.stretches[len(self._before.stretches) :]
+        return self._breaks.segments[len(self._before.segments) :]
 
-    def _stretches(self) -> list[FrameRange]:
-        return sorted([*self._source.stretches, *self._breaks.stretches], key=lambda stretch: stretch.index)
+    def _segments(self) -> list[FrameRange]:
+        return sorted([*self._source.segments, *self._breaks.segments], key=lambda segment: segment.index)
 
     def _hand_on(self, results: Sequence[FrameResult]) -> bool:
         """To the listeners; False if one has failed."""
@@ -340,12 +342,12 @@ class _PipelineRun:
             fps=(len(self._recent) - 1) / spent if spent > 0 else 0.0,
             memory_mb=peak_host_memory_mb() if device_memory is None else device_memory,
             notice=self._notice(),
-            stage=self._stage.told if self._stage is not None else "",
+            back_end=self._back_end.status_line if self._back_end is not None else "",
         )
 
     def _notice(self) -> str | None:
         blind = self._breaks.blind
         if blind is not None:
             return f"the picture is {blind[1]} since {clock(blind[0])}: its frames are left out"
-        stretches = self._stretches()
-        return self._health.weak or (f"new stretch: {stretches[-1].reason}" if stretches else None)
+        segments = self._segments()
+        return self._health.weak or (f"new stretch: {segments[-1].reason}" if segments else None)

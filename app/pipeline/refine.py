@@ -13,10 +13,10 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, 
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener
 from stream_recon.app.result.amend import amend
-from stream_recon.app.result.cameras import Camera, since_first
+from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.folder import ResultFolder, result_of
+from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
-from stream_recon.app.result.unit import UNIT
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator, interpolated
@@ -95,12 +95,19 @@ def refine_result(
         page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
 
     try:
-        known_lens = bool(result.run.get("options", {}).get("camera"))
+        known_intrinsics = bool(result.run.get("options", {}).get("camera"))
         on_sketch = show_sketch if page else None
         threads = workers or _workers()
         placed = _placed(result, images.scale)
         found = refine(
-            views, images, images.scale, show, threads, placed=placed, on_sketch=on_sketch, known_lens=known_lens
+            views,
+            images,
+            images.scale,
+            show,
+            threads,
+            placed=placed,
+            on_sketch=on_sketch,
+            known_intrinsics=known_intrinsics,
         )
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
@@ -111,12 +118,12 @@ def refine_result(
         if page:
             _show(page, tracks)
         # Again in the reconstruction's own unit, whatever it was in.
-        changes = {"mapping": record, **({UNIT: None} if UNIT in result.run else {})}
+        changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
         if not amend(result, _of_files(revision, every), changes, tracks, on_points, cancelled):
             raise RefinementCancelledError
     except BaseException:
         if page:
-            page.revise(since_first(result.cameras))
+            page.revise(revision_since_causal(result.cameras))
             _show(page, read_tracks(result.folder))
         raise
     return found.report
@@ -125,7 +132,7 @@ def refine_result(
 def _placed(result: ResultFolder, scale: Scale) -> InitialPoses | None:
     """The frames that have depth where the stream has put them; None where it has not, or where they were refined."""
     cameras = result.with_depth(result.cameras)
-    if "mapping" in result.run or all(camera.network is None for camera in cameras):
+    if REFINEMENT in result.run or all(camera.network is None for camera in cameras):
         return None
     # One lens took all of them.
     focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
@@ -224,7 +231,7 @@ def _for_all(
     row = {camera.index: number for number, camera in enumerate(every)}
     positions = np.array([row[camera.index] for camera in kept])
     before = np.array([camera.T_world_camera for camera in every])
-    carrier = PoseInterpolator(positions, before, T, depth_scale, np.array([camera.stretch for camera in every]))
+    carrier = PoseInterpolator(positions, before, T, depth_scale, np.array([camera.segment for camera in every]))
     poses = np.array([carrier.pose(number) for number in range(len(every))])
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
@@ -233,7 +240,7 @@ def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
     """The same against the depth in the files: joined windows had units of their own from the first."""
     return Revision(
         tuple(
-            dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_first)
+            dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_causal)
             for frame, camera in zip(revision.frames, cameras, strict=True)
         )
     )
@@ -246,7 +253,7 @@ def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, fo
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
         lens = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
-        unit = float(scale) * camera.depth_scale / camera.depth_scale_first
+        unit = float(scale) * camera.depth_scale / camera.depth_scale_causal
         frames.append(FrameRevision(camera.index, pose, unit, lens))
     return Revision(tuple(frames))
 

@@ -40,7 +40,7 @@ def resume_run(
     last, taken = unfinished.last, len(unfinished.cameras)
     if not source.resume(last.index, last.timestamp, taken):
         source = stack.enter_context(open_again())
-        source.resume_slowly(last.index, taken)
+        source.resume_by_reading(last.index, taken)
     stream = engine.preset.stream
     remembered = max(stream.window, stream.camera_window)
     first, later = unfinished.last_stream(stream.scale_frames, remembered, as_network=as_network)
@@ -49,7 +49,7 @@ def resume_run(
     return source, _before(unfinished, seam)
 
 
-def departure(unfinished: PartialResult) -> MapState:
+def map_state(unfinished: PartialResult) -> MapState:
     """Where the geometry goes on that the run had."""
     last, network = unfinished.last, unfinished.last.as_network
     return MapState(
@@ -57,22 +57,22 @@ def departure(unfinished: PartialResult) -> MapState:
         network.T_world_camera,
         last.depth_scale / network.depth_scale,
         last.intrinsics.fx,
-        last.stretch,
+        last.segment,
     )
 
 
 def _before(unfinished: PartialResult, seam: OverlapError) -> ResumeState:
-    seconds = unfinished.told("timings", dict).get("seconds", 0.0)
+    seconds = unfinished.recorded("timings", dict).get("seconds", 0.0)
     return ResumeState(
         frames=len(unfinished.cameras),
         keyframes=unfinished.keyframes,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        warnings=tuple(str(line) for line in unfinished.told("warnings", list)),
-        resumed=(*unfinished.told("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+        warnings=tuple(str(line) for line in unfinished.recorded("warnings", list)),
+        resumed=(*unfinished.recorded("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
         health=tuple(camera.health for camera in unfinished.cameras if camera.health is not None),
-        weak=tuple(weak_spans(unfinished.told("health", dict))),
-        stretches=tuple(_stretches(unfinished)),
-        unseen=_count(unfinished.told("frames", dict).get("unseen")),
+        weak=tuple(weak_spans(unfinished.recorded("health", dict))),
+        segments=tuple(_segments(unfinished)),
+        blank_frames=_count(unfinished.recorded("frames", dict).get("blank")),
         last=unfinished.last_frame(),
     )
 
@@ -81,10 +81,10 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _stretches(unfinished: PartialResult) -> Iterator[FrameRange]:
+def _segments(unfinished: PartialResult) -> Iterator[FrameRange]:
     """Those that a frame belongs to; what a damaged record says is left out."""
-    for told in unfinished.told("stretches", list):
+    for told in unfinished.recorded("segments", list):
         with suppress(TypeError):
-            stretch = FrameRange(**told)
-            if isinstance(stretch.index, int) and stretch.index <= unfinished.last.index:
-                yield stretch
+            segment = FrameRange(**told)
+            if isinstance(segment.index, int) and segment.index <= unfinished.last.index:
+                yield segment

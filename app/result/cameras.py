@@ -2,11 +2,12 @@
 
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
-within ``frames``. Format 2 has ``depth_scale``, ``width`` and ``height`` besides what format 1 has, and
-``intrinsics_first`` where the intrinsics were revised, ``depth_scale_first`` where windows of different units were
-joined, ``stretch`` after the first gap or cut, ``health`` where it is known, ``network`` where the frame was given out
-otherwise than the network said, and ``depth_field`` where a refinement knows more of the depth than its scale: rows of
-`stream_recon.app.core.depth_correction`, by whose exponential depth is to be multiplied, too.
+within ``frames``. Beyond what every
+frame has, a line holds ``intrinsics_causal`` where the intrinsics were revised, ``depth_scale_causal`` where chunks of
+different scales were joined, ``segment`` after the first discontinuity, ``health`` where it is known, ``network`` where
+the online pose differs from the network's, and ``depth_field`` where refinement corrected the depth by more than a
+scale: rows of a log-scale grid, see `stream_recon.app.core.depth_correction`. Format 1 has no ``depth_scale``, ``width`` and
+``height``; formats 1 and 2 use other names, see `_RENAMED`.
 """
 
 import json
@@ -29,9 +30,16 @@ from stream_recon.configs.errors import OutputError
 CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
-FORMAT = 2
+FORMAT = 3
 LARGEST_LENGTH = 1e6
 """Of a scale frame's distance; what is further cannot be thinned by voxels any more."""
+_RENAMED = {
+    "T_world_camera_first": "T_world_camera_causal",
+    "intrinsics_first": "intrinsics_causal",
+    "depth_scale_first": "depth_scale_causal",
+    "stretch": "segment",
+}
+"""Keys of formats 1 and 2, and their names since."""
 _INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
@@ -44,18 +52,18 @@ class Camera:
     index: int
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], as last known
-    T_world_camera_first: NDArray[np.float64]  # [4, 4], as first given out
+    T_world_camera_causal: NDArray[np.float64]  # [4, 4], as first given out
     intrinsics: Intrinsics
     """In pixels of the source image, as last known."""
-    intrinsics_first: Intrinsics
+    intrinsics_causal: Intrinsics
     is_keyframe: bool
     flow: float | None
     source_size: tuple[int, int] | None
     """Width and height of the source image; None in files of format 1."""
     depth_scale: float = 1.0
     """What the depth in the frame's file has to be multiplied with."""
-    stretch: int = 0
-    depth_scale_first: float = 1.0
+    segment: int = 0
+    depth_scale_causal: float = 1.0
     """The same as first given out: 1, but for windows that were joined and had units of their own."""
     health: float | None = None
     """See `FrameResult`; as first given out."""
@@ -65,13 +73,13 @@ class Camera:
     """By what the depth is to be corrected besides, as last known; as first given out it is by nothing."""
 
     @property
-    def as_first(self) -> "Camera":
+    def as_causal(self) -> "Camera":
         """The camera before any revision."""
         return replace(
             self,
-            T_world_camera=self.T_world_camera_first,
-            intrinsics=self.intrinsics_first,
-            depth_scale=self.depth_scale_first,
+            T_world_camera=self.T_world_camera_causal,
+            intrinsics=self.intrinsics_causal,
+            depth_scale=self.depth_scale_causal,
             depth_field=None,
         )
 
@@ -80,8 +88,8 @@ class Camera:
         """The camera as the network gave it; its depth scale is of the depth file."""
         said = self.network
         if said is None:
-            return self.as_first
-        scale = said.depth_scale * self.depth_scale_first
+            return self.as_causal
+        scale = said.depth_scale * self.depth_scale_causal
         return replace(
             self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale, depth_field=None
         )
@@ -100,13 +108,13 @@ class Camera:
             index=result.index,
             timestamp=float(result.timestamp),
             T_world_camera=pose,
-            T_world_camera_first=pose,
+            T_world_camera_causal=pose,
             intrinsics=result.intrinsics,
-            intrinsics_first=result.intrinsics,
+            intrinsics_causal=result.intrinsics,
             is_keyframe=bool(result.is_keyframe),
             flow=flow,
             source_size=result.transform.source_size,
-            stretch=result.stretch,
+            segment=result.segment,
             health=result.health,
             network=result.network,
         )
@@ -128,7 +136,7 @@ class Camera:
             "index": self.index,
             "timestamp": self.timestamp,
             "T_world_camera": self.T_world_camera.tolist(),
-            "T_world_camera_first": self.T_world_camera_first.tolist(),
+            "T_world_camera_causal": self.T_world_camera_causal.tolist(),
             **_named(self.intrinsics),
             "width": width,
             "height": height,
@@ -136,12 +144,12 @@ class Camera:
             "keyframe": self.is_keyframe,
             "flow": self.flow,
         }
-        if self.intrinsics_first != self.intrinsics:
-            record["intrinsics_first"] = _named(self.intrinsics_first)
-        if self.depth_scale_first != 1:
-            record["depth_scale_first"] = self.depth_scale_first
-        if self.stretch:
-            record["stretch"] = self.stretch
+        if self.intrinsics_causal != self.intrinsics:
+            record["intrinsics_causal"] = _named(self.intrinsics_causal)
+        if self.depth_scale_causal != 1:
+            record["depth_scale_causal"] = self.depth_scale_causal
+        if self.segment:
+            record["segment"] = self.segment
         if self.health is not None:
             record["health"] = self.health
         if self.network is not None:
@@ -163,17 +171,19 @@ class Camera:
         Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, of another kind or has a value
         that no run writes, such as nan.
         """
-        last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_first"))
+        if version < 3:
+            record = {_RENAMED.get(key, key): value for key, value in record.items()}
+        last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_causal"))
         if last.shape != (4, 4) or first.shape != (4, 4) or not is_rigid(np.stack([last, first])):
             raise ValueError("a pose is not a rigid 4x4 matrix")
         if np.abs([last[:3, 3], first[:3, 3]]).max() > LARGEST_LENGTH:
             raise ValueError("a camera is out of all proportion")
         intrinsics = _intrinsics(record)
-        first_intrinsics = record.get("intrinsics_first")
+        first_intrinsics = record.get("intrinsics_causal")
         sized = version >= 2 and record["width"] is not None
         depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
-        depth_scale_first = float(record.get("depth_scale_first", 1.0))
-        if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_first <= LARGEST_LENGTH:
+        depth_scale_causal = float(record.get("depth_scale_causal", 1.0))
+        if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_causal <= LARGEST_LENGTH:
             raise ValueError("a depth scale is not above 0")
         index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
         if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
@@ -185,15 +195,15 @@ class Camera:
             index=index,
             timestamp=timestamp,
             T_world_camera=last,
-            T_world_camera_first=first,
+            T_world_camera_causal=first,
             intrinsics=intrinsics,
-            intrinsics_first=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
+            intrinsics_causal=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
             is_keyframe=bool(record["keyframe"]),
             flow=flow,
             source_size=(int(record["width"]), int(record["height"])) if sized else None,
             depth_scale=depth_scale,
-            stretch=int(record.get("stretch", 0)),
-            depth_scale_first=depth_scale_first,
+            segment=int(record.get("segment", 0)),
+            depth_scale_causal=depth_scale_causal,
             health=None if health is None else float(health),
             network=_network(record["network"]) if "network" in record else None,
             depth_field=checked(record["depth_field"]) if "depth_field" in record else None,
@@ -280,7 +290,7 @@ def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> No
     replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
 
 
-def since_first(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
+def revision_since_causal(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
     """What takes frames from where they were first given out to where they are.
 
     ``unit``: what the depth first given out was multiplied with since, for whoever hears this.
@@ -288,7 +298,7 @@ def since_first(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
     return Revision(
         tuple(
             FrameRevision(
-                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_first / unit, c.intrinsics, c.depth_field
+                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_causal / unit, c.intrinsics, c.depth_field
             )
             for c in cameras
         )

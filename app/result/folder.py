@@ -10,8 +10,8 @@ from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.result.depth import depth_path, read_depth
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.result.unit import MetricUnit, metres_of, own_to_now
+from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, upgraded
+from stream_recon.app.result.unit import MetricUnit, T_current_own, metres_of
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -49,10 +49,10 @@ class ResultFolder:
     def readable(self, on_damaged: Callable[[OutputError], None], first: bool = False) -> Iterator[FrameResult]:
         """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
         not keep all depth files. With ``first`` each as it was first given out, in the unit and world of now."""
-        now = own_to_now(self.run)
+        now = T_current_own(self.run)
         for camera in self.with_depth(self.cameras):
             try:
-                result = result_of(self.folder, camera.as_first.moved(now) if first else camera)
+                result = result_of(self.folder, camera.as_causal.moved(now) if first else camera)
             except OutputError as error:
                 on_damaged(error)
             else:
@@ -71,7 +71,7 @@ def points_of(run: Mapping[str, Any]) -> PointsConfig:
     preset = run["preset"]
     tables = {key: table for key, table in preset.items() if key != "name"} if isinstance(preset, dict) else preset
     points = preset_from_tables(RUN_NAME, tables).points
-    return replace(points, voxel=points.voxel * own_to_now(run).scale)
+    return replace(points, voxel=points.voxel * T_current_own(run).scale)
 
 
 def read_result(folder: Path) -> ResultFolder:
@@ -93,14 +93,14 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         transform=stored.transform,
         is_keyframe=camera.is_keyframe,
         flow=camera.flow,
-        stretch=camera.stretch,
+        segment=camera.segment,
         health=camera.health,
     )
 
 
-def result_as_first_given(folder: Path, camera: Camera) -> FrameResult:
+def causal_result(folder: Path, camera: Camera) -> FrameResult:
     """A frame's result before any revision. Raises OutputError."""
-    return result_of(folder, camera.as_first)
+    return result_of(folder, camera.as_causal)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -115,4 +115,4 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise OutputError(f"{folder} is not a result of {PROGRAM}: {RUN_NAME} is of another program")
     if not isinstance(record.get("source"), str) or not isinstance(record.get("interrupted"), bool):
         raise OutputError(f"{folder}: its {RUN_NAME} is damaged")
-    return record
+    return upgraded(record)

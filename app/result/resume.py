@@ -33,7 +33,7 @@ class PartialResult:
         """The frame after which the run goes on."""
         return self.cameras[-1]
 
-    def told(self, key: str, kind: type[T]) -> T:
+    def recorded(self, key: str, kind: type[T]) -> T:
         """A value of the record; an empty one where there is none of that kind."""
         value = self.record.get(key)
         return value if isinstance(value, kind) else kind()
@@ -51,17 +51,17 @@ class PartialResult:
 
         What the network saw is read from the depth files. Raises OutputError.
         """
-        stretch = [camera for camera in self.cameras if camera.stretch == self.last.stretch]
-        known = [camera for camera in stretch if camera.is_keyframe]
-        told = self.told("stands_on", list)
-        stands_on = [camera for camera in stretch if camera.index in told]
+        segment = [camera for camera in self.cameras if camera.segment == self.last.segment]
+        known = [camera for camera in segment if camera.is_keyframe]
+        told = self.recorded("reference_frames", list)
+        reference_frames = [camera for camera in segment if camera.index in told]
         later: list[Camera] = []
-        if stands_on and len(stands_on) == len(told):
-            later = [camera for camera in known if camera.index > stands_on[-1].index][-keyframes:]
+        if reference_frames and len(reference_frames) == len(told):
+            later = [camera for camera in known if camera.index > reference_frames[-1].index][-keyframes:]
         else:
-            enough = len(known) >= min(scale_frames, len(stretch))
-            stands_on = (known if enough else stretch)[-scale_frames:]
-        return self._pairs(stands_on, as_network), self._pairs(later, as_network)
+            enough = len(known) >= min(scale_frames, len(segment))
+            reference_frames = (known if enough else segment)[-scale_frames:]
+        return self._pairs(reference_frames, as_network), self._pairs(later, as_network)
 
     def last_frame(self) -> PreparedFrame:
         """What the network saw of the last one. Raises OutputError."""
@@ -103,7 +103,7 @@ def _refuse(folder: Path, differences: list[str]) -> None:
 
 
 def _frame(result: FrameResult) -> PreparedFrame:
-    return PreparedFrame(result.index, result.timestamp, result.rgb, result.transform, stretch=result.stretch)
+    return PreparedFrame(result.index, result.timestamp, result.rgb, result.transform, segment=result.segment)
 
 
 def whole_record(folder: Path) -> Mapping[str, Any] | None:
@@ -135,7 +135,7 @@ def read_unfinished(folder: Path) -> PartialResult | None:
     cameras: list[Camera] = []
     # What was brought to metres meanwhile goes on in its own unit.
     metres = metres_of(record)
-    own = None if metres is None else metres.own_to_metres.inverse()
+    own = None if metres is None else metres.T_metric_own.inverse()
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
             if not depth_path(folder, camera.index).is_file():

@@ -12,6 +12,20 @@ from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
+ONLINE, REFINEMENT, METRIC_SCALE = "online_mapping", "refinement", "metric_scale"
+"""Keys of what online mapping, refinement and the recovery of metric scale did."""
+_RENAMED = {
+    "streams": "submaps",
+    "stands_on": "reference_frames",
+    "stretches": "segments",
+    "stream": ONLINE,
+    "mapping": REFINEMENT,
+    "unit": METRIC_SCALE,
+    "unseen": "blank",
+    "left_to_network": "fallback_segments",
+    "own_to_metres": "T_metric_own",
+}
+"""Keys of version 0.1, and their names since."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class RunSummary:
     """Frames of a live source that came while the one before was still waiting."""
     frames_damaged: int = 0
     """Frames that should be there and could not be decoded."""
-    frames_unseen: int = 0
+    blank_frames: int = 0
     """Frames left out, since they were black or the lens covered."""
     seconds: float = 0.0
     """Time from the first frame's decoding to now."""
@@ -68,12 +82,12 @@ class RunSummary:
     attention: str = "auto"
     network_focal: float | None = None
     """Median of the focal lengths in pixels that the network would have had, where the camera was known."""
-    streams: int = 0
+    submaps: int = 0
     """More than one where the first frames went out of view; see `Anchor`."""
-    stands_on: tuple[int, ...] = ()
+    reference_frames: tuple[int, ...] = ()
     """Numbers of the scale frames of the last one."""
     warnings: tuple[str, ...] = ()
-    stretches: tuple[dict[str, Any], ...] = ()
+    segments: tuple[dict[str, Any], ...] = ()
     """Where nothing connects frames with those before; see `Stretch`."""
     health: dict[str, Any] = field(default_factory=dict)
     """How well tracking went, and where it did not; see `stream_recon.app.pipeline.health`."""
@@ -133,8 +147,8 @@ def run_record(
         "cache": info.cache,
         "attention": summary.attention,
         "network_focal": summary.network_focal,
-        "streams": summary.streams,
-        "stands_on": list(summary.stands_on),
+        "submaps": summary.submaps,
+        "reference_frames": list(summary.reference_frames),
         "options": info.options,
         "frames": {
             "read": summary.frames_read,
@@ -142,7 +156,7 @@ def run_record(
             "keyframes": summary.keyframes,
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
-            "unseen": summary.frames_unseen,
+            "blank": summary.blank_frames,
             "without_depth": without_depth,
         },
         "timings": {
@@ -153,9 +167,20 @@ def run_record(
         "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
         "revisions": dataclasses.asdict(revisions or FileRevisions()),
         "resumed": list(summary.resumed),
-        "stretches": list(summary.stretches),
+        "segments": list(summary.segments),
         "health": summary.health,
-        "stream": summary.stream,
+        ONLINE: summary.stream,
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }
+
+
+def upgraded(record: dict[str, Any]) -> dict[str, Any]:
+    """A ``run.json`` of any version under the keys of this one; presets and options stay as they are."""
+
+    def renamed(table: dict[str, Any]) -> dict[str, Any]:
+        return {_RENAMED.get(key, key): value for key, value in table.items()}
+
+    tables = ("frames", ONLINE, REFINEMENT, METRIC_SCALE)
+    record = renamed(record)
+    return record | {key: renamed(record[key]) for key in tables if isinstance(record.get(key), dict)}

@@ -1,10 +1,10 @@
-"""That a result is in metres: ``unit`` in ``run.json``.
+"""That a result is in metres: ``metric_scale`` in ``run.json``.
 
 ``name`` metre; ``scale``, metres for a unit of the reconstruction's own; ``error``, its relative standard error, or
 null where nothing tells it; ``from``, what it was taken from, as the user gave it; ``how``, a line on that; ``world``,
 what the axes are; ``origin``, what had to be subtracted of a file's coordinates, or where on Earth the origin is;
-``own_to_metres`` [4, 4], what takes the reconstruction's own world and unit, in which first poses and the network's
-stay, to the one of ``cameras.json``. A result without ``unit`` is in its own.
+``T_metric_own`` [4, 4], what takes the reconstruction's own world and unit, in which first poses and the network's
+stay, to the one of ``cameras.json``. A result without ``metric_scale`` is in its own.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.result.run_record import METRIC_SCALE
 from stream_recon.configs.errors import OutputError
 
-UNIT = "unit"
 FIRST_CAMERA = "first camera"
 EAST_NORTH_UP = "east north up"
 OF_FILE = "of the file"
@@ -26,7 +26,7 @@ OF_FILE = "of the file"
 class MetricUnit:
     """How a result came to be in metres."""
 
-    own_to_metres: Similarity
+    T_metric_own: Similarity
     error: float | None
     """Relative standard error of the scale; None where nothing tells it."""
     given: str
@@ -38,40 +38,40 @@ class MetricUnit:
     origin: tuple[float, float, float] | None = None
     """`EAST_NORTH_UP`: latitude and longitude in degrees, height in metres; `OF_FILE`: what was subtracted."""
 
-    def after(self, own_to_now: Similarity) -> "MetricUnit":
+    def after(self, T_current_own: Similarity) -> "MetricUnit":
         """The same where it was measured in a world that is not the reconstruction's own any more."""
-        whole = self.own_to_metres @ own_to_now
+        whole = self.T_metric_own @ T_current_own
         if self.world == FIRST_CAMERA:
             # Axes that an earlier track gave are given up.
             whole = Similarity.of_scale(whole.scale)
-        return replace(self, own_to_metres=whole)
+        return replace(self, T_metric_own=whole)
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``unit``."""
+        """The object ``metric_scale``."""
         return {
             "name": "metre",
-            "scale": self.own_to_metres.scale,
+            "scale": self.T_metric_own.scale,
             "error": self.error,
             "from": self.given,
             "how": self.how,
             "world": self.world,
             "origin": self.origin,
-            "own_to_metres": self.own_to_metres.matrix.tolist(),
+            "T_metric_own": self.T_metric_own.matrix.tolist(),
         }
 
 
 def metres_of(run: Mapping[str, Any]) -> MetricUnit | None:
     """What a ``run.json`` says of it; None where it is in the reconstruction's own unit. Raises OutputError."""
-    record = run.get(UNIT)
+    record = run.get(METRIC_SCALE)
     if record is None:
         return None
     try:
-        own_to_metres = Similarity.of_matrix(np.array(record["own_to_metres"], np.float64))
+        T_metric_own = Similarity.of_matrix(np.array(record["T_metric_own"], np.float64))
         error, origin = record["error"], record["origin"]
         if record["name"] != "metre" or record["world"] not in (FIRST_CAMERA, EAST_NORTH_UP, OF_FILE):
             raise ValueError("of another kind")
         return MetricUnit(
-            own_to_metres,
+            T_metric_own,
             None if error is None else float(error),
             str(record["from"]),
             str(record["how"]),
@@ -82,7 +82,7 @@ def metres_of(run: Mapping[str, Any]) -> MetricUnit | None:
         raise OutputError(f"what run.json says of the unit is damaged: {error}") from error
 
 
-def own_to_now(run: Mapping[str, Any]) -> Similarity:
+def T_current_own(run: Mapping[str, Any]) -> Similarity:
     """What takes the reconstruction's own world to the one of ``cameras.json``. Raises OutputError."""
     metres = metres_of(run)
-    return Similarity.identity() if metres is None else metres.own_to_metres
+    return Similarity.identity() if metres is None else metres.T_metric_own

@@ -178,7 +178,7 @@ class ResultWriter:
 
     def _continue(self, unfinished: PartialResult) -> None:
         """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
-        done = unfinished.told("revisions", dict).get("cameras")
+        done = unfinished.recorded("revisions", dict).get("cameras")
         self._revisions = done if isinstance(done, int) else 0
         for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
             path.unlink(missing_ok=True)

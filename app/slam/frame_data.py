@@ -172,8 +172,8 @@ def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.f
     """Pixels [N, 2] of points [N, 3] in the camera's axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
-    stretch = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
-    return np.asarray(plain * stretch + (lens.cx, lens.cy))
+    segment = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
+    return np.asarray(plain * segment + (lens.cx, lens.cy))
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class FrameData:
     grid: DepthGrid
     sharpness: float
     """Variance of the Laplacian of the network's image at half size."""
-    stretch: int = 0
+    segment: int = 0
     """As in `FrameResult`: where one begins, the network only guesses where it is beside those before."""
     extent: tuple[float, float, float, float] | None = None
     """Left, top, width and height of its depth map in the working image; None: all of it."""
@@ -202,7 +202,7 @@ class FrameData:
         grid = DepthReader.of(result, scale).grid()
         left, top, width, height = (value * scale.factor for value in result.transform.crop)
         extent = (left, top, width, height)
-        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.stretch, extent)
+        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.segment, extent)
 
 
 def sharpness(rgb: NDArray[np.uint8]) -> float:

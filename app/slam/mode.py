@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stream_recon.app.slam.online.process import ProcessStage
-    from stream_recon.app.slam.online.stage import StreamStage
+    from stream_recon.app.slam.online.back_end import OnlineBackEnd
+    from stream_recon.app.slam.online.process import ProcessBackEnd
+
 
 MappingChoice = Literal["full", "stream", "off"]
 """``stream``: poses are corrected while frames come in; ``full``: that, and a finished file's result is refined."""
@@ -24,18 +25,18 @@ class MapState:
     """Lengths of the map there for each of the network's."""
     focal: float
     """In pixels of the source image."""
-    stretch: int
+    segment: int
 
 
-def stream_stage(
+def make_back_end(
     mapping: MappingChoice,
     together: int,
     *,
     live: bool = False,
-    known_lens: bool = False,
-    departure: MapState | None = None,
+    known_intrinsics: bool = False,
+    map_state: MapState | None = None,
     apart: bool = False,
-) -> "StreamStage | ProcessStage | None":
+) -> "OnlineBackEnd | ProcessBackEnd | None":
     """The stage for a run, made anew for each; None without geometry.
 
     Args:
@@ -48,9 +49,9 @@ def stream_stage(
     if mapping == "off":
         return None
     if apart:
-        from stream_recon.app.slam.online.process import ProcessStage
+        from stream_recon.app.slam.online.process import ProcessBackEnd
 
-        return ProcessStage(together=together, live=live, known_lens=known_lens, departure=departure)
-    from stream_recon.app.slam.online.stage import StreamStage
+        return ProcessBackEnd(together=together, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
+    from stream_recon.app.slam.online.back_end import OnlineBackEnd
 
-    return StreamStage(together=together, live=live, known_lens=known_lens, departure=departure)
+    return OnlineBackEnd(together=together, live=live, known_intrinsics=known_intrinsics, map_state=map_state)

@@ -78,7 +78,7 @@ class LiveReader(Reader):
             self._changed.wait_for(lambda: self._newest is not None or self._ended)
             if self._newest is None:
                 return None
-            index, seconds, self.stretch, bgr = self._newest
+            index, seconds, self.segment, bgr = self._newest
             self._newest = None
         self._taken = bgr
         return index, seconds
@@ -133,20 +133,20 @@ class LiveReader(Reader):
         if not self._count:
             self._begun = now
         elif now - self._last > LONGEST_PAUSE_SECONDS:
-            self._begin_stretch(now)
+            self._begin_segment(now)
         self._last = now
         bgr = self._at_first_size(bgr, now)
         with self._changed:
             if self._newest is not None:
                 self.dropped += 1
             if not self._closed:
-                self._newest = (self._count, now - self._begun, len(self.stretches), bgr)
+                self._newest = (self._count, now - self._begun, len(self.segments), bgr)
             self._changed.notify_all()
         self._count += 1
 
-    def _begin_stretch(self, now: float) -> None:
+    def _begin_segment(self, now: float) -> None:
         silent = f"no frames from {self._last - self._begun:.1f} s to {now - self._begun:.1f} s"
-        self.stretches.append(FrameRange(self._count, now - self._begun, silent))
+        self.segments.append(FrameRange(self._count, now - self._begun, silent))
         self.warnings.append(f"{self.name}: {silent}; what follows is a new stretch")
 
     def _at_first_size(self, bgr: NDArray[np.uint8], now: float) -> NDArray[np.uint8]:

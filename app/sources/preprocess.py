@@ -65,7 +65,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
         transform.network_size,
         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
     )
-    return PreparedFrame(frame.index, frame.timestamp, resized, transform, stretch=frame.stretch)
+    return PreparedFrame(frame.index, frame.timestamp, resized, transform, segment=frame.segment)
 
 
 def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -60,9 +60,9 @@ class Reader(ABC):
         """Frames that should be there and could not be decoded."""
         self.dropped = 0
         self.warnings: list[str] = []
-        self.stretches: list[FrameRange] = []
+        self.segments: list[FrameRange] = []
         """Where new ones began; not the first."""
-        self.stretch = 0
+        self.segment = 0
         """Number of the stretch that the frame of the last ``grab`` is of."""
         self.lost = False
         """A live source broke off and did not come back."""

@@ -142,14 +142,16 @@ STEADY = 2.0
 class DiscontinuityDetector:
     """Passes frames on, with the number of their stretch raised at each break; what shows nothing is left out."""
 
-    def __init__(self, known: Sequence[FrameRange] = (), unseen: int = 0, last: PreparedFrame | None = None) -> None:
+    def __init__(
+        self, known: Sequence[FrameRange] = (), blank_frames: int = 0, last: PreparedFrame | None = None
+    ) -> None:
         """``known``, ``unseen``, ``last``: of a run that this one goes on with; its last frame comes not again."""
-        self.stretches = list(known)
+        self.segments = list(known)
         """Where new ones were found to begin."""
-        self.unseen = unseen
+        self.blank_frames = blank_frames
         """Frames left out, since there is nothing on them."""
         self._before = None if last is None else ImageSignature(last)
-        self._begins = [stretch.index for stretch in known]
+        self._begins = [segment.index for segment in known]
         self._ties: deque[int] = deque(maxlen=CALM)
         self._steps: deque[float] = deque(maxlen=CALM)
         """By how much colours changed from frame to frame."""
@@ -172,7 +174,7 @@ class DiscontinuityDetector:
 
     def _push(self, frame: PreparedFrame) -> list[PreparedFrame]:
         view = ImageSignature(frame)
-        if self._before is not None and frame.stretch != self._before.frame.stretch:
+        if self._before is not None and frame.segment != self._before.frame.segment:
             # The source knows of a gap itself.
             released = self._release()
             self._before, self._blind = None, None
@@ -187,7 +189,7 @@ class DiscontinuityDetector:
             if self._blind is None:
                 # What fades is compared as it was while it was clear.
                 self._before = max(self._clear, key=lambda seen: seen.contrast)
-            self.unseen += 1
+            self.blank_frames += 1
             self._blind = self._blind or (frame.timestamp, reason)
             return released
         if self._before.shows_nothing:
@@ -235,7 +237,7 @@ class DiscontinuityDetector:
 
     def _begin(self, view: ImageSignature, reason: str) -> None:
         self._forget()
-        self.stretches.append(FrameRange(view.frame.index, view.frame.timestamp, reason))
+        self.segments.append(FrameRange(view.frame.index, view.frame.timestamp, reason))
         self._begins.append(view.frame.index)
 
     def _forget(self) -> None:
@@ -260,4 +262,4 @@ class DiscontinuityDetector:
         self._clear.append(view)
         frame = view.frame
         begun = bisect_right(self._begins, frame.index)
-        return replace(frame, stretch=frame.stretch + begun) if begun else frame
+        return replace(frame, segment=frame.segment + begun) if begun else frame

@@ -93,9 +93,9 @@ class Source:
         return self._reader.dropped
 
     @property
-    def stretches(self) -> list[FrameRange]:
+    def segments(self) -> list[FrameRange]:
         """Where a new stretch began so far, beside the first."""
-        return list(self._reader.stretches)
+        return list(self._reader.segments)
 
     @property
     def lost(self) -> bool:
@@ -149,15 +149,15 @@ class Source:
     def resume(self, index: int, timestamp: float, taken: int) -> bool:
         """Leave out all frames up to that of number ``index``, at ``timestamp`` seconds, the last of ``taken`` before.
 
-        False where that frame is not where the file's packets say: open the source once more and `resume_slowly`.
+        False where that frame is not where the file's packets say: open the source once more and `resume_by_reading`.
         """
-        self.resume_slowly(index, taken)
+        self.resume_by_reading(index, taken)
         if self._choice.fps is None and self._reader.seek(index):
             step = self._reader.grab()
             return step is not None and step[0] == index and abs(step[1] - timestamp) < 1e-6
         return True
 
-    def resume_slowly(self, index: int, taken: int) -> None:
+    def resume_by_reading(self, index: int, taken: int) -> None:
         """As `resume`, but all that comes before is read."""
         self._taken_up_to, self._taken = index, taken
 
@@ -206,7 +206,7 @@ class Source:
             if mask is not None and self._rectify is not None and self._rectify.bends:
                 # What a known camera's lens shows of it; what it does not show at all is black there, too.
                 mask = self._rectify(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
-        return Frame(index, timestamp, rgb, self._reader.stretch, mask)
+        return Frame(index, timestamp, rgb, self._reader.segment, mask)
 
     def _every_stride(self) -> Iterator[Frame]:
         taken = self._taken_up_to

@@ -144,7 +144,7 @@ class ChunkStore:
             parts.append(points.at(transform_points(chunk.S_world_chunk.matrix, points.xyz)))
         return concatenate_points(parts)
 
-    def points_as_first(
+    def causal_points(
         self,
         chunk: Chunk,
         first_poses: DiskColumn,

@@ -122,7 +122,7 @@ class _BeforeChunk:
         axes = timeline.first_poses[chunk.first]
         if signature != self._signature:
             self._signature = signature
-            points = store.points_as_first(chunk, timeline.first_poses, min_rank, last)
+            points = store.causal_points(chunk, timeline.first_poses, min_rank, last)
             self.remove()
             if not len(points):
                 return
@@ -152,6 +152,6 @@ def _sample(store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.flo
     stride = max(1, store.total // count)
     parts = []
     for chunk in store.chunks:
-        points = store.points_as_first(chunk, timeline.first_poses, stride=stride)
+        points = store.causal_points(chunk, timeline.first_poses, stride=stride)
         parts.append(transform_points(timeline.first_poses[chunk.first], points.xyz))
     return np.concatenate(parts) if parts else np.zeros((0, 3), np.float32)

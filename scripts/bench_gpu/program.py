@@ -84,12 +84,12 @@ class RecordingEngine:
         return self._engine.attention
 
     @property
-    def streams(self) -> int:
-        return self._engine.streams
+    def submaps(self) -> int:
+        return self._engine.submaps
 
     @property
-    def stands_on(self) -> tuple[int, ...]:
-        return self._engine.stands_on
+    def reference_frames(self) -> tuple[int, ...]:
+        return self._engine.reference_frames
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return self._engine.prepare(frame)
@@ -211,7 +211,7 @@ def bench_embedded(frames: int = 400) -> None:
     steady = sorted(times[WARM_FRAMES:])
     p95 = 1e3 * steady[int(0.95 * len(steady))]
     speed = f"{1e3 * median(steady):.2f} ms (p95 {p95:.2f}) = {1 / mean(steady):.0f} frames/s"
-    row(f"640x480 frames to results in host memory, attention {engine.attention}, {engine.streams} streams", speed)
+    row(f"640x480 frames to results in host memory, attention {engine.attention}, {engine.submaps} streams", speed)
     row("peak", f"{torch.cuda.max_memory_allocated() / 1e6:.0f} MB allocated")
 
 

@@ -54,7 +54,7 @@ def fake_result(frame: PreparedFrame) -> FrameResult:
         transform=frame.transform,
         is_keyframe=frame.index % 3 == 0,
         flow=None if frame.index == 0 else 0.5 * frame.index,
-        stretch=frame.stretch,
+        segment=frame.segment,
     )
 
 
@@ -65,8 +65,8 @@ class FakeEngine:
     precision = "fp32"
     cache = "full"
     attention = "sdpa"
-    streams = 1
-    stands_on = ()
+    submaps = 1
+    reference_frames = ()
     threads = 0
     weights_sha256 = "ab" * 32
 

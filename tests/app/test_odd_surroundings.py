@@ -317,12 +317,12 @@ RECORDS: dict[str, Callable[[Path], object]] = {
     "interrupted by text": edited("run.json", '"interrupted": false', '"interrupted": "no"'),
     "preset of text": lambda folder: replace_value(folder, "preset", "small"),
     "preset of numbers": lambda folder: replace_value(folder, "preset", {"points": 5}),
-    "unit of numbers": lambda folder: replace_value(folder, "unit", {"name": 7}),
+    "unit of numbers": lambda folder: replace_value(folder, "metric_scale", {"name": 7}),
     "unit that flattens": lambda folder: replace_value(
         folder,
-        "unit",
+        "metric_scale",
         {"name": "metre", "error": None, "from": "a", "how": "b", "world": "first camera", "origin": None}
-        | {"own_to_metres": [[0] * 4] * 4},
+        | {"T_metric_own": [[0] * 4] * 4},
     ),
     "voxel of 0": edited("run.json", '"voxel": 0.01', '"voxel": 0'),
     "nested camera": edited("cameras.json", '{"index": 3', "[" * 100_000 + '{"index": 3'),

@@ -118,17 +118,17 @@ def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
     arguments = ["v", "--no-viewer", "--mapping", "off"]
     assert run(*arguments, "-o", "whole") == 0
     whole = read_result(tmp_path / "whole")
-    assert [camera.stretch for camera in whole.cameras] == [0] * 12 + [1] * 10
+    assert [camera.segment for camera in whole.cameras] == [0] * 12 + [1] * 10
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut_off(tmp_path / "cut", count)
     record = json.loads((tmp_path / "cut" / "run.json").read_text())
-    record["frames"]["unseen"] = seen
+    record["frames"]["blank"] = seen
     record["warnings"] = record["warnings"] if seen else []
     (tmp_path / "cut" / "run.json").write_text(json.dumps(record))
     assert run(*arguments, "-o", "cut", "--resume") == 0
     again = read_result(tmp_path / "cut")
-    assert [camera.stretch for camera in again.cameras] == [camera.stretch for camera in whole.cameras]
-    for key in ("stretches", "warnings", "streams"):
+    assert [camera.segment for camera in again.cameras] == [camera.segment for camera in whole.cameras]
+    for key in ("segments", "warnings", "submaps"):
         assert again.run[key] == whole.run[key]
     assert again.run["frames"] == whole.run["frames"] | {"read": 22}
 
@@ -205,7 +205,9 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     cut.close()
     unfinished = read_unfinished(tmp_path / "cut")
     assert unfinished is not None and unfinished.last.index == 5
-    damaged = replace(unfinished, record={**unfinished.record, "revisions": {"camera": "1"}, "stands_on": [[0], None]})
+    damaged = replace(
+        unfinished, record={**unfinished.record, "revisions": {"camera": "1"}, "reference_frames": [[0], None]}
+    )
     ResultWriter(tmp_path / "cut", run_info(), resume=damaged).close()
     assert len(damaged.last_stream(4, 8)[0]) == 4
     again = ResultWriter(tmp_path / "cut", run_info(), resume=unfinished)
@@ -244,7 +246,7 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     assert unfinished is not None
     engine.reset()
     scale_frames = engine.preset.stream.scale_frames
-    unknown = replace(unfinished, record={**unfinished.record, "stands_on": []})
+    unknown = replace(unfinished, record={**unfinished.record, "reference_frames": []})
     first, later = unknown.last_stream(scale_frames, 64)
     assert len(first) == scale_frames and not later and all(known.is_keyframe for _, known in first)
     seam = engine.resume(first)
@@ -254,7 +256,7 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     assert [known.index for _, known in first] == list(range(0, 32, 4))
     assert later and all(known.is_keyframe for _, known in later)
     seam = engine.resume(first, later)
-    assert engine.stands_on == tuple(range(0, 32, 4))
+    assert engine.reference_frames == tuple(range(0, 32, 4))
     assert seam.rotation_deg < 0.05 and seam.position < 1e-3 and seam.depth < 2e-3
     with open_source(str(SAMPLE), stride=4, max_frames=24) as source:
         assert source.resume(unfinished.last.index, unfinished.last.timestamp, 16)

@@ -175,16 +175,16 @@ class Metrics:
             has_depth=True,
             read_depth=lambda index: DepthMap(self._depths[index]),
         )
-        self.gatherer = Evaluator(truth)
+        self.evaluator = Evaluator(truth)
 
     def check(self, known: list[FrameResult]) -> None:
-        np.testing.assert_allclose(self.gatherer.poses(), [r.T_world_camera for r in known], atol=1e-12)
-        figures = self.gatherer.figures()
+        np.testing.assert_allclose(self.evaluator.poses(), [r.T_world_camera for r in known], atol=1e-12)
+        figures = self.evaluator.figures()
         assert figures is not None and figures.ate_m is not None and figures.absrel is not None
         assert figures.ate_m < 1e-6 and figures.absrel < 1e-6
-        assert self.gatherer.truth is not None and self.gatherer.truth.intrinsics is not None
-        taken = self.gatherer.pixels.points(
-            self.gatherer._last, self.gatherer.truth.poses, self.gatherer.truth.intrinsics
+        assert self.evaluator.truth is not None and self.evaluator.truth.intrinsics is not None
+        taken = self.evaluator.pixels.points(
+            self.evaluator._last, self.evaluator.truth.poses, self.evaluator.truth.intrinsics
         )
         assert taken is not None
         of_frames = taken[0].reshape(len(known), -1, 3)
@@ -220,7 +220,7 @@ def cases(results: list[FrameResult]) -> dict[str, list[Revision]]:
 def check_all(folder: Path, results: list[FrameResult], revisions: list[Revision]) -> None:
     known = expected(results, revisions)
     files, page, metrics = Files(folder), PageData(), Metrics(results, known)
-    listeners = (files.writer, page, metrics.gatherer)
+    listeners = (files.writer, page, metrics.evaluator)
     for listener in listeners:
         for result in results:
             listener.add(result)

@@ -47,7 +47,7 @@ def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, num
     if code == 130:
         assert b"refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on" in said
     run, frames = record(out), list(read_result(out))
-    assert not run["interrupted"] and "mapping" not in run and len(frames) == 20
+    assert not run["interrupted"] and "refinement" not in run and len(frames) == 20
     assert len(set(run["revisions"].values())) == 1, "cameras, trajectory and cloud tell one story"
     assert len(PlyData.read(str(out / "points.ply"))["vertex"]) > 1000
     assert len(np.loadtxt(out / "trajectory.txt")) == 20
@@ -57,4 +57,4 @@ def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, num
     process = start(tmp_path, *again)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and b"refined: " in said
-    assert record(out)["mapping"]["keyframes"] > 2 and not list(out.rglob("*.part"))
+    assert record(out)["refinement"]["keyframes"] > 2 and not list(out.rglob("*.part"))

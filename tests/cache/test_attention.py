@@ -55,7 +55,7 @@ def test_bf16_on_a_cpu_reads_exactly_its_spans(
     result = backend.attend(q, keys, values)
     torch.testing.assert_close(result.float(), expected.transpose(0, 1), atol=0.02, rtol=0.02)
     before = result.clone()
-    unseen = torch.ones(1000, dtype=torch.bool)
-    unseen[index] = False
-    keys[unseen], values[unseen] = 1e3, 1e3
+    blank_frames = torch.ones(1000, dtype=torch.bool)
+    blank_frames[index] = False
+    keys[blank_frames], values[blank_frames] = 1e3, 1e3
     assert torch.equal(backend.attend(q, keys, values), before)

@@ -102,7 +102,7 @@ class Priors:
     log_focal_sigma: float = 0.1
     k1_sigma: float = 0.01
     """Of k1 about 0."""
-    known_lens: bool = False
+    known_intrinsics: bool = False
     """Focal length and k1 stay what they are."""
 
 

@@ -149,13 +149,13 @@ def dropped(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
     return BAState(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
-def first_priors(focal: float, log_depth_scale_sigma: float, known_lens: bool = False) -> Priors:
+def first_priors(focal: float, log_depth_scale_sigma: float, known_intrinsics: bool = False) -> Priors:
     """Of the first pass, which starts far off."""
     return Priors(
         log_depth_scale_sigma=log_depth_scale_sigma,
         focal=focal,
         log_focal_sigma=LOG_FOCAL_SIGMA,
-        known_lens=known_lens,
+        known_intrinsics=known_intrinsics,
         k1_sigma=K1_SIGMA,
         depth_sigma=DEPTH_SIGMA,
     )
@@ -170,14 +170,14 @@ def last_priors(priors: Priors, first: BAState) -> Priors:
 
 
 def network_steps(
-    T_world_camera: FloatArray, hops: Sequence[int] = (1,), stretch: Sequence[int] | None = None
+    T_world_camera: FloatArray, hops: Sequence[int] = (1,), segment: Sequence[int] | None = None
 ) -> RelativePoses:
     """The network's relative poses of keyframes ``hops`` apart, as weak priors; none between stretches.
 
     ``stretch``: [N], where there are several.
     """
     count = len(T_world_camera)
-    of = [0] * count if stretch is None else stretch
+    of = [0] * count if segment is None else segment
     pairs = [(a, a + hop) for hop in hops for a in range(count - hop) if of[a] == of[a + hop]]
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
     relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
@@ -208,7 +208,7 @@ def narrow(
             fit = dropped(fit, each.drop_px)
         if not len(fit.observations):
             break
-        focal, k1 = free_focal and not priors.known_lens, each.free_k1 and not priors.known_lens
+        focal, k1 = free_focal and not priors.known_intrinsics, each.free_k1 and not priors.known_intrinsics
         problem = Problem(fit.scene, fit.observations, steps, fixed, focal, k1, priors=priors)
         result = adjust(
             problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance, should_stop=stop

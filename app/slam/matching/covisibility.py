@@ -73,12 +73,12 @@ def candidates(views: Sequence[FrameData], lens: CameraModel, alike: NDArray[np.
     """
     found: dict[tuple[int, int], Candidate] = {}
     shared = overlaps(views, lens)
-    stretch = np.array([view.stretch for view in views])
+    segment = np.array([view.segment for view in views])
     for second in range(len(views)):
         for first in range(max(0, second - NEIGHBOURS), second):
-            if stretch[first] == stretch[second]:
+            if segment[first] == segment[second]:
                 found[first, second] = Candidate(first, second, "near", guided=True)
-        earlier = np.flatnonzero(stretch[: max(0, second - NEIGHBOURS)] == stretch[second])
+        earlier = np.flatnonzero(segment[: max(0, second - NEIGHBOURS)] == segment[second])
         for other in non_maximum_suppression(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
             found[other, second] = Candidate(other, second, "covisible", guided)
@@ -92,10 +92,10 @@ def candidates(views: Sequence[FrameData], lens: CameraModel, alike: NDArray[np.
 def cross_segment_pairs(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candidate]:
     """Pairs of keyframes of different stretches: the nearest in time, and those that look alike. For `candidates` see
     there."""
-    stretch = np.array([view.stretch for view in views])
+    segment = np.array([view.segment for view in views])
     found = []
     for second in range(len(views)):
-        earlier = np.flatnonzero(stretch[:second] != stretch[second])
+        earlier = np.flatnonzero(segment[:second] != segment[second])
         near = earlier[earlier >= second - NEIGHBOURS]
         chosen = {*near.tolist(), *non_maximum_suppression(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
         found += [Candidate(first, second, "loop", guided=False) for first in sorted(chosen)]

@@ -282,7 +282,7 @@ def _around(values: FloatArray) -> FloatArray:
     return np.convolve(values, np.ones(2 * AROUND + 1))[AROUND : AROUND + len(values)]
 
 
-def of_all(nodes: FloatArray, positions: Sequence[int], stretch: NDArray[np.integer]) -> NDArray[np.float16]:
+def of_all(nodes: FloatArray, positions: Sequence[int], segment: NDArray[np.integer]) -> NDArray[np.float16]:
     """Fields [N, GRID, GRID] of all frames from the keyframes' [K, ...]: between two keyframes their mix.
 
     Args:
@@ -290,10 +290,10 @@ def of_all(nodes: FloatArray, positions: Sequence[int], stretch: NDArray[np.inte
         stretch: [N]; over the border of one nothing is mixed.
     """
     at = np.asarray(positions)
-    frames = np.arange(len(stretch))
+    frames = np.arange(len(segment))
     right = np.clip(np.searchsorted(at, frames), 1, max(len(at) - 1, 1)).clip(max=len(at) - 1)
     left = np.maximum(right - 1, 0)
     share = np.clip((frames - at[left]) / np.maximum(at[right] - at[left], 1), 0, 1)
-    apart = stretch[at[left]] != stretch[at[right]]
-    share = np.where(apart, stretch[at[right]] == stretch, share)[:, None, None]
+    apart = segment[at[left]] != segment[at[right]]
+    share = np.where(apart, segment[at[right]] == segment, share)[:, None, None]
     return np.asarray(((1 - share) * nodes[left] + share * nodes[right]).clip(-MOST, MOST), np.float16)

@@ -169,9 +169,9 @@ def blockwise_ba(fit: BAState, steps: RelativePoses | None, rounds: Sequence[BAR
         keep = mine | _few_of(seen.point, ~mine & np.isin(seen.point, seen.point[mine]))
         cameras = np.union1d(np.unique(seen.camera[keep]), np.arange(begin, end))
         stays = (cameras < begin) | (cameras >= end)
-        stretch = _taken(replace(fit, scene=scene), cameras, keep)
-        stretch = fits.triangulated(fits.measured(stretch.scene, stretch.observations, stretch.feature))
-        found = fits.narrow(stretch, joined(steps, cameras), held, priors, free_focal=False, fixed=stays).scene
+        segment = _taken(replace(fit, scene=scene), cameras, keep)
+        segment = fits.triangulated(fits.measured(segment.scene, segment.observations, segment.feature))
+        found = fits.narrow(segment, joined(steps, cameras), held, priors, free_focal=False, fixed=stays).scene
         # With nothing held its first camera was.
         T[begin:end] = found.T_world_camera[~stays]
         if found.log_depth_scale is not None:

@@ -48,7 +48,7 @@ DEPTH_SCALE_SIGMA = 0.1
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """After a start from matches: each keyframe's depth map may have a unit of its own."""
 
-Start = Literal["network", "stream", "bent lens", "matches"]
+Start = Literal["network", "stream", "radial distortion", "matches"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Initializer:
     tracks: Tracks
     loops: Mapping[tuple[int, int], Matches]
     """Of keyframes far apart, over which the network may have drifted far."""
-    known_lens: bool = False
-    stretch: Sequence[int] | None = None
+    known_intrinsics: bool = False
+    segment: Sequence[int] | None = None
     """[N] of each keyframe, where there are several."""
     placed: InitialPoses | None = None
     """The keyframes where a stream has put them, about the network's world and unit."""
@@ -93,7 +93,7 @@ class Initializer:
 
     def network(self) -> InitialCandidate:
         """From the network's motion, or what a stream has made of it, through a straight lens."""
-        priors = robust_ba.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_lens)
+        priors = robust_ba.first_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_intrinsics)
         name: Start = "stream" if self.from_stream else "network"
         return self._adjusted(name, self._begun, self._steps(), self._rounds, priors)
 
@@ -102,7 +102,7 @@ class Initializer:
 
         Anew, since a straight lens has found an answer of its own, from which no way leads there.
         """
-        if self.known_lens:
+        if self.known_intrinsics:
             return None
         loose = replace(straight.priors, k1_sigma=LOOSE_K1_SIGMA)
         count = len(self.T_network)
@@ -111,7 +111,7 @@ class Initializer:
         probe = robust_ba.narrow(some, steps, robust_ba.PROBE, loose, free_focal=straight.free_focal)
         if not self._is_bent(probe, loose, steps):
             return None
-        found = self._adjusted("bent lens", self._start(probe.scene.lens), self._steps(), self._rounds, loose)
+        found = self._adjusted("radial distortion", self._start(probe.scene.lens), self._steps(), self._rounds, loose)
         return found if found.share >= straight.share - SLACK and self._is_bent(found.fit, loose, found.steps) else None
 
     def _is_bent(self, found: BAState, priors: Priors, steps: RelativePoses | None) -> bool:
@@ -125,7 +125,7 @@ class Initializer:
         """From relative poses by matches; ``depths`` [N]: what is usual in each keyframe's depth map."""
         edges = relative_poses.estimate_relative_poses(self.features, self.lens, matches)
         T, log_scale = relative_poses.graph_start(self.T_network, edges, depths)
-        priors = robust_ba.first_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_lens)
+        priors = robust_ba.first_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
         begin = robust_ba.start(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", begin, None, robust_ba.WIDE + robust_ba.FINE, priors)
 
@@ -165,7 +165,7 @@ class Initializer:
         return robust_ba.start(begun.T_world_camera, lens, self.features, self.tracks, begun.log_depth_scale)
 
     def _steps(self) -> RelativePoses:
-        return replace(robust_ba.network_steps(self.T_network, stretch=self.stretch), still=STILL)
+        return replace(robust_ba.network_steps(self.T_network, segment=self.segment), still=STILL)
 
     def _adjusted(
         self,

@@ -31,15 +31,15 @@ def choose_keyframes(views: Sequence[FrameData], size: tuple[int, int], most: in
         size: width and height of the working image.
         most: how many there may be.
     """
-    starts = [0, *(k for k in range(1, len(views)) if views[k].stretch != views[k - 1].stretch), len(views)]
+    starts = [0, *(k for k in range(1, len(views)) if views[k].segment != views[k - 1].segment), len(views)]
     return [
         begin + k
         for begin, end in pairwise(starts)
-        for k in _of_stretch(views[begin:end], size, max(most * (end - begin) // max(len(views), 1), 2))
+        for k in _of_segment(views[begin:end], size, max(most * (end - begin) // max(len(views), 1), 2))
     ]
 
 
-def _of_stretch(views: Sequence[FrameData], size: tuple[int, int], most: int) -> list[int]:
+def _of_segment(views: Sequence[FrameData], size: tuple[int, int], most: int) -> list[int]:
     if len(views) < 3:
         return list(range(len(views)))
     moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])

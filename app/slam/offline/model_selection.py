@@ -159,7 +159,7 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cos
     return gain >= 0 and loss <= cost * gain
 
 
-def left_to_network(
+def fallback_segments(
     mapped: HeldOutError,
     network: HeldOutError,
     agreement: tuple[FloatArray, FloatArray],

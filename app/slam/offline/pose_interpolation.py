@@ -30,7 +30,7 @@ class PoseInterpolator:
     before: FloatArray  # [N, 4, 4], poses of all frames, the network's or a stream's
     after: FloatArray  # [K, 4, 4], the keyframes' poses in the map
     scale: FloatArray  # [K], lengths around each keyframe in the map, for each of those before
-    stretch: NDArray[np.integer]  # [N], of all frames: none is carried by a keyframe of another one
+    segment: NDArray[np.integer]  # [N], of all frames: none is carried by a keyframe of another one
 
     def around(self, frame: int) -> tuple[int, int, float]:
         """The keyframes on either side, by their numbers, and how far the frame is from the first, 0 to 1."""
@@ -43,7 +43,7 @@ class PoseInterpolator:
     def pose(self, frame: int) -> FloatArray:
         """The earlier motion since the keyframe before and until the one after, blended."""
         left, right, share = self.around(frame)
-        mine = [k for k in (left, right) if self.stretch[self.positions[k]] == self.stretch[frame]]
+        mine = [k for k in (left, right) if self.segment[self.positions[k]] == self.segment[frame]]
         if len(mine) < 2 or left == right:
             return self._from(mine[0], frame) if mine else self.before[frame]
         first, second = self._from(left, frame), self._from(right, frame)

@@ -82,7 +82,7 @@ def refine(
     known: WarmStart | None = None,
     placed: InitialPoses | None = None,
     on_sketch: Callable[[IntermediateState], None] | None = None,
-    known_lens: bool = False,
+    known_intrinsics: bool = False,
 ) -> Refinement:
     """Refine a whole result.
 
@@ -95,7 +95,7 @@ def refine(
         on_sketch: told where everything is after each pass.
         known_lens: the views' focal length is right, and nothing is bent.
     """
-    refiner = _Refiner(views, images, scale, progress, workers, known, placed, on_sketch, known_lens)
+    refiner = _Refiner(views, images, scale, progress, workers, known, placed, on_sketch, known_intrinsics)
     try:
         return refiner.run()
     except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
@@ -115,13 +115,13 @@ class _Refiner:
         known: WarmStart | None,
         placed: InitialPoses | None,
         on_sketch: Callable[[IntermediateState], None] | None,
-        known_lens: bool,
+        known_intrinsics: bool,
     ) -> None:
         self._views: Sequence[FrameData] = segments.numbered(views)
         self._images, self._scale, self._workers = images, scale, workers
-        self._known, self._on_sketch, self._known_lens = known, on_sketch, known_lens
+        self._known, self._on_sketch, self._known_intrinsics = known, on_sketch, known_intrinsics
         # Where there are several stretches the network's are laid anew.
-        self._placed = placed if self._views[-1].stretch == 0 else None
+        self._placed = placed if self._views[-1].segment == 0 else None
         self._progress = progress
         self._report = RefinementReport()
         self._keyframes: list[int] = []
@@ -135,33 +135,33 @@ class _Refiner:
         self._report.focal_before = focal / scale.factor
 
     def run(self) -> Refinement:
-        with self._stage("keyframes"):
+        with self._back_end("keyframes"):
             known = self._known
             self._keyframes = known.keyframes if known else choose_keyframes(self._views, self._scale.size)
-        with self._stage("features"):
+        with self._back_end("features"):
             self._features = known.features if known else self._detected()
         self._take()
         report = self._report
         report.keyframes, report.features = len(self._keyframes), sum(len(f) for f in self._features)
         if len(self._keyframes) < MIN_KEYFRAMES:
             return self.unchanged("too few keyframes")
-        with self._stage("matches"):
-            self._lay_stretches()
+        with self._back_end("matches"):
+            self._place_segments()
             first = self._matched(self._kept, self._features, self._lens)
-        with self._stage("adjustment"):
+        with self._back_end("adjustment"):
             attempt = self._first_pass(first)
         if attempt is None:
             return self.unchanged("too few matches")
         attempt = replace(attempt, fit=self._in_place(attempt.fit))
         self._sketch(attempt.fit, first)
-        with self._stage("judgement"):
+        with self._back_end("judgement"):
             left = self._judged(attempt, first)
         if left.all():
             return self.unchanged(model_selection.WHY)
-        with self._stage("adjustment again"):
+        with self._back_end("adjustment again"):
             fitted = self._in_place(self._second_pass(attempt, first, left), left)
         self._sketch(fitted, first, left)
-        with self._stage("frames between"):
+        with self._back_end("frames between"):
             return self._completed(fitted, first, left)
 
     def _take(self) -> None:
@@ -169,34 +169,34 @@ class _Refiner:
         self._kept = [self._views[k] for k in self._keyframes]
         self._T_network = np.array([view.T_world_camera for view in self._views])
         self._T_keyframes = self._T_network[self._keyframes]
-        self._stretch = np.array([view.stretch for view in self._views])
+        self._segment = np.array([view.segment for view in self._views])
 
-    def _lay_stretches(self) -> None:
+    def _place_segments(self) -> None:
         """Lay stretches onto one another where matches say how; from here on these are one."""
-        stretch = self._stretch[self._keyframes]
-        self._report.stretches = len(np.unique(stretch))
-        if self._report.stretches < 2:
+        segment = self._segment[self._keyframes]
+        self._report.segments = len(np.unique(segment))
+        if self._report.segments < 2:
             return
         wanted = covisibility.cross_segment_pairs(self._kept, likeness(self._features))
         found = covisibility.match_pairs(self._kept, self._features, self._lens, wanted, self._workers).matches
         edges = relative_poses.estimate_relative_poses(self._features, self._lens, found)
         depths = np.array([_usual_depth(view) for view in self._kept])
-        ties = segments.laid(self._T_keyframes, stretch, depths, edges, found)
-        self._report.stretches = len({root for root, _ in ties.values()})
-        self._unit = np.array([ties[view.stretch][1].scale for view in self._views])
-        self._views = [segments.relaid(view, ties[view.stretch]) for view in self._views]
+        ties = segments.laid(self._T_keyframes, segment, depths, edges, found)
+        self._report.segments = len({root for root, _ in ties.values()})
+        self._unit = np.array([ties[view.segment][1].scale for view in self._views])
+        self._views = [segments.relaid(view, ties[view.segment]) for view in self._views]
         units = self._unit[self._keyframes].tolist()
         self._features = [f.scaled(unit) for f, unit in zip(self._features, units, strict=True)]
         self._take()
-        stretch = self._stretch[self._keyframes]
-        self._across = {(i, j): found[i, j] for i, j in edges if stretch[i] == stretch[j]}
+        segment = self._segment[self._keyframes]
+        self._across = {(i, j): found[i, j] for i, j in edges if segment[i] == segment[j]}
 
     def _in_place(self, fitted: BAState, left: NDArray[np.bool_] | None = None) -> BAState:
         """With stretches that nothing ties to one another where the network has them."""
-        return segments.kept_in_place(fitted, self._stretch[self._keyframes], self._T_keyframes, left)
+        return segments.kept_in_place(fitted, self._segment[self._keyframes], self._T_keyframes, left)
 
     @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
+    def _back_end(self, name: str) -> Iterator[None]:
         begun = time.monotonic()
         self._progress(STAGES[name], name)
         yield
@@ -240,13 +240,13 @@ class _Refiner:
         self._report.loops = len(found.loops)
         return found
 
-    def _counter(self, stage: str, total: int) -> Callable[[], None]:
+    def _counter(self, back_end: str, total: int) -> Callable[[], None]:
         done = 0
 
         def advance() -> None:
             nonlocal done
             done += 1
-            self._progress(_between(stage, done / max(total, 1)), stage)
+            self._progress(_between(back_end, done / max(total, 1)), back_end)
 
         return advance
 
@@ -262,8 +262,8 @@ class _Refiner:
             self._features,
             tracks,
             {pair: fitted[pair] for pair in found.loops},
-            self._known_lens,
-            self._stretch[self._keyframes].tolist(),
+            self._known_intrinsics,
+            self._segment[self._keyframes].tolist(),
             self._placed.beside(self._T_keyframes[0], self._keyframes) if self._placed else None,
         )
         best = starts.network()
@@ -304,13 +304,13 @@ class _Refiner:
         grids = [view.grid for view in self._kept]
         agreement = model_selection.depth_agreement(self._side(None), self._side(attempt.fit), grids)
         # Where two stretches lie beside one another neither side knows.
-        apart = np.diff(self._stretch[self._keyframes]) != 0
+        apart = np.diff(self._segment[self._keyframes]) != 0
         agreement[1][apart] = agreement[0][apart]
         before, after = (float(share.mean()) for share in agreement)
         report = self._report
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = before, after
-        return model_selection.left_to_network(mapped, network, agreement, self._explained(attempt.fit, found))
+        return model_selection.fallback_segments(mapped, network, agreement, self._explained(attempt.fit, found))
 
     def _explained(self, fitted: BAState, found: covisibility.PairMatches) -> dict[tuple[int, int], tuple[int, int]]:
         """Of each pair how many matches are in the robust_ba, and of how many that it could be of."""
@@ -369,20 +369,20 @@ class _Refiner:
         report = self._report
         report.depth_fields = int(found.nodes.any(axis=(1, 2)).sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
-        return depth_correction.of_all(found.nodes, self._keyframes, self._stretch)
+        return depth_correction.of_all(found.nodes, self._keyframes, self._segment)
 
     def _carried(self, fitted: BAState, left: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
         """Poses [N, 4, 4] and depth scales [N] of all frames, those that are no keyframes of the map carried along."""
         scales, kept = self._scales(fitted), np.flatnonzero(~left)
         positions, count = np.array(self._keyframes)[kept], len(self._views)
         T_kept, grown = fitted.scene.T_world_camera[kept], scales[kept]
-        carrier = pose_interpolation.PoseInterpolator(positions, self._T_network, T_kept, grown, self._stretch)
+        carrier = pose_interpolation.PoseInterpolator(positions, self._T_network, T_kept, grown, self._segment)
         T = np.array([carrier.pose(frame) for frame in range(count)])
         if self._placed is not None:
             # What cannot be followed, as in a blurred stretch, led the stream astray as well, and keyframes beside it
             # lie near to where the stream had put them: it is asked where the network is plainly wrong.
             by, unit = self._placed.T_world_camera, self._placed.depth_scale[positions]
-            other = pose_interpolation.PoseInterpolator(positions, by, T_kept, grown / unit, self._stretch)
+            other = pose_interpolation.PoseInterpolator(positions, by, T_kept, grown / unit, self._segment)
             for frame in range(count):
                 if carrier.misfit(frame) > max(ASTRAY, other.misfit(frame)):
                     T[frame] = other.pose(frame)
@@ -418,8 +418,8 @@ class _Refiner:
             _finished(under_way)
 
     def _leave(self, first: int, last: int, why: str) -> None:
-        stretch = {"first": self._views[first].index, "last": self._views[last].index, "why": why}
-        self._report.left_to_network.append(stretch)
+        segment = {"first": self._views[first].index, "last": self._views[last].index, "why": why}
+        self._report.fallback_segments.append(segment)
 
     def unchanged(self, why: str) -> Refinement:
         """Everything as the network has it."""
@@ -452,10 +452,10 @@ STAGES = {
 """Which share of the time is usually over when a stage begins."""
 
 
-def _between(stage: str, share: float) -> float:
+def _between(back_end: str, share: float) -> float:
     names = list(STAGES)
-    begin = STAGES[stage]
-    after = names.index(stage) + 1
+    begin = STAGES[back_end]
+    after = names.index(back_end) + 1
     end = STAGES[names[after]] if after < len(names) else 1.0
     return begin + share * (end - begin)
 

@@ -26,7 +26,7 @@ class RefinementReport:
     pairs_tried: int = 0
     pairs_accepted: int = 0
     loops: int = 0
-    stretches: int = 1
+    segments: int = 1
     """That no matches tie together: each one is kept where the network has it."""
     tracks: int = 0
     observations: int = 0
@@ -37,8 +37,7 @@ class RefinementReport:
     """Both in pixels of the source image."""
     k1: float | None = None
     start: str = "network"
-    """Or ``stream``, where that had put the keyframes nearer to the matches; ``bent lens``; ``matches`` where these
-    contradicted the network's motion altogether."""
+    """Initialisation that won: ``network``; ``stream``, the online poses; ``radial distortion``; ``matches`` alone."""
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Share of the image that held-out matches say is wrong, with the network's poses and depth and with the map's."""
@@ -50,7 +49,7 @@ class RefinementReport:
     depth_error_before: float | None = None
     depth_error: float | None = None
     """Median of the log of depth against points that no field was fitted to: with scales alone, with the fields."""
-    left_to_network: list[dict[str, object]] = field(default_factory=list)
+    fallback_segments: list[dict[str, object]] = field(default_factory=list)
     """Stretches: first and last frame, and why."""
     seconds: dict[str, float] = field(default_factory=dict)
 

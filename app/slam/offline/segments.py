@@ -27,14 +27,14 @@ def numbered(views: Sequence[FrameData]) -> list[FrameData]:
     """With a number of its own for each run of frames: joined windows count theirs each from 0."""
     found, number = [], 0
     for k, view in enumerate(views):
-        number += k > 0 and view.stretch != views[k - 1].stretch
-        found.append(view if view.stretch == number else replace(view, stretch=number))
+        number += k > 0 and view.segment != views[k - 1].segment
+        found.append(view if view.segment == number else replace(view, segment=number))
     return found
 
 
 def laid(
     T_world_camera: FloatArray,
-    stretch: Labels,
+    segment: Labels,
     depths: FloatArray,
     edges: Mapping[tuple[int, int], Edge],
     matched: Collection[tuple[int, int]] = (),
@@ -51,7 +51,7 @@ def laid(
         edges: of keyframes in different stretches, by matches.
         matched: all pairs of keyframes in different stretches that have verified matches.
     """
-    found = {int(number): (int(number), Similarity.identity()) for number in np.unique(stretch)}
+    found = {int(number): (int(number), Similarity.identity()) for number in np.unique(segment)}
     known: set[int] = set()
     for root in sorted(found):
         if root in known:
@@ -60,7 +60,7 @@ def laid(
         group = {root}
         while True:
             said = {
-                n: _agreed(T_world_camera, stretch, depths, edges, found, group, n) for n in found if n not in known
+                n: _agreed(T_world_camera, segment, depths, edges, found, group, n) for n in found if n not in known
             }
             best = max(said, key=lambda n: said[n][0], default=None)
             if best is None:
@@ -68,7 +68,7 @@ def laid(
             if said[best][0] >= AGREEING:
                 found[best] = (root, said[best][1])
             else:
-                seen = {n: [there for there, here in _between(stretch, matched, group) if here == n] for n in said}
+                seen = {n: [there for there, here in _between(segment, matched, group) if here == n] for n in said}
                 best = max(seen, key=lambda n: len(seen[n]))
                 if len(seen[best]) < AGREEING:
                     break
@@ -78,15 +78,15 @@ def laid(
     return found
 
 
-def _between(stretch: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
+def _between(segment: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
     """The stretches of pairs of which one is in the group, that one first."""
-    both = [(int(stretch[i]), int(stretch[j])) for i, j in pairs]
+    both = [(int(segment[i]), int(segment[j])) for i, j in pairs]
     return [(a, b) if a in group else (b, a) for a, b in both if (a in group) != (b in group)]
 
 
 def _agreed(
     T: FloatArray,
-    stretch: Labels,
+    segment: Labels,
     depths: FloatArray,
     edges: Mapping[tuple[int, int], Edge],
     found: Mapping[int, tuple[int, Similarity]],
@@ -96,7 +96,7 @@ def _agreed(
     """How many edges agree on where a stretch lies beside a group that is in place, and the similarity to there."""
     said: list[tuple[int, FloatArray]] = []
     for (i, j), edge in edges.items():
-        there, here = int(stretch[i]), int(stretch[j])
+        there, here = int(segment[i]), int(segment[j])
         S = edge.S_first_second
         if there == number and here in group:
             i, j, there, S = j, i, here, np.asarray(np.linalg.inv(S), np.float64)
@@ -121,13 +121,13 @@ def _is_near(mine: FloatArray, theirs: FloatArray, depth: float) -> bool:
 
 def relaid(view: FrameData, tie: tuple[int, Similarity]) -> FrameData:
     """A view where its stretch lies beside the one that it is tied to, as a view of that one."""
-    stretch, similarity = tie
+    segment, similarity = tie
     pose, grid = similarity.move_pose(view.T_world_camera), view.grid.scaled(similarity.scale)
-    return replace(view, T_world_camera=pose, grid=grid, stretch=stretch)
+    return replace(view, T_world_camera=pose, grid=grid, segment=segment)
 
 
 def kept_in_place(
-    fit: BAState, stretch: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None
+    fit: BAState, segment: Labels, T_network: FloatArray, left: NDArray[np.bool_] | None = None
 ) -> BAState:
     """Each stretch as the map has it, as a whole beside the one before as the network's poses [N, 4, 4] of their
     keyframes have where that ends and this begins, of those not ``left`` to the network. No point is seen from two of
@@ -138,7 +138,7 @@ def kept_in_place(
     maps: these are alike from stretch to stretch, as one network made them, while the lengths of its motion are what
     the map puts right.
     """
-    if len(np.unique(stretch)) < 2:
+    if len(np.unique(segment)) < 2:
         return fit
     scene, seen = fit.scene, fit.observations
     assert scene.log_depth_scale is not None and seen.depth is not None
@@ -147,8 +147,8 @@ def kept_in_place(
     kept = np.ones(len(T), bool) if left is None else ~left
     placed = np.zeros(len(T), bool)
     # In the order in which they begin.
-    for number in stretch[np.sort(np.unique(stretch, return_index=True)[1])]:
-        mine = stretch == number
+    for number in segment[np.sort(np.unique(segment, return_index=True)[1])]:
+        mine = segment == number
         rows, stays = mine[seen.camera], mine & kept
         if not stays.any():
             continue

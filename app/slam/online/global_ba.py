@@ -33,7 +33,7 @@ about as long to come as it takes."""
 def whole(
     keyframes: Sequence[Keyframe],
     lens: CameraModel,
-    known_lens: bool = False,
+    known_intrinsics: bool = False,
     held: int = 0,
     rounds: Sequence[BARound] = ROUNDS,
     should_stop: StopTest | None = None,
@@ -48,10 +48,12 @@ def whole(
         should_stop: asked now and then; nobody wants it any more.
     """
     if keyframes[held].number == 0:
-        free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_lens
+        free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics
         found = adjust_window(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
         return None if found is None else found.aligned(keyframes)
-    return adjust_window(keyframes, lens, rounds, fixed=held + 2, free_focal=not known_lens, should_stop=should_stop)
+    return adjust_window(
+        keyframes, lens, rounds, fixed=held + 2, free_focal=not known_intrinsics, should_stop=should_stop
+    )
 
 
 class GlobalBA:
@@ -62,12 +64,12 @@ class GlobalBA:
         should_stop: StopTest,
         keyframes: Sequence[Keyframe],
         lens: CameraModel,
-        known_lens: bool,
+        known_intrinsics: bool,
         held: int,
         rounds: Sequence[BARound],
     ) -> BAResult | None:
         """See `whole`."""
-        return whole(keyframes, lens, known_lens, held, rounds, should_stop)
+        return whole(keyframes, lens, known_intrinsics, held, rounds, should_stop)
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,9 @@ class Background:
         known_lens: whether the focal length stays what it is.
     """
 
-    def __init__(self, aside: Worker, *, waits: bool, known_lens: bool = False) -> None:
+    def __init__(self, aside: Worker, *, waits: bool, known_intrinsics: bool = False) -> None:
         self.skipped = 0
-        self._waits, self._known_lens = waits, known_lens
+        self._waits, self._known_intrinsics = waits, known_intrinsics
         self._aside = aside
         self._due = FIRST
         self._job: _Job | None = None
@@ -130,7 +132,7 @@ class Background:
         copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
-        asked = self._aside.ask("adjust", copies, lens, self._known_lens, len(held), rounds)
+        asked = self._aside.ask("adjust", copies, lens, self._known_intrinsics, len(held), rounds)
         self._job = _Job(asked, numbers, due)
 
     @property

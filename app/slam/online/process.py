@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
+from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, Sparse, given_depth
 from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
-from stream_recon.app.slam.online.stage import Item, Sparse, StreamStage, given_depth
 from stream_recon.app.slam.online.worker import GONE, ProcessWorker, received, serve
 from stream_recon.configs.errors import ResourceError
 
@@ -34,19 +34,18 @@ class _Said:
     """What a call of the stage gave."""
 
     items: Sequence[Item]
-    told: str
+    status_line: str
     figures: dict[str, Any]
     sparse: Sparse | None
     """None: as before."""
 
 
-class ProcessStage:
-    """`run.listeners.Stage`: a `StreamStage` that runs elsewhere, and gives the same items in the same order, those of
-    a file's frame up to `AHEAD` frames later.
+class ProcessBackEnd:
+    """An `OnlineBackEnd` in a process of its own: the same items in the same order, up to `AHEAD` frames later.
 
     Args:
-        live: see `StreamStage`.
-        options: further ones of the `StreamStage`.
+        live: see `OnlineBackEnd`.
+        options: further ones of the `OnlineBackEnd`.
     """
 
     def __init__(self, *, live: bool = False, **options: Any) -> None:
@@ -61,10 +60,10 @@ class ProcessStage:
         memory.close()
         weakref.finalize(self, _end, self._processes)
         self._sent: dict[int, FrameResult] = {}
-        self.told = ""
+        self.status_line = ""
         self.figures: dict[str, Any] = {}
         self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
-        """See `StreamStage.sparse`."""
+        """See `OnlineBackEnd.sparse`."""
 
     def _begun(self, name: str, body: Callable[..., None], *given: Any) -> Connection:
         """A connection to a process that begins."""
@@ -88,14 +87,14 @@ class ProcessStage:
         return True
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[Item]:
-        """See `StreamStage.push`; what is known by now. Raises ResourceError: a process is gone."""
+        """See `OnlineBackEnd.push`; what is known by now. Raises ResourceError: a process is gone."""
         self._sent[result.index] = result
         # Nobody there looks at colours.
         self._send((replace(result, rgb=NO_IMAGE), replace(frame, rgb=NO_IMAGE)))
         return self._answers(self._ahead)
 
     def finish(self) -> Sequence[Item]:
-        """See `StreamStage.finish`. Raises ResourceError."""
+        """See `OnlineBackEnd.finish`. Raises ResourceError."""
         self._send(None)
         items = self._answers(0)
         for process in self._processes:
@@ -118,7 +117,7 @@ class ProcessStage:
             said = received(self._connection)
             assert isinstance(said, _Said)
             self._unanswered -= 1
-            self.told, self.figures, self.sparse = said.told, said.figures, said.sparse or self.sparse
+            self.status_line, self.figures, self.sparse = said.status_line, said.figures, said.sparse or self.sparse
             items += [self._whole(item) if isinstance(item, FrameResult) else item for item in said.items]
         return items
 
@@ -139,16 +138,16 @@ def _serve(connection: Connection, options: dict[str, Any], whole: Connection, m
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()
     try:
-        stage = StreamStage(**options, beside=(ProcessWorker(whole, "whole"), ProcessWorker(memory, "loops")))
+        back_end = OnlineBackEnd(**options, beside=(ProcessWorker(whole, "whole"), ProcessWorker(memory, "loops")))
         more = True
         while more:
             message = messages.get()
             if isinstance(message, EOFError):
                 return
-            more, before = message is not None, stage.sparse
-            items = stage.finish() if message is None else stage.push(*message)
-            sparse = None if stage.sparse is before else stage.sparse
-            connection.send(_Said([_slim(item) for item in items], stage.told, stage.figures, sparse))
+            more, before = message is not None, back_end.sparse
+            items = back_end.finish() if message is None else back_end.push(*message)
+            sparse = None if back_end.sparse is before else back_end.sparse
+            connection.send(_Said([_slim(item) for item in items], back_end.status_line, back_end.figures, sparse))
     except BrokenPipeError:
         pass  # whoever asked is gone
     except Exception as error:  # noqa: BLE001  it is raised again in the process in front

@@ -81,7 +81,7 @@ class TrackerCounts:
     tracks: int = 0
     error_px: float | None = None
     keyframes: int = 0
-    left_to_network: int = 0
+    fallback_segments: int = 0
     """Stretches."""
     skipped: int = 0
     """Adjustments, since the source was ahead."""
@@ -383,7 +383,7 @@ class Tracker:
         if len(judged) < 2 or not network_is_better(judged, self.lens):
             return
         before = judged[-2]
-        self.counts.left_to_network += before.trusted
+        self.counts.fallback_segments += before.trusted
         _follow_network(new, before, self._gain())
 
     def _leave(self, new: Keyframe) -> None:
@@ -391,7 +391,7 @@ class Tracker:
         first = new.number
         if not self.keyframes[first - 1].doubtful:
             first = max(first - DOUBT_OVER + 1, 1)
-            self.counts.left_to_network += 1
+            self.counts.fallback_segments += 1
         for before, keyframe in pairwise(self.keyframes[first - 1 :]):
             _follow_network(keyframe, before, before.gain)
             keyframe.gain, keyframe.doubtful = before.gain, True

@@ -86,7 +86,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     streams = 1
-    stands_on = ()
+    reference_frames = ()
     threads = 0
     weights_sha256 = WEIGHTS
     scale_frames = 4

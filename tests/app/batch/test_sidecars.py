@@ -59,7 +59,7 @@ def test_each_scene_has_a_track_of_its_own(
     scenes = scenes_of(tmp_path / "out")
     assert scenes["one"]["metres"]["scale"] == pytest.approx(3, rel=1e-3) and "metres" not in scenes["two"]
     one, two = (read_result(tmp_path / "out" / name) for name in ("one", "two"))
-    assert one.run["unit"]["name"] == "metre" and "unit" not in two.run
+    assert one.run["metric_scale"]["name"] == "metre" and "metric_scale" not in two.run
     ours, own = (
         np.linalg.norm(r.cameras[9].T_world_camera[:3, 3] - r.cameras[0].T_world_camera[:3, 3]) for r in (one, two)
     )
@@ -83,7 +83,7 @@ def test_a_scene_that_shows_no_marker_stays_in_its_own_unit(
 ) -> None:
     assert run("batch", str(data), "-o", "out", "--scale-from", "marker:0.1", *OFF) == 0
     assert "not in metres: one: --scale-from marker:0.1: no ArUco or AprilTag marker" in capfd.readouterr().out
-    assert "unit" not in read_result(tmp_path / "out" / "one").run
+    assert "metric_scale" not in read_result(tmp_path / "out" / "one").run
     assert "no ArUco" in scenes_of(tmp_path / "out")["one"]["metres"]["reason"]
 
 

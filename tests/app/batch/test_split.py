@@ -25,7 +25,7 @@ from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import Stitching
-from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_stretches
+from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.core.depth_points import moved
 from stream_recon.app.core.transforms import Similarity
@@ -146,20 +146,20 @@ def test_a_stitched_result_tells_what_its_windows_told(tmp_path: Path, monkeypat
     for number, (first, last, cut) in enumerate([(0, 48, 40), (36, 80, 0)]):
         writer = ResultWriter(tmp_path / str(number), run_info())
         for index in range(first, last):
-            stretch = int(0 < cut <= index)
-            writer.add(replace(room_result(index), health=0.1 if 39 <= index < 45 else 0.8, stretch=stretch))
+            segment = int(0 < cut <= index)
+            writer.add(replace(room_result(index), health=0.1 if 39 <= index < 45 else 0.8, segment=segment))
         weak = WeakInterval(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
-        stretches = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
+        segments = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
         health = HealthWatch([0.5], [weak]).summary()
-        writer.finish(RunSummary(interrupted=False, health=health, stretches=stretches))
+        writer.finish(RunSummary(interrupted=False, health=health, segments=segments))
         windows.append(read_result(tmp_path / str(number)))
     joined = joined_of(windows)
     with closing(StitchedFiles(folder, 0.05)) as files:
         for number in range(2):
             files.add_points(joined, number)
             files.add_frames(joined, number)
-    assert [camera.stretch for camera in files.cameras] == [int(index >= 40) for index in range(80)]
-    assert [stretch["index"] for stretch in stitched_stretches(joined)] == [40]
+    assert [camera.segment for camera in files.cameras] == [int(index >= 40) for index in range(80)]
+    assert [segment["index"] for segment in stitched_segments(joined)] == [40]
     health = stitched_health(joined)
     assert health["mean"] == pytest.approx((6 * 0.1 + 74 * 0.8) / 80, abs=1e-3)
     assert health["weak_frames"] == 6 and len(health["weak"]) == 1

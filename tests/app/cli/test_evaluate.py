@@ -50,7 +50,7 @@ class KnowingEngine:
     attention = "sdpa"
     threads = 0
     streams = 1
-    stands_on = ()
+    reference_frames = ()
 
     def __init__(
         self, scene: Scene, scale: float = 1.0, noise: float = 0.0, wider: float = 1.0, by_pixel: bool = True
@@ -181,7 +181,7 @@ class TruthStage:
 def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(sequence: Scene) -> None:
     engine = KnowingEngine(sequence, noise=0.2, wider=1.2, by_pixel=False)
     plain = evaluate_scene(engine, sequence)
-    staged = evaluate_scene(engine, sequence, stage=TruthStage(sequence))
+    staged = evaluate_scene(engine, sequence, back_end=TruthStage(sequence))
     assert plain.ours == plain.network == plain.first == plain.last == staged.network
     assert staged.first.ate_m is not None and staged.first.ate_m > plain.ours.ate_m
     assert staged.first.absrel == pytest.approx(plain.ours.absrel), "another unit is no error"

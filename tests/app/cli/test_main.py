@@ -320,7 +320,7 @@ def test_a_known_camera_is_kept_throughout(run: Run, tmp_path: Path, capfd: pyte
     assert run("walk", "--no-viewer", "-o", "out", "--intrinsics", "camera.txt") == 0
     (tmp_path / "camera.txt").unlink()
     result = read_result(tmp_path / "out")
-    focals = {camera.intrinsics.fx for camera in result.cameras} | {c.intrinsics_first.fx for c in result.cameras}
+    focals = {camera.intrinsics.fx for camera in result.cameras} | {c.intrinsics_causal.fx for c in result.cameras}
     assert len(focals) == 1
     assert result.run["network_focal"] not in (None, *focals)
     assert run("refine", "out") == 0
@@ -336,11 +336,11 @@ def test_a_known_camera_is_kept_throughout(run: Run, tmp_path: Path, capfd: pyte
 def test_refine_and_mapping(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_images(tmp_path / "walk", [f"{n}.png" for n in range(4)])
     assert run("walk", "--no-viewer", "--mapping", "off", "-o", "off") == 0
-    assert "mapping" not in read_result(tmp_path / "off").run
+    assert "refinement" not in read_result(tmp_path / "off").run
     assert run("walk", "--no-viewer", "-o", "full") == 0
-    assert "mapping" in read_result(tmp_path / "full").run
+    assert "refinement" in read_result(tmp_path / "full").run
     assert run("refine", "off") == 0
-    assert "mapping" in read_result(tmp_path / "off").run
+    assert "refinement" in read_result(tmp_path / "off").run
     capfd.readouterr()
     assert run("refine", "walk") == 2
     assert "is not a result" in error_line(capfd)

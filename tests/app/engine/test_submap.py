@@ -78,17 +78,17 @@ def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: f
 def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> None:
     engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
     images = list(noise_frames(12))
-    results = [r for n, f in enumerate(images) for r in engine.push(replace(f, stretch=int(n >= 5)))]
+    results = [r for n, f in enumerate(images) for r in engine.push(replace(f, segment=int(n >= 5)))]
     results += engine.finish()
     assert [r.index for r in results] == [f.index for f in images]
-    assert [r.stretch for r in results] == [0] * 5 + [1] * 7
-    assert engine.streams == 2
+    assert [r.segment for r in results] == [0] * 5 + [1] * 7
+    assert engine.submaps == 2
     alone = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
     fresh = [r for f in images[5:] for r in alone.push(f)]
     for result, other in zip(results[5:], fresh, strict=True):
         np.testing.assert_allclose(result.depth, other.depth, rtol=1e-5)
     engine.reset()
-    assert len([r for f in images for r in engine.push(f)]) == 12 and engine.streams == 1
+    assert len([r for f in images for r in engine.push(f)]) == 12 and engine.submaps == 1
 
 
 def test_without_an_overlap_nothing_is_touched() -> None:
@@ -110,7 +110,7 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
     results = list(engine.stream(noise_frames(40)))
     assert [result.index for result in results] == [3 * number for number in range(40)]
     assert all(np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).all() for result in results)
-    assert engine.streams >= 3
+    assert engine.submaps >= 3
 
 
 @pytest.mark.parametrize("kind", [SubmapManager, Restless])
@@ -124,12 +124,13 @@ def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
     frames = [engine.prepare(image) for image in images]
     results = [result for frame in frames[:21] for result in engine.push(frame)]
     pairs = {frame.index: (frame, result) for frame, result in zip(frames, results, strict=False)}
-    stands_on = engine.stands_on
-    assert (stands_on[0] > 0) is (kind is Restless)
+    reference_frames = engine.reference_frames
+    assert (reference_frames[0] > 0) is (kind is Restless)
     seam = again.resume(
-        [pairs[index] for index in stands_on], [pair for index, pair in pairs.items() if index > stands_on[-1]]
+        [pairs[index] for index in reference_frames],
+        [pair for index, pair in pairs.items() if index > reference_frames[-1]],
     )
-    assert again.stands_on == stands_on and seam.index == frames[20].index and seam.position < 1e-4
+    assert again.reference_frames == reference_frames and seam.index == frames[20].index and seam.position < 1e-4
     for frame in frames[21:]:
         (ours,), (theirs,) = engine.push(frame), again.push(frame)
         np.testing.assert_allclose(theirs.T_world_camera, ours.T_world_camera, atol=1e-4)

@@ -25,10 +25,10 @@ def truth(tmp_path: Path) -> GroundTruth:
 
 
 def gathered(truth: GroundTruth | None, results: list[FrameResult]) -> Evaluator:
-    gatherer = Evaluator(truth)
+    evaluator = Evaluator(truth)
     for result in results:
-        gatherer.add(result)
-    return gatherer
+        evaluator.add(result)
+    return evaluator
 
 
 def room(world: int = 0) -> list[FrameResult]:
@@ -71,22 +71,22 @@ def test_a_revised_pose_is_the_one_that_counts(truth: GroundTruth) -> None:
     results = room()
     right = results[5].T_world_camera.copy()
     results[5].T_world_camera[:3, 3] += 1
-    gatherer = gathered(truth, results)
-    before = gatherer.figures()
-    gatherer.revise(Revision((FrameRevision(5, right),)))
-    after = gatherer.figures()
+    evaluator = gathered(truth, results)
+    before = evaluator.figures()
+    evaluator.revise(Revision((FrameRevision(5, right),)))
+    after = evaluator.figures()
     assert before is not None and after is not None and before.ate_m is not None and before.ate_m > 0.05
     assert after.ate_m == pytest.approx(0, abs=1e-6)
-    assert gatherer.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
+    assert evaluator.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
 
 
 def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth) -> None:
     """Poses and depths move together, as from a loop closure that ends in another unit."""
-    gatherer, world = gathered(truth, room()), world_of(5)
-    before = gatherer.figures()
+    evaluator, world = gathered(truth, room()), world_of(5)
+    before = evaluator.figures()
     revised = [FrameRevision(r.index, world.move_pose(r.T_world_camera), world.scale) for r in room()]
-    gatherer.revise(Revision(tuple(revised)))
-    after = gatherer.figures()
+    evaluator.revise(Revision(tuple(revised)))
+    after = evaluator.figures()
     assert before is not None and after is not None
     for name, value in vars(before).items():
         assert getattr(after, name) == pytest.approx(value, abs=2e-3), name
@@ -96,27 +96,27 @@ def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth
 def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTruth) -> None:
     results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
     results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
-    gatherer = gathered(truth, results)
-    assert gatherer.fov_error_deg() == gatherer.fov_error_deg(first=True) == pytest.approx(12.657, abs=0.001)
-    wrong = gatherer.depth_errors()
+    evaluator = gathered(truth, results)
+    assert evaluator.fov_error_deg() == evaluator.fov_error_deg(first=True) == pytest.approx(12.657, abs=0.001)
+    wrong = evaluator.depth_errors()
     assert wrong.absrel is not None and wrong.absrel > 0.05
     right = truth.intrinsics
-    gatherer.revise(Revision(tuple(FrameRevision(r.index, r.T_world_camera, 7.0, right) for r in results)))
-    assert gatherer.depth_errors().absrel == pytest.approx(wrong.absrel), "one scale for all frames is none"
+    evaluator.revise(Revision(tuple(FrameRevision(r.index, r.T_world_camera, 7.0, right) for r in results)))
+    assert evaluator.depth_errors().absrel == pytest.approx(wrong.absrel), "one scale for all frames is none"
     scales = [1 / (1 + 0.1 * (r.index % 3)) for r in results]
     frames = [FrameRevision(r.index, r.T_world_camera, s) for r, s in zip(results, scales, strict=True)]
-    gatherer.revise(Revision(tuple(frames)))
-    assert gatherer.depth_errors().absrel == pytest.approx(0, abs=1e-5), "scales are against the first depth"
-    assert gatherer.fov_error_deg() == pytest.approx(0, abs=1e-9), "a camera that is not named stays as revised"
-    assert gatherer.depth_errors(first=True) == wrong
-    figures = gatherer.figures()
+    evaluator.revise(Revision(tuple(frames)))
+    assert evaluator.depth_errors().absrel == pytest.approx(0, abs=1e-5), "scales are against the first depth"
+    assert evaluator.fov_error_deg() == pytest.approx(0, abs=1e-9), "a camera that is not named stays as revised"
+    assert evaluator.depth_errors(first=True) == wrong
+    figures = evaluator.figures()
     assert figures is not None and figures.f1 is not None and figures.f1 > 0.999
 
 
 def test_without_truth_there_are_no_figures_yet_a_plot(truth: GroundTruth) -> None:
-    gatherer = gathered(None, room())
-    assert gatherer.figures() is None
-    assert len(gatherer.plot().ours) == FRAMES and gatherer.plot().truth == []
+    evaluator = gathered(None, room())
+    assert evaluator.figures() is None
+    assert len(evaluator.plot().ours) == FRAMES and evaluator.plot().truth == []
     nothing = replace(truth, poses={}, intrinsics=None, read_depth=lambda index: None)
     assert gathered(nothing, room()).figures() is None
 
@@ -129,18 +129,18 @@ def test_points_are_measured_in_metres_or_not_at_all(truth: GroundTruth) -> None
 
 
 def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: GroundTruth) -> None:
-    gatherer = gathered(replace(truth, read_depth=damaged_depth), room())
-    figures = gatherer.figures()
-    assert gatherer.truth_error is not None and "000005.png" in gatherer.truth_error
+    evaluator = gathered(replace(truth, read_depth=damaged_depth), room())
+    figures = evaluator.figures()
+    assert evaluator.truth_error is not None and "000005.png" in evaluator.truth_error
     assert figures is not None and figures.ate_m is not None and figures.absrel is not None
 
 
 def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
-    gatherer = Evaluator(None)
+    evaluator = Evaluator(None)
     for index in range(3000):
-        gatherer.add_pose(index, walk_pose(index / 10))
+        evaluator.add_pose(index, walk_pose(index / 10))
     tracemalloc.start()
-    gatherer.plot()
+    evaluator.plot()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10e6

@@ -68,14 +68,14 @@ def test_a_gps_track_of_another_clock_tells_scale_axes_and_beginning(tmp_path: P
     given, text = parse_given(f"track:{file}")
     assert isinstance(given, Track) and text == f"track:{file}"
     found = scale_by_track(cameras, UP, given.positions, given.begins, text)
-    assert found.own_to_metres.scale == pytest.approx(UNIT, rel=0.01)
+    assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
     assert found.world == EAST_NORTH_UP and found.error is not None and found.error < 0.02
     assert found.origin is not None and found.origin[:2] == pytest.approx(PLACE[:2], abs=1e-3)
-    turn = found.own_to_metres.rotation @ (HEADING @ LEVEL).T
+    turn = found.T_metric_own.rotation @ (HEADING @ LEVEL).T
     assert np.degrees(np.arccos((np.trace(turn) - 1) / 2)) < 1.5
     assert "begins 30" in found.how or "begins 29" in found.how
     told = scale_by_track(cameras, UP, given.positions, 30.0 * 200 / 199, text)
-    assert told.own_to_metres.scale == pytest.approx(UNIT, rel=0.01)
+    assert told.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
 
 
 def test_on_a_straight_way_the_cameras_say_what_is_up(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_on_a_straight_way_the_cameras_say_what_is_up(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(0, 0.8, (60, 3)) * (1, 1, 3)
     file = gpx(tmp_path / "way.gpx", straight @ (HEADING @ LEVEL).T + noise, 0, 1.0)
     found = scale_by_track(cameras, UP, read_positions(file), None, "track")
-    assert found.own_to_metres.scale == pytest.approx(UNIT, rel=0.03)
-    assert found.own_to_metres.rotation @ UP == pytest.approx([0, 0, 1], abs=1e-6)
+    assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.03)
+    assert found.T_metric_own.rotation @ UP == pytest.approx([0, 0, 1], abs=1e-6)
 
 
 def test_csv_by_frames_or_times_and_tum(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_csv_by_frames_or_times_and_tum(tmp_path: Path) -> None:
     )
     for file in (table, tum):
         found = scale_by_track(cameras, UP, read_positions(file), None, "track")
-        assert found.own_to_metres.scale == pytest.approx(UNIT, rel=1e-4) and found.world == OF_FILE
-        assert np.allclose(found.own_to_metres.rotation, HEADING @ LEVEL, atol=1e-4)
+        assert found.T_metric_own.scale == pytest.approx(UNIT, rel=1e-4) and found.world == OF_FILE
+        assert np.allclose(found.T_metric_own.rotation, HEADING @ LEVEL, atol=1e-4)
     level = scale_by_track(cameras, UP, read_positions(late), None, "track")
-    assert level.own_to_metres.scale == pytest.approx(UNIT, rel=0.01) and level.world == EAST_NORTH_UP
+    assert level.T_metric_own.scale == pytest.approx(UNIT, rel=0.01) and level.world == EAST_NORTH_UP
 
 
 def test_a_grid_of_a_country_is_brought_near_and_a_line_without_up_keeps_the_axes(tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def test_a_grid_of_a_country_is_brought_near_and_a_line_without_up_keeps_the_axe
     file.write_text("".join(f"{c.timestamp} {x} {y} {z}\n" for c, (x, y, z) in zip(cameras, truth + far, strict=True)))
     found = scale_by_track(cameras, UP, read_positions(file), None, "track")
     assert found.origin is not None and np.abs(np.array(found.origin) - far).max() < 100
-    place = found.own_to_metres.apply(cameras[9].T_world_camera[:3, 3]) + found.origin
+    place = found.T_metric_own.apply(cameras[9].T_world_camera[:3, 3]) + found.origin
     assert place == pytest.approx(truth[9] + far, abs=0.01)
     line = np.stack([np.arange(200.0), np.zeros(200), np.zeros(200)], axis=1)
     cameras = [replace(c, T_world_camera=pose(p / UNIT, 0)) for c, p in zip(cameras, line, strict=True)]
     file.write_text("".join(f"{c.timestamp} 0 {p[0]} 0\n" for c, p in zip(cameras, line, strict=True)))
     found = scale_by_track(cameras, UP, read_positions(file), None, "track")
-    assert found.world == FIRST_CAMERA and np.array_equal(found.own_to_metres.rotation, np.eye(3))
-    assert found.own_to_metres.scale == pytest.approx(UNIT, rel=1e-4)
+    assert found.world == FIRST_CAMERA and np.array_equal(found.T_metric_own.rotation, np.eye(3))
+    assert found.T_metric_own.scale == pytest.approx(UNIT, rel=1e-4)
 
 
 def test_another_walk_is_no_scale(tmp_path: Path) -> None:

@@ -40,11 +40,11 @@ def test_a_marker_in_the_sample_gives_metres_within_a_percent(
     assert left.scale == pytest.approx(1, abs=0.01)
     run = json.loads((out / "run.json").read_text())
     assert (
-        run["mapping"]
-        and abs(np.log(left.scale)) < 4 * run["unit"]["error"] < 0.05
-        and "6X6_250 number 7" in run["unit"]["how"]
+        run["refinement"]
+        and abs(np.log(left.scale)) < 4 * run["metric_scale"]["error"] < 0.05
+        and "6X6_250 number 7" in run["metric_scale"]["how"]
     )
     # Refined again, it is in metres again.
     assert exit_code(monkeypatch, "refine", str(out)) == 0
-    again = json.loads((out / "run.json").read_text())["unit"]
-    assert again["scale"] == pytest.approx(run["unit"]["scale"], rel=0.01)
+    again = json.loads((out / "run.json").read_text())["metric_scale"]
+    assert again["scale"] == pytest.approx(run["metric_scale"]["scale"], rel=0.01)

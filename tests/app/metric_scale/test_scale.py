@@ -73,13 +73,13 @@ def test_all_files_are_in_metres_and_say_so(room: Path, monkeypatch: pytest.Monk
         assert new.T_world_camera[:3, 3] == pytest.approx(FACTOR * old.T_world_camera[:3, 3])
         assert np.allclose(new.T_world_camera[:3, :3], old.T_world_camera[:3, :3])
         assert new.depth_scale == pytest.approx(FACTOR) and new.intrinsics == old.intrinsics
-        assert np.allclose(new.T_world_camera_first, old.T_world_camera_first)
+        assert np.allclose(new.T_world_camera_causal, old.T_world_camera_causal)
     # Voxels grow along: as many points, on the walls of the larger room.
     assert len(points(room)) == pytest.approx(len(cloud), rel=0.1)
     assert np.abs(np.abs(points(room)) - FACTOR * HALF).min(axis=1).max() < 0.02
     tracks = read_tracks(room)
     assert tracks is not None and tracks.points == pytest.approx(FACTOR * np.array([[0, 0, 4], [1, 1, 4]]))
-    unit = json.loads((room / RUN_NAME).read_text())["unit"]
+    unit = json.loads((room / RUN_NAME).read_text())["metric_scale"]
     assert unit["name"] == "metre" and unit["scale"] == pytest.approx(FACTOR) and unit["error"] is None
     assert unit["from"].startswith("frames:2,19,") and unit["world"] == "first camera"
     assert len(set(json.loads((room / RUN_NAME).read_text())["revisions"].values())) == 1
@@ -96,7 +96,7 @@ def test_given_again_it_follows_the_last(room: Path, monkeypatch: pytest.MonkeyP
     scaled(monkeypatch, room, 3.0)
     scaled(monkeypatch, room)
     metres = read_result(room).metres
-    assert metres is not None and metres.own_to_metres.scale == pytest.approx(FACTOR)
+    assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR)
     assert read_result(room).cameras[7].depth_scale == pytest.approx(FACTOR)
 
 
@@ -110,14 +110,14 @@ def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monk
         assert cv2.imwrite(str(path), rgb[..., ::-1])
     assert exit_code(monkeypatch, "scale", str(room), f"marker:{FACTOR * SIDE}") == 0
     metres = read_result(room).metres
-    assert metres is not None and metres.own_to_metres.scale == pytest.approx(FACTOR, rel=0.01)
+    assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR, rel=0.01)
     # Seen over a short way, halves of which say little: it is stated with care.
-    assert metres.error is not None and abs(np.log(metres.own_to_metres.scale / FACTOR)) < metres.error < 0.05
+    assert metres.error is not None and abs(np.log(metres.T_metric_own.scale / FACTOR)) < metres.error < 0.05
     assert "6X6_250 number 7" in metres.how
     height = HALF[1] - np.median([frame.T_world_camera[1, 3] for frame in room_frames(20)])
     assert exit_code(monkeypatch, "scale", str(room), f"height:{1.2 * height}") == 0
     metres = read_result(room).metres
-    assert metres is not None and metres.own_to_metres.scale == pytest.approx(1.2, rel=0.01)
+    assert metres is not None and metres.T_metric_own.scale == pytest.approx(1.2, rel=0.01)
 
 
 def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     track.write_text("\n".join(lines))
     assert exit_code(monkeypatch, "scale", str(room), f"track:{track}") == 0
     result = read_result(room)
-    assert result.metres is not None and result.metres.own_to_metres.scale == pytest.approx(2.0, rel=1e-3)
+    assert result.metres is not None and result.metres.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
     # The floor and the ceiling are now level in z.
     assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
     target, _ = export(room, "trajectory", room.parent / "path")

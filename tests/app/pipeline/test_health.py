@@ -91,7 +91,7 @@ def test_one_bad_frame_is_nothing_to_tell() -> None:
 
 def test_a_new_stretch_is_not_held_against_the_one_before() -> None:
     results = walk([*range(10), *range(40, 50)])
-    results[10:] = [replace(result, stretch=1) for result in results[10:]]
+    results[10:] = [replace(result, segment=1) for result in results[10:]]
     watch = HealthWatch()
     values = [watch.judge(result) for result in results]
     assert [n for n, value in enumerate(values) if value is None] == [0, 10]

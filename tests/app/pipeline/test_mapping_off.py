@@ -10,7 +10,7 @@ from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import stream_stage
+from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import open_source
 from tests.app.program import exit_code
 from tests.app.slam.room import picture, walk
@@ -51,14 +51,14 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
         assert camera.intrinsics == result.intrinsics and camera.depth_scale == 1
     # Cameras hold the pipeline's word on their health, too.
     assert [name for name in off if off[name] != plain[name]] == ["cameras.json"]
-    assert read_result(tmp_path / "off").run["stream"] is None
+    assert read_result(tmp_path / "off").run["online_mapping"] is None
 
 
 def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) -> None:
     engine = ModelChoice().load()
     writer = ResultWriter(tmp_path / "out", RunInfo.of(engine, "", {}))
     with open_source(str(images)) as source:
-        reconstruct(source, engine, writer, stage=stream_stage("stream", engine.preset.stream.scale_frames))
-    figures = read_result(tmp_path / "out").run["stream"]
+        reconstruct(source, engine, writer, back_end=make_back_end("stream", engine.preset.stream.scale_frames))
+    figures = read_result(tmp_path / "out").run["online_mapping"]
     assert figures["keyframes"] > 1 and figures["tracks"] > 50 and 0 < figures["reprojection_px"] < 3
-    assert figures["loops"] == figures["left_to_network"] == figures["adjustments_skipped"] == 0
+    assert figures["loops"] == figures["fallback_segments"] == figures["adjustments_skipped"] == 0

@@ -103,7 +103,7 @@ def test_a_video_that_breaks_off_ends_normally(tmp_path: Path) -> None:
     assert not summary.interrupted and "breaks off at" in str(record["warnings"])
     assert record["frames"] == {
         "read": summary.frames_read, "reconstructed": summary.frames_read, "keyframes": summary.keyframes,
-        "dropped": 0, "damaged": summary.frames_damaged, "unseen": 0, "without_depth": 0,
+        "dropped": 0, "damaged": summary.frames_damaged, "blank": 0, "without_depth": 0,
     }  # fmt: skip
 
 

@@ -87,12 +87,12 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     assert (folder / POINTS_NAME).read_bytes() != points
     cameras = read_result(folder).cameras
     for camera, result in zip(cameras, video.results, strict=True):
-        assert np.allclose(camera.T_world_camera_first, result.T_world_camera)
-        assert camera.intrinsics_first == result.intrinsics
+        assert np.allclose(camera.T_world_camera_causal, result.T_world_camera)
+        assert camera.intrinsics_causal == result.intrinsics
         assert camera.depth_scale != 1
     run = json.loads((folder / RUN_NAME).read_text())
-    assert run["mapping"]["pairs_accepted"] == report.pairs_accepted > 0
-    assert run["mapping"]["warning"] is None and run["interrupted"] is False
+    assert run["refinement"]["pairs_accepted"] == report.pairs_accepted > 0
+    assert run["refinement"]["warning"] is None and run["interrupted"] is False
     assert set(run["revisions"].values()) == {1}
     assert shown == sorted(shown) and shown[0] >= 0 and shown[-1] <= 1
     (revision,) = listener.revisions
@@ -123,21 +123,21 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
     folder, size = tmp_path / "out", video.results[0].transform.source_size
     known = GroundTruth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
-    gatherer, writer = Evaluator(known), ResultWriter(folder, run_info())
+    evaluator, writer = Evaluator(known), ResultWriter(folder, run_info())
     for result in video.results:
         wrong = result.depth * factors(field, (result.depth.shape[0], result.depth.shape[1]))
-        for listener in (gatherer, writer):
+        for listener in (evaluator, writer):
             listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
     writer.finish(RunSummary(interrupted=False))
     depth_files = contents(folder / "depth")
-    refine_result(read_result(folder), None, listeners=[gatherer])
+    refine_result(read_result(folder), None, listeners=[evaluator])
     assert contents(folder / "depth") == depth_files, "what the network said stays"
     cameras = read_result(folder).cameras
     assert sum(camera.depth_field is not None for camera in cameras) > 12
     plain = last_known([replace(camera, depth_field=None) for camera in cameras])
-    heard, read = gatherer.depth_errors().absrel, gather_result(read_result(folder), known).depth_errors().absrel
-    gatherer.revise(plain)
-    without = gatherer.depth_errors().absrel
+    heard, read = evaluator.depth_errors().absrel, gather_result(read_result(folder), known).depth_errors().absrel
+    evaluator.revise(plain)
+    without = evaluator.depth_errors().absrel
     assert heard is not None and read is not None and without is not None
     assert heard == pytest.approx(read, rel=1e-4) and heard < 0.7 * without
 
@@ -171,7 +171,7 @@ def test_again_gives_the_same(folder: Path, images: Path) -> None:
 def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video) -> None:
     before = ate(folder, video)
     refine_result(read_result(folder), None)
-    assert json.loads((folder / RUN_NAME).read_text())["mapping"]["warning"] == STORED_IMAGES
+    assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
     assert ate(folder, video) < 0.6 * before
 
 
@@ -179,7 +179,7 @@ def test_another_source_under_the_same_name_is_not_taken(folder: Path, images: P
     for path in images.iterdir():
         cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
     refine_result(read_result(folder), partial(open_source, str(images)))
-    assert json.loads((folder / RUN_NAME).read_text())["mapping"]["warning"] == STORED_IMAGES
+    assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
 
 
 @pytest.mark.parametrize("calls", [0, 3, 40])
@@ -240,7 +240,7 @@ def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, im
         )
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
-        assert (frame.T_world_camera == camera.T_world_camera_first).all() and frame.depth_scale == 1
+        assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1
 
 
 def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path, video: Video) -> None:
@@ -248,7 +248,7 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
     result = read_result(folder)
     units = [1.0 if number < FRAMES // 2 else 2.0 for number in range(FRAMES)]
     joined = [
-        dataclasses.replace(camera, depth_scale=unit, depth_scale_first=unit)
+        dataclasses.replace(camera, depth_scale=unit, depth_scale_causal=unit)
         for camera, unit in zip(result.cameras, units, strict=True)
     ]
     for camera, unit in zip(result.cameras, units, strict=True):
@@ -276,7 +276,7 @@ def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> N
     before = ate(tmp_path / "out", video)
     report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
     assert ate(tmp_path / "out", video) < 0.4 * before
-    assert report.start == "network" and not report.left_to_network
+    assert report.start == "network" and not report.fallback_segments
 
 
 def full_size(result: FrameResult) -> FrameResult:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
-from stream_recon.app.pipeline.listeners import Stage
+from stream_recon.app.pipeline.listeners import BackEnd
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
@@ -73,33 +73,33 @@ class LiftingStage:
 
 
 def run(
-    tmp_path: Path, stage: Stage, engine: FakeEngine | None = None, frames: int = FRAMES
+    tmp_path: Path, back_end: BackEnd, engine: FakeEngine | None = None, frames: int = FRAMES
 ) -> tuple[RunSummary, Listener]:
     listener = Listener()
     with open_source(str(write_video(tmp_path / "a.mp4", frames, size=(64, 48)))) as source:
         writer = ResultWriter(tmp_path / "out", run_info())
-        summary = reconstruct(source, engine or FakeEngine(), writer, [listener], stage=stage)
+        summary = reconstruct(source, engine or FakeEngine(), writer, [listener], back_end=back_end)
     return summary, listener
 
 
 def test_results_and_revisions_come_in_the_stages_order(tmp_path: Path) -> None:
-    stage = LiftingStage()
-    summary, listener = run(tmp_path, stage)
+    back_end = LiftingStage()
+    summary, listener = run(tmp_path, back_end)
     expected: list[int | tuple[int, ...]] = []
     for index in range(FRAMES - 1):
         expected += [index, (index,)]
     assert listener.heard == [*expected, FRAMES - 1, tuple(range(FRAMES))]
     assert summary.frames_reconstructed == FRAMES and not summary.interrupted
     assert trajectory_of(tmp_path / "out")[:, 2] == pytest.approx(2.0)
-    assert all(result.index == frame.index and frame.grey is None for result, frame in stage.seen)
-    assert len(stage.threads) == 1 and threading.current_thread().name not in stage.threads
+    assert all(result.index == frame.index and frame.grey is None for result, frame in back_end.seen)
+    assert len(back_end.threads) == 1 and threading.current_thread().name not in back_end.threads
 
 
 def test_a_grey_image_is_made_only_where_it_is_wanted(tmp_path: Path) -> None:
-    stage = LiftingStage(wants_grey=True)
+    back_end = LiftingStage(wants_grey=True)
     with open_source(str(write_video(tmp_path / "b.mp4", 5, size=(1280, 720)))) as source:
-        reconstruct(source, FakeEngine(), None, stage=stage)
-    for _, frame in stage.seen:
+        reconstruct(source, FakeEngine(), None, back_end=back_end)
+    for _, frame in back_end.seen:
         assert frame.grey is not None and frame.grey.dtype == np.uint8
         assert frame.grey.shape == (360, GREY_SIDE)
         # The same picture, darker and brighter in the same places.
@@ -133,10 +133,10 @@ def test_an_engine_that_fails_still_lets_the_stage_finish(tmp_path: Path) -> Non
         if frame.index == 10:
             raise InputError("no frame")
 
-    stage = LiftingStage(seconds=0.005)
+    back_end = LiftingStage(seconds=0.005)
     with pytest.raises(InputError, match="no frame"):
-        run(tmp_path, stage, FakeEngine(before_push=fail))
-    assert stage.finished and trajectory_of(tmp_path / "out")[:, 2] == pytest.approx([2.0] * 10)
+        run(tmp_path, back_end, FakeEngine(before_push=fail))
+    assert back_end.finished and trajectory_of(tmp_path / "out")[:, 2] == pytest.approx([2.0] * 10)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_stage(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stage(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
 
-    stage, begun = LiftingStage(seconds=0.2), time.monotonic()
+    back_end, begun = LiftingStage(seconds=0.2), time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, stage, FakeEngine(before_push=insist))
-    assert time.monotonic() - begun < 4 and not stage.finished
+        run(tmp_path, back_end, FakeEngine(before_push=insist))
+    assert time.monotonic() - begun < 4 and not back_end.finished
 
 
 def test_ctrl_c_while_the_cloud_is_built_anew_keeps_the_old_one(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_ctrl_c_while_the_cloud_is_built_anew_keeps_the_old_one(tmp_path: Path) 
 
     with open_source(str(write_video(tmp_path / "a.mp4", 40, size=(64, 48)))) as source:
         writer = ResultWriter(tmp_path / "out", run_info())
-        summary = reconstruct(source, FakeEngine(), writer, stage=LiftingStage(), on_rebuild=interrupt)
+        summary = reconstruct(source, FakeEngine(), writer, back_end=LiftingStage(), on_rebuild=interrupt)
     assert summary.interrupted and summary.frames_reconstructed == 40 and "points.ply" in summary.warnings[-1]
     run = read_result(tmp_path / "out").run
     assert run["interrupted"] is True and run["revisions"] == {"cameras": 40, "trajectory": 40, "points": 0}

@@ -11,7 +11,7 @@ import pytest
 from stream_recon.app.core.depth_correction import GRID, checked
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, NetworkEstimate
-from stream_recon.app.result.cameras import Camera, CameraFiles, iterate_cameras, since_first
+from stream_recon.app.result.cameras import Camera, CameraFiles, iterate_cameras, revision_since_causal
 from stream_recon.app.result.files import GrowingFile
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
@@ -26,7 +26,9 @@ FORMAT_1 = """{"format": 1,
 
 def cameras(count: int) -> list[Camera]:
     one = Camera.of(fake_result(prepared(frames(1)[0])))
-    return [replace(one, index=3 * i, T_world_camera=pose_at(i), T_world_camera_first=pose_at(i)) for i in range(count)]
+    return [
+        replace(one, index=3 * i, T_world_camera=pose_at(i), T_world_camera_causal=pose_at(i)) for i in range(count)
+    ]
 
 
 def written(folder: Path, count: int) -> CameraFiles:
@@ -40,23 +42,23 @@ def same(a: Camera, b: Camera) -> bool:
     return a.to_json() == b.to_json()
 
 
-def test_format_2_comes_back_as_it_went_in(tmp_path: Path) -> None:
+def test_format_3_comes_back_as_it_went_in(tmp_path: Path) -> None:
     written(tmp_path, 3).close()
     content = json.loads((tmp_path / "cameras.json").read_text())
-    assert (content["format"], content["revisions"]) == (2, 0)
+    assert (content["format"], content["revisions"]) == (3, 0)
     frame = content["frames"][1]
-    assert (frame["width"], frame["height"], frame["depth_scale"]) == (64, 48, 1.0) and "intrinsics_first" not in frame
+    assert (frame["width"], frame["height"], frame["depth_scale"]) == (64, 48, 1.0) and "intrinsics_causal" not in frame
     assert all(same(a, b) for a, b in zip(iterate_cameras(tmp_path / "cameras.json"), cameras(3), strict=True))
 
 
 def test_joined_windows_keep_the_unit_they_had_at_first(tmp_path: Path) -> None:
     files = CameraFiles(tmp_path)
-    files.append(replace(cameras(1)[0], depth_scale=2.0, depth_scale_first=2.0))
+    files.append(replace(cameras(1)[0], depth_scale=2.0, depth_scale_causal=2.0))
     files.close()
     (camera,) = iterate_cameras(tmp_path / "cameras.json")
     refined = camera.revised(FrameRevision(0, pose_at(5), 2.2))
-    assert refined.as_first.depth_scale == 2.0 and (refined.as_first.T_world_camera == pose_at(0)).all()
-    (since,) = since_first([refined]).frames
+    assert refined.as_causal.depth_scale == 2.0 and (refined.as_causal.T_world_camera == pose_at(0)).all()
+    (since,) = revision_since_causal([refined]).frames
     assert since.depth_scale == pytest.approx(1.1) and (since.T_world_camera == pose_at(5)).all()
 
 
@@ -81,10 +83,10 @@ def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None
     refined = plain.revised(FrameRevision(plain.index, pose_at(2), 1.1, depth_field=field))
     read = Camera.from_json(json.loads(refined.to_json()))
     assert read.depth_field is not None and (read.depth_field == field).all() and read.depth_field.dtype == np.float16
-    assert read.as_first.depth_field is None and read.as_network.depth_field is None
+    assert read.as_causal.depth_field is None and read.as_network.depth_field is None
     moved = read.moved(Similarity(2.0, np.eye(3), np.zeros(3)))
     assert moved.depth_field is read.depth_field, "a unit changes no ratio"
-    (since,) = since_first([moved]).frames
+    (since,) = revision_since_causal([moved]).frames
     assert since.depth_field is read.depth_field
     assert read.revised(FrameRevision(read.index, pose_at(2), 1.1)).depth_field is None
     for wrong in ([[0.1]], "none", [[9.0] * GRID] * GRID):
@@ -98,12 +100,12 @@ def test_format_1_still_reads(tmp_path: Path) -> None:
     (tmp_path / "cameras.json").write_text(text)
     a, b = iterate_cameras(tmp_path / "cameras.json")
     assert (a.index, a.timestamp, a.is_keyframe, a.flow, b.index, b.flow) == (4, 0.5, True, None, 6, 2.5)
-    assert (a.T_world_camera == pose).all() and (a.T_world_camera_first == first).all()
-    assert a.intrinsics == a.intrinsics_first == Intrinsics(3, 4, 1, 2)
+    assert (a.T_world_camera == pose).all() and (a.T_world_camera_causal == first).all()
+    assert a.intrinsics == a.intrinsics_causal == Intrinsics(3, 4, 1, 2)
     assert (a.depth_scale, a.source_size) == (1.0, None)
 
 
-@pytest.mark.parametrize(("head", "reason"), [('{"format": 3,', "is of format 3"), ("{", "is not a cameras.json")])
+@pytest.mark.parametrize(("head", "reason"), [('{"format": 4,', "is of format 4"), ("{", "is not a cameras.json")])
 def test_other_formats_are_told(tmp_path: Path, head: str, reason: str) -> None:
     (tmp_path / "cameras.json").write_text(f'{head}\n"frames": [\n\n]}}\n')
     with pytest.raises(OutputError, match=reason):
@@ -119,15 +121,15 @@ def test_a_revision_changes_the_frames_it_names_and_no_byte_of_others(tmp_path: 
     assert json.loads(b"\n".join(after))["revisions"] == 4
     assert [a == b for a, b in zip(after[2:-1], before[2:-1], strict=True)] == [True, False, True, True, True, False]
     revised = list(iterate_cameras(tmp_path / "cameras.json"))
-    assert (revised[1].T_world_camera == pose_at(9)).all() and (revised[1].T_world_camera_first == pose_at(1)).all()
+    assert (revised[1].T_world_camera == pose_at(9)).all() and (revised[1].T_world_camera_causal == pose_at(1)).all()
     assert (revised[1].depth_scale, revised[1].intrinsics) == (2.5, k)
-    assert revised[1].intrinsics_first == revised[0].intrinsics == revised[5].intrinsics
+    assert revised[1].intrinsics_causal == revised[0].intrinsics == revised[5].intrinsics
     # What is known stays where a later revision says nothing of it, and the files go on growing.
     files.revise({3: FrameRevision(3, pose_at(7), 0.5)}, revisions=5)
     files.append(replace(cameras(1)[0], index=99))
     files.close()
     last = list(iterate_cameras(tmp_path / "cameras.json"))
-    assert (last[1].depth_scale, last[1].intrinsics) == (0.5, k) and last[1].intrinsics_first == revised[0].intrinsics
+    assert (last[1].depth_scale, last[1].intrinsics) == (0.5, k) and last[1].intrinsics_causal == revised[0].intrinsics
     assert [camera.index for camera in last] == [0, 3, 6, 9, 12, 15, 99]
     lines = trajectory_of(tmp_path)
     assert lines.shape == (7, 8)

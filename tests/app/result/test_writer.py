@@ -66,7 +66,7 @@ def test_cameras_json(tmp_path: Path) -> None:
     assert [c["keyframe"] for c in cameras] == [True, False, False, True, False]
     camera = cameras[3]
     assert np.array(camera["T_world_camera"]) == pytest.approx(pose_at(3))
-    assert camera["T_world_camera_first"] == camera["T_world_camera"]
+    assert camera["T_world_camera_causal"] == camera["T_world_camera"]
     assert [camera[k] for k in ("fx", "fy", "cx", "cy")] == [32, 32, 32, 24]
     assert camera["timestamp"] == 0.3 and camera["flow"] == 1.5
 
@@ -141,7 +141,7 @@ def test_run_json_says_interrupted_until_the_end(tmp_path: Path) -> None:
         "keyframes": 2,
         "dropped": 0,
         "damaged": 0,
-        "unseen": 0,
+        "blank": 0,
         "without_depth": 0,
     }
     assert record["frames"] == counts
@@ -190,7 +190,7 @@ def test_a_revision_moves_the_last_pose_and_the_points(tmp_path: Path) -> None:
     )
     camera = json.loads((tmp_path / "revised" / "cameras.json").read_text())["frames"][2]
     assert np.array(camera["T_world_camera"]) == pytest.approx(lifted)
-    assert np.array(camera["T_world_camera_first"]) == pytest.approx(pose_at(2))
+    assert np.array(camera["T_world_camera_causal"]) == pytest.approx(pose_at(2))
     heights = vertices_of(tmp_path / "revised")["y"]
     assert (heights > 40).sum() == len(frame_points(fake_result(prepared(frames(3)[2])), POINTS))
     assert 0 < (heights < 40).sum() <= len(vertices_of(tmp_path / "plain"))

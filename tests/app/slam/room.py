@@ -170,7 +170,7 @@ class Video:
         for k in range(at, len(self.results)):
             old = self.results[k]
             pose, depth = world.move_pose(old.T_world_camera), (world.scale * old.depth).astype(np.float32)
-            self.results[k] = replace(old, T_world_camera=pose, depth=depth, stretch=1)
+            self.results[k] = replace(old, T_world_camera=pose, depth=depth, segment=1)
 
     def blank(self) -> None:
         """Nothing is to be seen in any image."""

@@ -1,13 +1,13 @@
 """Which stage a run gets."""
 
-from stream_recon.app.slam.mode import stream_stage
-from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.slam.mode import make_back_end
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
 
 
 def test_without_geometry_there_is_no_stage() -> None:
-    assert stream_stage("off", 8) is None
+    assert make_back_end("off", 8) is None
 
 
 def test_each_run_gets_a_stage_of_its_own() -> None:
-    first, second = stream_stage("stream", 8), stream_stage("full", 8, live=True)
-    assert isinstance(first, StreamStage) and isinstance(second, StreamStage) and first is not second
+    first, second = make_back_end("stream", 8), make_back_end("full", 8, live=True)
+    assert isinstance(first, OnlineBackEnd) and isinstance(second, OnlineBackEnd) and first is not second

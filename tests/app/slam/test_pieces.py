@@ -242,10 +242,10 @@ def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
 def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
     network = drifting(walk(20), 0.0, 0.0)
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
-    stretch = np.repeat([0, 1, 2], [8, 7, 5])
+    segment = np.repeat([0, 1, 2], [8, 7, 5])
     positions = np.array([0, 5, 17, 19])
     after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])
-    carrier = pose_interpolation.PoseInterpolator(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), stretch)
+    carrier = pose_interpolation.PoseInterpolator(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), segment)
     moved = np.array([carrier.pose(k) for k in range(20)])
     assert np.abs(moved[:8] - change.move_pose(network)[:8]).max() < 1e-9
     assert np.abs(moved[8:] - network[8:]).max() < 1e-9

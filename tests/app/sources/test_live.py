@@ -68,7 +68,7 @@ def test_a_bad_packet_costs_a_frame_and_not_the_stream() -> None:
     reader, _ = lives([*images(5), None, *images(5), None, None, *images(5)], reconnect=0.01)
     source = Source(reader)
     assert sum(1 for _ in source) + source.dropped == 15
-    assert source.damaged >= 3 and source.stretches == []
+    assert source.damaged >= 3 and source.segments == []
 
 
 def test_a_source_that_comes_back_is_a_new_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +78,11 @@ def test_a_source_that_comes_back_is_a_new_stretch(monkeypatch: pytest.MonkeyPat
     source = Source(reader)
     frames = list(source)
     assert len(opened) >= 4
-    assert {frame.stretch for frame in frames} == {0, 1}
-    (stretch,) = source.stretches
-    first = next(frame for frame in frames if frame.stretch)
-    assert stretch.index == first.index == 10 and stretch.timestamp == pytest.approx(first.timestamp)
-    assert stretch.reason.startswith("no frames from 0.")
+    assert {frame.segment for frame in frames} == {0, 1}
+    (segment,) = source.segments
+    first = next(frame for frame in frames if frame.segment)
+    assert segment.index == first.index == 10 and segment.timestamp == pytest.approx(first.timestamp)
+    assert segment.reason.startswith("no frames from 0.")
     assert any("new stretch" in warning for warning in source.warnings)
     assert source.lost and "did not come back within 0.9 s" in source.warnings[-1]
 
@@ -90,14 +90,14 @@ def test_a_source_that_comes_back_is_a_new_stretch(monkeypatch: pytest.MonkeyPat
 def test_a_short_hiccup_is_no_new_stretch() -> None:
     reader, _ = lives(images(10), images(10), reconnect=0.2)
     source = Source(reader)
-    assert {frame.stretch for frame in source} == {0} and source.stretches == []
+    assert {frame.segment for frame in source} == {0} and source.segments == []
 
 
 def test_a_stall_without_an_end_is_a_new_stretch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.3)
     reader, _ = lives([*images(5), 0.6, *images(5)], reconnect=0.1)
     source = Source(reader)
-    assert {frame.stretch for frame in source} == {0, 1}
+    assert {frame.segment for frame in source} == {0, 1}
 
 
 def test_an_end_without_reconnecting_is_no_loss() -> None:
@@ -225,7 +225,7 @@ def test_a_stall(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             send(jpeg(n))
 
     source = received(stream, script, until=60)
-    assert source.stretches and not source.lost
+    assert source.segments and not source.lost
 
 
 def test_a_stream_that_is_gone_for_good_is_lost(stream: Any) -> None:

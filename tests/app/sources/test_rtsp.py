@@ -98,15 +98,15 @@ def test_it_stalls_closes_and_comes_back_after_some_seconds(monkeypatch: pytest.
             time.sleep(2.5)
             server.say("go")
             camera.wait_for(5)
-            assert [stretch.reason[:14] for stretch in camera.source.stretches] == ["no frames from"]
+            assert [segment.reason[:14] for segment in camera.source.segments] == ["no frames from"]
             server.say("close")
             camera.wait_for(5)
             server.kill()
             time.sleep(2.5)
             server = Server(port)
             camera.wait_for(5)
-            stretches = camera.source.stretches
-            assert len(stretches) >= 2 and camera.frames[-1].stretch == len(stretches)
+            segments = camera.source.segments
+            assert len(segments) >= 2 and camera.frames[-1].segment == len(segments)
             indices = [frame.index for frame in camera.frames]
             assert indices == sorted(set(indices)) and not camera.source.lost
     finally:

@@ -43,9 +43,9 @@ def watched(images: list[Image]) -> tuple[DiscontinuityDetector, list[PreparedFr
 @pytest.mark.parametrize("stride", [1, 2, 4, 8])
 def test_a_walk_without_breaks_is_passed_on_as_it_is(walk: list[Image], stride: int) -> None:
     watch, frames = watched(walk[::stride])
-    assert watch.stretches == [] and watch.unseen == 0
+    assert watch.segments == [] and watch.blank_frames == 0
     assert [frame.index for frame in frames] == list(range(len(walk[::stride])))
-    assert all(frame.stretch == 0 for frame in frames)
+    assert all(frame.segment == 0 for frame in frames)
 
 
 def test_cuts_are_noticed_where_they_are(walk: list[Image], elsewhere: list[Image]) -> None:
@@ -54,12 +54,12 @@ def test_cuts_are_noticed_where_they_are(walk: list[Image], elsewhere: list[Imag
         cut = 5 + n % 7
         watch, frames = watched([*walk[3 * n : 3 * n + cut], *elsewhere[2 * n : 2 * n + 12]])
         assert [frame.index for frame in frames] == list(range(cut + 12))
-        assert len(watch.stretches) <= 1
-        if watch.stretches:
-            assert abs(watch.stretches[0].index - cut) <= 3
-            begin = watch.stretches[0].index
-            assert [frame.stretch for frame in frames] == [0] * begin + [1] * (cut + 12 - begin)
-            assert watch.stretches[0].reason == f"a cut at {begin / 20:.2f} s"
+        assert len(watch.segments) <= 1
+        if watch.segments:
+            assert abs(watch.segments[0].index - cut) <= 3
+            begin = watch.segments[0].index
+            assert [frame.segment for frame in frames] == [0] * begin + [1] * (cut + 12 - begin)
+            assert watch.segments[0].reason == f"a cut at {begin / 20:.2f} s"
             found += 1
     assert found >= 19, "95 in a hundred"
 
@@ -71,13 +71,13 @@ def test_what_shows_nothing_is_left_out_and_what_follows_elsewhere_is_new(
     noise = np.random.default_rng(0)
     blind = [np.clip(level + noise.normal(0, 2, walk[0].shape), 0, 255).astype(np.uint8) for _ in range(15)]
     watch, frames = watched([*walk[:10], *blind, *elsewhere[:10]])
-    assert watch.unseen == 15 and len(frames) == 20
-    (stretch,) = watch.stretches
-    assert stretch.index == 25 and stretch.reason == f"the picture was {reason} from 0.50 s to 1.25 s"
+    assert watch.blank_frames == 15 and len(frames) == 20
+    (segment,) = watch.segments
+    assert segment.index == 25 and segment.reason == f"the picture was {reason} from 0.50 s to 1.25 s"
     watch, frames = watched([*walk[:10], *blind[:3], *walk[11:20]])
-    assert watch.unseen == 3 and watch.stretches == [], "the same place again"
+    assert watch.blank_frames == 3 and watch.segments == [], "the same place again"
     watch, frames = watched([*blind, *walk[:10]])
-    assert len(frames) == 25 and [frame.stretch for frame in frames] == [0] * 15 + [1] * 10
+    assert len(frames) == 25 and [frame.segment for frame in frames] == [0] * 15 + [1] * 10
 
 
 def test_cuts_between_fast_walks_are_told_by_colour(walk: list[Image], elsewhere: list[Image]) -> None:
@@ -88,8 +88,8 @@ def test_cuts_between_fast_walks_are_told_by_colour(walk: list[Image], elsewhere
         images = [*shaken[0][3 * n : 3 * n + 12], *shaken[1][2 * n : 2 * n + 12]]
         watch, frames = watched(images)
         assert [frame.index for frame in frames] == list(range(24))
-        found += [stretch.index for stretch in watch.stretches] == [12]
-        assert watched(shaken[0][3 * n : 3 * n + 24])[0].stretches == []
+        found += [segment.index for segment in watch.segments] == [12]
+        assert watched(shaken[0][3 * n : 3 * n + 24])[0].segments == []
     assert found >= 19
 
 
@@ -105,9 +105,9 @@ def test_what_fades_into_the_dark_and_comes_back_elsewhere_is_new(walk: list[Ima
         night = [dim(walk[0], 0.0)] * 6
         images = [*walk[4 * n : 4 * n + 10], *fading, *night, *coming, *elsewhere[3 * n + 8 : 3 * n + 20]]
         watch, frames = watched(images)
-        (stretch,) = watch.stretches
-        assert 24 <= stretch.index <= 34 and stretch.reason.startswith("the picture was dark from 0.")
-        assert watch.unseen >= 6 and len(frames) == len(images) - watch.unseen
+        (segment,) = watch.segments
+        assert 24 <= segment.index <= 34 and segment.reason.startswith("the picture was dark from 0.")
+        assert watch.blank_frames >= 6 and len(frames) == len(images) - watch.blank_frames
 
 
 def test_who_asks_is_told_while_nothing_is_to_be_seen(walk: list[Image]) -> None:
@@ -131,20 +131,20 @@ def test_a_moment_of_blur_is_no_cut(walk: list[Image]) -> None:
     images[12:14] = [cv2.GaussianBlur(image, (0, 0), 15) for image in images[12:14]]
     images[20] = np.random.default_rng(0).integers(0, 255, images[20].shape, dtype=np.uint8)
     watch, frames = watched(images)
-    assert watch.stretches == [] and [frame.index for frame in frames] == list(range(30))
+    assert watch.segments == [] and [frame.index for frame in frames] == list(range(30))
 
 
 def test_videos_without_any_texture_pass() -> None:
     watch, frames = watched([np.full((48, 64, 3), 8 * n, np.uint8) for n in range(30)])
-    assert len(frames) == 30 and watch.stretches == []
+    assert len(frames) == 30 and watch.segments == []
     noise = np.random.default_rng(0)
     watch, frames = watched([noise.integers(0, 255, (48, 64, 3), dtype=np.uint8) for _ in range(30)])
-    assert len(frames) == 30 and watch.stretches == []
+    assert len(frames) == 30 and watch.segments == []
 
 
 def test_gaps_that_the_source_knows_are_counted_on(walk: list[Image], elsewhere: list[Image]) -> None:
     transform = plan_image((64, 48), load_preset("small").image, 14)
     images = [*walk[:10], *elsewhere[:10], *walk[:10]]
     watch = DiscontinuityDetector()
-    frames = [PreparedFrame(n, n / 20, image, transform, stretch=int(n >= 20)) for n, image in enumerate(images)]
-    assert [frame.stretch for frame in watch.watch(frames)] == [0] * 10 + [1] * 10 + [2] * 10
+    frames = [PreparedFrame(n, n / 20, image, transform, segment=int(n >= 20)) for n, image in enumerate(images)]
+    assert [frame.segment for frame in watch.watch(frames)] == [0] * 10 + [1] * 10 + [2] * 10

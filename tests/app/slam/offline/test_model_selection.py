@@ -109,9 +109,9 @@ def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:
         return HeldOutError({pair: each for pair in pairs})
 
     network, mapped = spread([0.8] * 9 + [0.1]), spread([0.2] * 10)
-    assert not model_selection.left_to_network(mapped, network, agreement, TIES).any()
+    assert not model_selection.fallback_segments(mapped, network, agreement, TIES).any()
     mapped = spread([0.2] * 9 + [0.7])
-    assert model_selection.left_to_network(mapped, network, agreement, TIES).all()
+    assert model_selection.fallback_segments(mapped, network, agreement, TIES).all()
 
 
 def test_depth_that_agrees_with_neither_is_no_break() -> None:

@@ -32,7 +32,7 @@ def test_a_drifting_walk_is_put_right() -> None:
     assert after.rot_step_deg < 0.3 * before.rot_step_deg
     assert abs(found.lens.focal / FOCAL - 1) < 0.02
     report = found.report
-    assert report.start == "network" and not report.left_to_network
+    assert report.start == "network" and not report.fallback_segments
     assert report.reprojection_px is not None and report.reprojection_px < 0.5
     assert report.disagreement is not None and report.disagreement_before is not None
     assert report.disagreement < report.disagreement_before
@@ -43,7 +43,7 @@ def test_a_known_lens_is_kept() -> None:
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     views = [replace(view, focal=1.05 * view.focal) for view in video.views()]
     free = refine(views, video, video.scale)
-    kept = refine(views, video, video.scale, known_lens=True)
+    kept = refine(views, video, video.scale, known_intrinsics=True)
     assert free.lens.focal != views[0].focal
     assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
 
@@ -89,7 +89,7 @@ def test_a_bent_lens_is_found() -> None:
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
     video.bend(-0.2)
     found = refine(video.views(), video, video.scale)
-    assert found.report.start == "bent lens"
+    assert found.report.start == "radial distortion"
     assert abs(found.lens.k1 + 0.2) < 0.03
     assert abs(found.lens.focal / FOCAL - 1) < 0.03
 
@@ -121,8 +121,8 @@ def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network(draw: int) -
     found = refine(video.views(), video, video.scale)
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.7 * before.ate_m
-    (stretch,) = found.report.left_to_network
-    assert stretch["first"] in range(12, 18) and stretch["last"] in range(22, 28)
+    (segment,) = found.report.fallback_segments
+    assert segment["first"] in range(12, 18) and segment["last"] in range(22, 28)
 
 
 def test_blank_images_leave_everything_to_the_network() -> None:
@@ -133,7 +133,7 @@ def test_blank_images_leave_everything_to_the_network() -> None:
     found = refine(video.views(), video, video.scale)
     assert np.array_equal(found.T_world_camera, guess)
     assert (found.depth_scale == 1).all() and found.fit is None
-    assert found.report.left_to_network
+    assert found.report.fallback_segments
 
 
 def test_the_world_is_the_networks() -> None:
@@ -167,7 +167,7 @@ def test_a_failing_adjustment_leaves_everything_to_the_network(monkeypatch: pyte
     video = Video(truth, truth)
     found = refine(video.views(), video, video.scale)
     assert np.array_equal(found.T_world_camera, truth) and found.fit is None
-    assert "singular" in str(found.report.left_to_network[0]["why"])
+    assert "singular" in str(found.report.fallback_segments[0]["why"])
 
 
 def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_stretches_that_see_the_same_become_one() -> None:
     video.cut(COUNT, ELSEWHERE)
     network = np.array([view.T_world_camera for view in video.views()])
     found = refine(video.views(), video, video.scale)
-    assert found.report.stretches == 1 and found.loops
+    assert found.report.segments == 1 and found.loops
     before, after = (away(T[:, :3, 3], truth[:, :3, 3]) for T in (network, found.T_world_camera))
     assert after < 0.1 * before
     units = found.depth_scale[:COUNT].mean() / found.depth_scale[COUNT:].mean()
@@ -49,7 +49,7 @@ def test_stretches_that_nothing_ties_stay_where_the_network_has_them() -> None:
     video.cut(COUNT, ELSEWHERE)
     network = np.array([view.T_world_camera for view in video.views()])
     found = refine(video.views(), video, video.scale)
-    assert found.report.stretches == 2
+    assert found.report.segments == 2
     places, theirs, true = found.T_world_camera[:, :3, 3], network[:, :3, 3], truth[:, :3, 3]
     for part in parts:
         assert away(places[part], true[part]) < 0.5 * away(theirs[part], true[part])
@@ -66,7 +66,7 @@ def test_stretches_that_nothing_ties_stay_where_the_network_has_them() -> None:
 
 def test_one_pair_that_says_otherwise_is_not_believed() -> None:
     T = walk(8)
-    stretch = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    segment = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     seen = np.concatenate([T[:4], ELSEWHERE.move_pose(T[4:])])
     back = ELSEWHERE.inverse()
 
@@ -76,16 +76,16 @@ def test_one_pair_that_says_otherwise_is_not_believed() -> None:
         return Edge(i, j, S, 50)
 
     one = {(1, 5): edge(1, 5)}
-    assert segments.laid(seen, stretch, np.ones(8), one)[1][0] == 1
-    assert segments.laid(seen, stretch, np.ones(8), {}, {(3, 4)})[1][0] == 1
-    guessed = segments.laid(seen, stretch, np.ones(8), {}, {(3, 4), (3, 5)})
+    assert segments.laid(seen, segment, np.ones(8), one)[1][0] == 1
+    assert segments.laid(seen, segment, np.ones(8), {}, {(3, 4)})[1][0] == 1
+    guessed = segments.laid(seen, segment, np.ones(8), {}, {(3, 4), (3, 5)})
     assert guessed[1][0] == 0 and np.array_equal(guessed[1][1].matrix, np.eye(4))
-    ties = segments.laid(seen, stretch, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
+    ties = segments.laid(seen, segment, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
     assert ties[0][0] == ties[1][0] == 0
     assert np.allclose(ties[1][1].matrix, back.matrix)
 
 
 def test_joined_windows_may_count_alike() -> None:
     truth = walk(6)
-    views = [replace(v, stretch=s) for v, s in zip(Video(truth, truth).views(), (0, 0, 1, 1, 0, 0), strict=True)]
-    assert [view.stretch for view in segments.numbered(views)] == [0, 0, 1, 1, 2, 2]
+    views = [replace(v, segment=s) for v, s in zip(Video(truth, truth).views(), (0, 0, 1, 1, 0, 0), strict=True)]
+    assert [view.segment for view in segments.numbered(views)] == [0, 0, 1, 1, 2, 2]

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.matching.matching import NONE
 from stream_recon.app.slam.online import tracker
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
 from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
 from stream_recon.app.slam.online.loop_closure import MOST_EDGES, NOTHING, Loop, LoopCloser, LoopCorrection, _thinned
-from stream_recon.app.slam.online.process import ProcessStage
-from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.slam.online.process import ProcessBackEnd
 from tests.app.slam import room
 from tests.app.slam.online.test_stage import Heard, ate
 from tests.app.slam.room import FOCAL, Video, drifting, pose
@@ -28,12 +28,12 @@ def round_trip(count: int, turns: float) -> FloatArray:
 
 
 @pytest.fixture(scope="module")
-def again() -> tuple[Video, StreamStage, Heard]:
+def again() -> tuple[Video, OnlineBackEnd, Heard]:
     truth = round_trip(110, 1.25)
     # A map that drifts: the focal length is wrong and stays so.
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=1.08 * FOCAL)
-    stage = StreamStage(together=4, known_lens=True)
-    return video, stage, Heard(video, stage)
+    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    return video, back_end, Heard(video, back_end)
 
 
 def gap(poses: FloatArray, truth: FloatArray, frames: tuple[int, int]) -> float:
@@ -43,42 +43,42 @@ def gap(poses: FloatArray, truth: FloatArray, frames: tuple[int, int]) -> float:
     return float(rotation_angle_deg(found[:3, :3].T @ true[:3, :3]))
 
 
-def test_a_place_seen_again_closes_a_loop(again: tuple[Video, StreamStage, Heard]) -> None:
-    video, stage, heard = again
-    assert len(stage.sparse.loops) and "loops" in stage.told
-    for first, second in stage.sparse.loops.tolist():
+def test_a_place_seen_again_closes_a_loop(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+    video, back_end, heard = again
+    assert len(back_end.sparse.loops) and "loops" in back_end.status_line
+    for first, second in back_end.sparse.loops.tolist():
         assert rotation_angle_deg(video.truth[first][:3, :3].T @ video.truth[second][:3, :3]) < 40
         assert second - first > 60
-    first, second = stage.sparse.loops[0]
+    first, second = back_end.sparse.loops[0]
     before, after = (gap(heard.poses(first=first_given), video.truth, (first, second)) for first_given in (True, False))
     assert after < 0.5 * before
     assert ate(heard.poses(), video.truth) < 0.7 * ate(heard.poses(first=True), video.truth)
 
 
-def test_what_was_given_out_does_not_know_of_later_loops(again: tuple[Video, StreamStage, Heard]) -> None:
+def test_what_was_given_out_does_not_know_of_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, _, heard = again
     shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))
     shorter.pictures, shorter.results = video.pictures[:60], video.results[:60]
-    stage = StreamStage(together=4, known_lens=True)
-    assert np.array_equal(Heard(shorter, stage).poses(first=True), heard.poses(first=True)[:60])
-    assert not len(stage.sparse.loops)
+    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    assert np.array_equal(Heard(shorter, back_end).poses(first=True), heard.poses(first=True)[:60])
+    assert not len(back_end.sparse.loops)
 
 
-def test_results_do_not_depend_on_the_clock(again: tuple[Video, StreamStage, Heard]) -> None:
-    video, stage, heard = again
-    other = StreamStage(together=4, known_lens=True)
+def test_results_do_not_depend_on_the_clock(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+    video, back_end, heard = again
+    other = OnlineBackEnd(together=4, known_intrinsics=True)
     assert np.array_equal(Heard(video, other).poses(), heard.poses())
-    assert np.array_equal(other.sparse.loops, stage.sparse.loops)
+    assert np.array_equal(other.sparse.loops, back_end.sparse.loops)
 
 
-def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, StreamStage, Heard]) -> None:
-    video, stage, heard = again
-    apart = ProcessStage(together=4, known_lens=True)
+def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+    video, back_end, heard = again
+    apart = ProcessBackEnd(together=4, known_intrinsics=True)
     found = Heard(video, apart)
     for first in (True, False):
         assert np.array_equal(found.poses(first=first), heard.poses(first=first))
     assert all(np.array_equal(found.first[k].depth, heard.first[k].depth) for k in heard.first)
-    assert np.array_equal(apart.sparse.loops, stage.sparse.loops) and apart.figures == stage.figures
+    assert np.array_equal(apart.sparse.loops, back_end.sparse.loops) and apart.figures == back_end.figures
 
 
 def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,20 +93,20 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(LoopCloser, "_sort", watched)
     truth = np.array([pose((0.0, 0.05 * np.sin(z), z), 1.3) for z in np.linspace(-6, 6, 100)])
-    stage = StreamStage(together=4)
-    Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), stage)
+    back_end = OnlineBackEnd(together=4)
+    Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), back_end)
     assert sum(looked) > 3, "places look alike there"
-    assert not len(stage.sparse.loops)
+    assert not len(back_end.sparse.loops)
 
 
 def test_loops_are_closed_over_keyframes_that_have_forgotten(
-    monkeypatch: pytest.MonkeyPatch, again: tuple[Video, StreamStage, Heard]
+    monkeypatch: pytest.MonkeyPatch, again: tuple[Video, OnlineBackEnd, Heard]
 ) -> None:
     monkeypatch.setattr(tracker, "ACTIVE", 20)
-    stage = StreamStage(together=4, known_lens=True)
-    heard = Heard(again[0], stage)
-    assert len(stage.sparse.loops) and len(heard.last) == len(again[0].truth)
-    assert stage._front is not None and stage._front.held
+    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    heard = Heard(again[0], back_end)
+    assert len(back_end.sparse.loops) and len(heard.last) == len(again[0].truth)
+    assert back_end._front is not None and back_end._front.held
 
 
 def test_a_bend_is_blended_between_what_is_known() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.slam.online.process import ProcessStage
-from stream_recon.app.slam.online.stage import Item, StreamStage
+from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd
+from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.configs.errors import ResourceError
 from tests.app.slam.room import Video, drifting, walk
@@ -30,10 +30,10 @@ def pushed(video: Video, number: int) -> tuple[FrameResult, PreparedFrame]:
     return result, PreparedFrame(number, number / 10, result.rgb, result.transform, grey_image(video.pictures[number]))
 
 
-def heard(video: Video, stage: StreamStage | ProcessStage) -> Iterator[Item]:
+def heard(video: Video, back_end: OnlineBackEnd | ProcessBackEnd) -> Iterator[Item]:
     for number in range(FRAMES):
-        yield from stage.push(*pushed(video, number))
-    yield from stage.finish()
+        yield from back_end.push(*pushed(video, number))
+    yield from back_end.finish()
 
 
 def figures(item: Item) -> list[Any]:
@@ -43,54 +43,54 @@ def figures(item: Item) -> list[Any]:
 
 
 def test_it_says_the_same_in_the_same_order(video: Video) -> None:
-    here, remote = StreamStage(together=4), ProcessStage(together=4)
+    here, remote = OnlineBackEnd(together=4), ProcessBackEnd(together=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
             np.testing.assert_array_equal(a, b)
-    assert remote.told == here.told and remote.figures == here.figures
+    assert remote.status_line == here.status_line and remote.figures == here.figures
     np.testing.assert_array_equal(remote.sparse.points, here.sparse.points)
     assert not any(process.is_alive() for process in remote._processes)
 
 
 def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
-    stage = ProcessStage(together=4)
-    items = list(stage.push(*pushed(video, 0)))
-    for process in stage._processes:
+    back_end = ProcessBackEnd(together=4)
+    items = list(back_end.push(*pushed(video, 0)))
+    for process in back_end._processes:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
-    items += stage.push(*pushed(video, 1))
-    items += stage.finish()
+    items += back_end.push(*pushed(video, 1))
+    items += back_end.finish()
     assert [item.index for item in items if isinstance(item, FrameResult)] == [0, 1]
 
 
 @pytest.mark.parametrize("which", ["whole", "loops", "mapping"])
 def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: str) -> None:
-    stage = ProcessStage()
-    [process] = [process for process in stage._processes if process.name == which]
-    stage.push(*pushed(video, 0))
+    back_end = ProcessBackEnd()
+    [process] = [process for process in back_end._processes if process.name == which]
+    back_end.push(*pushed(video, 0))
     process.kill()
     with pytest.raises(ResourceError, match="--resume"):
         for number in range(1, FRAMES):
-            stage.push(*pushed(video, number))
-        stage.finish()
-    for process in stage._processes:
+            back_end.push(*pushed(video, number))
+        back_end.finish()
+    for process in back_end._processes:
         process.join(20)
         assert not process.is_alive(), "nobody stays behind"
 
 
 def test_its_errors_are_raised_in_front(video: Video) -> None:
-    stage = ProcessStage()
+    back_end = ProcessBackEnd()
     result, frame = pushed(video, 0)
     with pytest.raises(AssertionError, match="grey"):
-        stage.push(result, PreparedFrame(0, 0.0, frame.rgb, frame.transform))
-        stage.finish()
+        back_end.push(result, PreparedFrame(0, 0.0, frame.rgb, frame.transform))
+        back_end.finish()
 
 
 def test_it_ends_with_whoever_asked() -> None:
-    stage = ProcessStage()
-    processes = stage._processes
-    del stage
+    back_end = ProcessBackEnd()
+    processes = back_end._processes
+    del back_end
     gc.collect()
     for process in processes:
         process.join(20)
@@ -101,9 +101,9 @@ def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pyt
     ahead = 2
     monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)
     for live in (False, True):
-        stage = ProcessStage(together=1, live=live)
-        given = [list(stage.push(*pushed(video, number))) for number in range(6)]
+        back_end = ProcessBackEnd(together=1, live=live)
+        given = [list(back_end.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
         late = [first.get(number, 9) - number for number in range(6 - ahead)]
         assert max(late) <= (0 if live else ahead)
-        stage.finish()
+        back_end.finish()

@@ -11,8 +11,8 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFram
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.mode import MapState
 from stream_recon.app.slam.online import tracker
-from stream_recon.app.slam.online.process import ProcessStage
-from stream_recon.app.slam.online.stage import StreamStage
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
 
@@ -22,15 +22,17 @@ FloatArray = NDArray[np.float64]
 class Heard:
     """What a stage gave for a video, checked as it came."""
 
-    def __init__(self, video: Video, stage: StreamStage | ProcessStage, stretches: list[int] | None = None) -> None:
+    def __init__(
+        self, video: Video, back_end: OnlineBackEnd | ProcessBackEnd, segments: list[int] | None = None
+    ) -> None:
         self.first: dict[int, FrameResult] = {}
         self.last: dict[int, FrameResult | FrameRevision] = {}
         for k, (rgb, result) in enumerate(zip(video.pictures, video.results, strict=True)):
-            if stretches:
-                result = replace(result, stretch=stretches[k])
+            if segments:
+                result = replace(result, segment=segments[k])
             grey = grey_image(rgb)
-            self._hear(stage.push(result, PreparedFrame(k, k / 10, result.rgb, result.transform, grey)))
-        self._hear(stage.finish())
+            self._hear(back_end.push(result, PreparedFrame(k, k / 10, result.rgb, result.transform, grey)))
+        self._hear(back_end.finish())
         assert list(self.first) == [result.index for result in video.results]
 
     def _hear(self, items: object) -> None:
@@ -60,7 +62,7 @@ def ate(poses: FloatArray, truth: FloatArray) -> float:
 def wandering() -> tuple[Video, Heard]:
     truth = walk(60)[:40]
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.25))
-    return video, Heard(video, StreamStage(together=4))
+    return video, Heard(video, OnlineBackEnd(together=4))
 
 
 def test_a_drifting_walk_is_better_at_once_and_better_still_later(wandering: tuple[Video, Heard]) -> None:
@@ -85,7 +87,7 @@ def test_it_depends_on_no_later_frame_and_on_no_clock(wandering: tuple[Video, He
     video, heard = wandering
     shorter = Video(video.truth[:25], np.array([r.T_world_camera for r in video.results[:25]]))
     shorter.pictures, shorter.results = video.pictures[:25], video.results[:25]
-    again = Heard(shorter, StreamStage(together=4)).poses(first=True)
+    again = Heard(shorter, OnlineBackEnd(together=4)).poses(first=True)
     assert np.array_equal(again, heard.poses(first=True)[:25])
 
 
@@ -97,14 +99,14 @@ def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -
         half = Video(video.truth[part], np.array([r.T_world_camera for r in video.results[part]]))
         half.pictures, half.results = video.pictures[part], video.results[part]
         halves.append(half)
-    first = Heard(halves[0], StreamStage(together=4))
+    first = Heard(halves[0], OnlineBackEnd(together=4))
     last, before = first.last[19], first.first[19]
     scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
     assert before.network is not None and last.intrinsics is not None
-    departure = MapState(
+    map_state = MapState(
         last.T_world_camera, before.network.T_world_camera, scale / before.network.depth_scale, last.intrinsics.fx, 0
     )
-    second = Heard(halves[1], StreamStage(departure=departure))
+    second = Heard(halves[1], OnlineBackEnd(map_state=map_state))
     poses = np.concatenate([first.poses(), second.poses()])
     network = ate(np.array([result.T_world_camera for result in video.results]), video.truth)
     assert ate(poses, video.truth) < min(1.5 * ate(heard.poses(), video.truth), 0.5 * network)
@@ -118,7 +120,7 @@ def test_blank_images_leave_everything_to_the_network() -> None:
     guess = drifting(truth, turn_deg=0.5, move=0.1)
     video = Video(truth, guess)
     video.blank()
-    heard = Heard(video, StreamStage(together=4))
+    heard = Heard(video, OnlineBackEnd(together=4))
     assert np.allclose(heard.poses(), guess, atol=1e-9)
 
 
@@ -130,14 +132,14 @@ def test_descriptors_find_what_following_loses() -> None:
         # As if the network had never seen a turn of the image.
         guess[k, :3, :3] = guess[0, :3, :3]
         guess[k, :3, 3] += random.normal(0, 0.1, 3)
-    heard = Heard(Video(truth, guess, focal=FOCAL), StreamStage(together=4))
+    heard = Heard(Video(truth, guess, focal=FOCAL), OnlineBackEnd(together=4))
     assert ate(heard.poses(), truth) < 0.5 * ate(guess, truth)
 
 
 def test_a_new_stretch_begins_where_the_camera_was_last() -> None:
     truth = walk(60)[:24]
     guess = drifting(truth, turn_deg=0.3, move=0.1)
-    heard = Heard(Video(truth, guess), StreamStage(together=4), [0] * 12 + [1] * 12)
+    heard = Heard(Video(truth, guess), OnlineBackEnd(together=4), [0] * 12 + [1] * 12)
     before, after = heard.poses(first=True)[11:13]
     step = np.linalg.inv(guess[11]) @ guess[12]
     found = np.linalg.inv(before) @ after
@@ -148,25 +150,25 @@ def test_a_new_stretch_begins_where_the_camera_was_last() -> None:
 def test_a_live_stage_gives_every_result_without_waiting() -> None:
     truth = walk(60)[:20]
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
-    assert len(Heard(video, StreamStage(together=4, live=True)).first) == 20
+    assert len(Heard(video, OnlineBackEnd(together=4, live=True)).first) == 20
 
 
 def test_a_live_stage_that_is_late_adjusts_less_and_counts_it() -> None:
     truth = walk(60)[:20]
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
     late = iter(np.linspace(0, 40, 20))
-    stage = StreamStage(together=4, live=True, clock=lambda: float(next(late)))
-    assert len(Heard(video, stage).first) == 20
-    assert stage.figures["adjustments_skipped"] > 2 and "adjustments skipped" in stage.told
+    back_end = OnlineBackEnd(together=4, live=True, clock=lambda: float(next(late)))
+    assert len(Heard(video, back_end).first) == 20
+    assert back_end.figures["adjustments_skipped"] > 2 and "adjustments skipped" in back_end.status_line
 
 
 def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "ACTIVE", 10)
     truth = walk(60)[:40]
-    stage = StreamStage(together=4)
-    heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), stage)
-    assert stage._front is not None
-    keyframes = stage._front.keyframes
+    back_end = OnlineBackEnd(together=4)
+    heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
+    assert back_end._front is not None
+    keyframes = back_end._front.keyframes
     assert len(keyframes) > 10
     assert all(len(keyframe.track) == 0 for keyframe in keyframes[:-10])
     assert all(len(keyframe.track) for keyframe in keyframes[-10:])
@@ -174,11 +176,11 @@ def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
-    stage = StreamStage()
-    assert stage.told == ""
-    Heard(wandering[0], stage)
-    assert "tracks off by" in stage.told
-    assert len(stage.sparse.points) > 50 and np.isfinite(stage.sparse.points).all()
+    back_end = OnlineBackEnd()
+    assert back_end.status_line == ""
+    Heard(wandering[0], back_end)
+    assert "tracks off by" in back_end.status_line
+    assert len(back_end.sparse.points) > 50 and np.isfinite(back_end.sparse.points).all()
 
 
 def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeyp
     monkeypatch.setattr(
         tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), match_keyframes(*given))
     )
-    stage = StreamStage(together=1)
-    Heard(video, stage)
-    assert stage.figures["keyframes"] == 16
+    back_end = OnlineBackEnd(together=1)
+    Heard(video, back_end)
+    assert back_end.figures["keyframes"] == 16
     assert asked == [1, 2, 4, 8]

@@ -31,8 +31,8 @@ class Sparse:
     loops: NDArray[np.int32]  # [L, 2], source frames between which loops were closed
 
 
-class StreamStage:
-    """`run.listeners.Stage`: geometry while the stream runs.
+class OnlineBackEnd:
+    """`run.listeners.BackEnd`: geometry while the stream runs.
 
     Args:
         together: so many first results are given out together: as many as the network itself makes at once.
@@ -48,20 +48,20 @@ class StreamStage:
         *,
         together: int = 1,
         live: bool = False,
-        known_lens: bool = False,
+        known_intrinsics: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        departure: MapState | None = None,
+        map_state: MapState | None = None,
         beside: tuple[Worker, Worker] | None = None,
     ) -> None:
-        self._departure = departure
+        self._map_state = map_state
         self._together = together
         self._front: Tracker | None = None
         self._waiting: dict[int, FrameResult] = {}
         """By their numbers: placed, and not given out yet."""
-        self._stretch = 0
+        self._segment = 0
         self._waits = not live
         whole, self._memory = beside or (ThreadWorker(GlobalBA(), "mapping"), ThreadWorker(KeyframeDatabase(), "loops"))
-        self._background = Background(whole, waits=not live, known_lens=known_lens)
+        self._background = Background(whole, waits=not live, known_intrinsics=known_intrinsics)
         self._loops = LoopCloser(self._memory, waits=not live)
         self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
         """As of the last adjustment of all. Replaced, never changed."""
@@ -75,14 +75,14 @@ class StreamStage:
         return True
 
     @property
-    def told(self) -> str:
+    def status_line(self) -> str:
         """Figures for the user: tracks, their error, loops, what was left to the network, what was skipped."""
         counts, parts = self._counts, []
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks off by {counts.error_px:.2f} px")
         for count, name in (
             (len(self.sparse.loops), "loops"),
-            (counts.left_to_network, "stretches left to the network"),
+            (counts.fallback_segments, "stretches left to the network"),
             (self._skipped, "adjustments skipped"),
         ):
             if count:
@@ -98,7 +98,7 @@ class StreamStage:
             "tracks": counts.tracks,
             "reprojection_px": None if counts.error_px is None else round(counts.error_px, 4),
             "loops": len(self.sparse.loops),
-            "left_to_network": counts.left_to_network,
+            "fallback_segments": counts.fallback_segments,
             "adjustments_skipped": self._skipped,
         }
 
@@ -110,21 +110,21 @@ class StreamStage:
         """Place a result; gives it, and what became of those before."""
         assert frame.grey is not None, "the stage needs grey images"
         items: list[Item] = []
-        if self._front is None or result.stretch != self._stretch:
+        if self._front is None or result.segment != self._segment:
             items += self._ended()
-            self._front, self._stretch = self._begun(result, frame.grey), result.stretch
+            self._front, self._segment = self._begun(result, frame.grey), result.segment
             self._background.restart()
             self._counts.skipped += self._loops.skipped
             self._loops_before = self.sparse.loops
             self._loops = LoopCloser(self._memory, waits=self._waits)
         front = self._front
-        known, left = len(front.keyframes), self._counts.left_to_network
+        known, left = len(front.keyframes), self._counts.fallback_segments
         front.add(result, frame.grey, hurried=self._is_late(frame))
         self._waiting[result.index] = result
         if len(front.keyframes) > known:
             self._loops.offer(front.newest, front.lens)
             self._background.offer(front.active, front.lens, lambda: front.held)
-        if self._counts.left_to_network > left:
+        if self._counts.fallback_segments > left:
             self._background.again(front.active, front.lens, front.held)
         self._take_in(front)
         # What is being adjusted is not bent meanwhile: loops wait for it.
@@ -154,11 +154,11 @@ class StreamStage:
         """A map for a stretch: it goes on where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
-        departure, self._departure = self._departure, None
-        if departure is not None:
-            front = Tracker(scale, result, self._counts, departure.T_world_camera, float(np.log(departure.scale)))
-            if departure.stretch == result.stretch:
-                front.follow(departure.T_network, departure.focal)
+        map_state, self._map_state = self._map_state, None
+        if map_state is not None:
+            front = Tracker(scale, result, self._counts, map_state.T_world_camera, float(np.log(map_state.scale)))
+            if map_state.segment == result.segment:
+                front.follow(map_state.T_network, map_state.focal)
             return front
         if self._front is None:
             return Tracker(scale, result, self._counts)
