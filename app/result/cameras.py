@@ -2,13 +2,12 @@
 
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
-within ``frames``.
-Beyond what every frame has, a line holds ``intrinsics_causal`` where the intrinsics were revised,
-``depth_scale_causal`` where chunks of
-different scales were joined, ``segment`` after the first discontinuity, ``health`` where it is known, ``network`` where
-the online pose differs from the network's, and ``depth_field`` where refinement corrected the depth by more than a
-scale: rows of a log-scale grid, see `stream_recon.app.core.depth_correction`. Format 1 has no ``depth_scale``, ``width``
-and ``height``; formats 1 and 2 use other names, see `_RENAMED`.
+within ``frames``. Some keys are there only where needed: ``intrinsics_causal`` where the intrinsics were revised,
+``depth_scale_causal`` where chunks of different scales were joined, ``segment`` after the first discontinuity,
+``health`` where it is known, ``network`` where the online pose differs from the network's, ``depth_field`` where
+refinement corrected the depth by more than a scale: rows of a log-scale grid, see
+`stream_recon.app.core.depth_correction`. Format 1 has no ``depth_scale``, ``width`` and ``height``; formats 1 and 2 use
+other names, see `_RENAMED`.
 """
 
 import json
