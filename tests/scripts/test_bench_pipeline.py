@@ -16,7 +16,7 @@ def test_every_frame_and_every_part_is_measured(tmp_path: Path) -> None:
     # Nothing of it may need the viewer's packages.
     (tmp_path / "viser.py").write_text("raise ImportError")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "pipeline", str(video), "--step-ms", "5"]
+    command = [sys.executable, str(ROOT / "scripts" / "bench"), "pipeline", str(video), "--step-ms", "5"]
     run = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}
     )

@@ -1,18 +1,12 @@
 """The measurement of refinement, on a short walk."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_a_walk_is_refined_and_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    monkeypatch.delitem(sys.modules, "bench_refine", raising=False)
-    from bench_refine import measure
+def test_a_walk_is_refined_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench.refine import measure
 
     measure(240, every=4)
     printed = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The trainer of `scripts/bench.py splat` on a CPU, with a renderer slow and plain enough for that."""
+"""The trainer of `scripts/bench splat` on a CPU, with a renderer slow and plain enough for that."""
 
 import json
 from pathlib import Path
@@ -10,14 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = (24, 18)
 K = np.array([[22.0, 0, 12], [0, 22, 9], [0, 0, 1]])
-
-
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
 
 
 def render_plainly(
@@ -44,7 +38,7 @@ def render_plainly(
 
 def write_scene(folder: Path, images: int = 9) -> Any:
     """Coloured blobs before cameras in a row."""
-    from bench_splat.scene import Scene
+    from bench.splat.scene import Scene
 
     rng = np.random.default_rng(1)
     points = rng.uniform((-2, -1, 3), (2, 1, 5), (40, 3)).astype(np.float32)
@@ -73,8 +67,8 @@ def write_scene(folder: Path, images: int = 9) -> Any:
 
 def test_training_explains_images_it_has_not_seen(tmp_path: Path) -> None:
     pytest.importorskip("gsplat")
-    from bench_splat.scene import load_scene
-    from bench_splat.train import train
+    from bench.splat.scene import load_scene
+    from bench.splat.train import train
 
     write_scene(tmp_path / "room" / "ours")
     scene = load_scene(tmp_path / "room" / "ours")
@@ -87,7 +81,7 @@ def test_training_explains_images_it_has_not_seen(tmp_path: Path) -> None:
 
 
 def test_normalising_keeps_what_a_camera_sees() -> None:
-    from bench_splat.train import normalised
+    from bench.splat.train import normalised
 
     rng = np.random.default_rng(2)
     poses = np.tile(np.eye(4), (5, 1, 1))
@@ -100,7 +94,7 @@ def test_normalising_keeps_what_a_camera_sees() -> None:
 
 
 def test_similarity_of_images() -> None:
-    from bench_splat.train import ssim
+    from bench.splat.train import ssim
 
     image = torch.rand(1, 24, 32, 3)
     assert ssim(image, image).item() == pytest.approx(1)
@@ -110,8 +104,8 @@ def test_similarity_of_images() -> None:
 
 
 def test_models_are_compared_over_the_images_that_all_have(tmp_path: Path) -> None:
-    from bench_splat.__main__ import table
-    from bench_splat.train import Figures
+    from bench.splat.__main__ import table
+    from bench.splat.train import Figures
 
     scenes = {tmp_path / "room" / name: write_scene(tmp_path / "room" / name) for name in ("ours", "sfm")}
     ours, theirs = scenes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_images.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "compare_images.py"
 
 
 @pytest.fixture(scope="module")

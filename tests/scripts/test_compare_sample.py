@@ -48,7 +48,7 @@ def write_truth(folder: Path, first_index: int = 0) -> None:
 
 
 def compare(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "compare_sample.py"), str(folder)]
+    command = [sys.executable, str(ROOT / "scripts" / "data" / "compare_sample.py"), str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_weights.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "weights" / "compare_weights.py"
 OLD = {"ate_over_path": 0.02, "rot_step_deg": 0.5, "absrel": 0.1, "fov_error_deg": 4.0}
 
 

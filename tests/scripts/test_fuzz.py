@@ -1,4 +1,4 @@
-"""A quick, seeded part of the fuzzer; scripts/fuzz.py --minutes 30 is the real one."""
+"""A quick, seeded part of the fuzzer; scripts/reliability/fuzz.py --minutes 30 is the real one."""
 
 import re
 import subprocess
@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "fuzz.py"), *arguments], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, str(ROOT / "scripts" / "reliability" / "fuzz.py"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
 
 
@@ -27,7 +30,6 @@ def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
 
 
 def test_what_goes_wrong_is_found_and_can_be_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     from fuzzing import cases, processes
 
     def bad(folder: Path, source: Path, draw: object) -> None:

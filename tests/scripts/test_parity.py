@@ -15,7 +15,10 @@ GOLDEN = ROOT.parent / "shared" / "golden" / "tiny.json"
 
 def parity(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "parity.py"), str(path)], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "scripts" / "weights" / "parity.py"), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -121,7 +121,7 @@ class Tiles:
 
 @lru_cache(maxsize=2)
 def load_tiles(path: Path | None, device: torch.device) -> Tiles:
-    """Tiles of scripts/make_tiles.py (npz: JPEG bytes `data`, `length` of each), or none without a path."""
+    """Tiles of scripts/data/make_tiles.py (npz: JPEG bytes `data`, `length` of each), or none without a path."""
     if path is None:
         blank = torch.zeros(4, dtype=torch.int32, device=device)
         return Tiles(blank, torch.zeros(LEVELS, dtype=torch.int32, device=device), 0)

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Run a benchmark, or print the recorded figures: python scripts/bench NAME [--help] [--record]
+
+--record stores the printed table in scripts/bench/figures.json, with date, commit and machine.
+"""
+
+import argparse
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# The first entry is this folder, whose modules must not be importable by their bare names. Tests hold the fake engine.
+sys.path[:1] = [str(ROOT / "scripts"), str(ROOT)]
+
+MODULES = {
+    "step": "network_step",
+    "back-end": "back_end",
+}
+"""Modules whose names differ from those of their benchmarks."""
+BENCHMARKS = {
+    "step": "network step on the CPU, compared with its matrix work",
+    "program": "whole command on the sample",
+    "pipeline": "program around a step that sleeps: frame rate, and time of each thread",
+    "load": "sample on a machine with busy processes, or with a browser that draws the page",
+    "memory": "host memory of the whole command up to 2,000 frames",
+    "soak": "resources of a run of 100,000 frames without a network",
+    "page": "cost of a revision of 5,000 frames in the viewer",
+    "stream": "cost per frame and memory of the online back end over 5,000 frames",
+    "back-end": "frame rate with and without the online back end",
+    "adjustment": "bundle adjustment, pose graph and triangulation",
+    "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
+    "batch": "scenes an hour by the number of workers",
+    "split": "one video uncut and in chunks",
+    "cases": "errors on videos with faults and on difficult motions",
+    "edges": "depth upsampling at object edges",
+    "health": "detection of faults in a video",
+    "resume": "errors of resumed runs",
+    "scenes": "frame rate of the synthetic data generator",
+    "splat": "Gaussian splats trained from our exports and from structure from motion",
+    "gpu": "full-size network on a GPU, batched streams, memory budgets",
+}
+
+
+def main() -> None:
+    listed = "\n".join(f"  {name:12} {purpose}" for name, purpose in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python scripts/bench",
+        description=__doc__,
+        epilog=f"benchmarks:\n{listed}\n  {'table':12} print the tables of scripts/README.md from figures.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=[*BENCHMARKS, "table"], metavar="NAME")
+    name = parser.parse_args(sys.argv[1:2]).name
+    if name == "table":
+        from bench import figures
+
+        print(figures.tables(), end="")
+        return
+    module = import_module(f"bench.{MODULES.get(name, name)}")
+    own = argparse.ArgumentParser(prog=f"python scripts/bench {name}", description=module.__doc__)
+    module.add_options(own)
+    own.add_argument("--record", metavar="KEY", nargs="?", const=name, help="store the printed table under this key")
+    options = own.parse_args(sys.argv[2:])
+    if options.record is None:
+        module.run(options)
+    else:
+        run_and_record(options.record, without_record(sys.argv[1:], options.record))
+
+
+def without_record(arguments: list[str], key: str) -> list[str]:
+    """The arguments without --record and its key."""
+    position = next(n for n, argument in enumerate(arguments) if argument.startswith("--record"))
+    follows = arguments[position : position + 2] == ["--record", key]
+    return arguments[:position] + arguments[position + (2 if follows else 1) :]
+
+
+def run_and_record(key: str, arguments: list[str]) -> None:
+    """Run the benchmark in a process of its own, whose output is shown and recorded with that of its children."""
+    from bench import figures
+
+    lines = []
+    command = [sys.executable, str(Path(__file__).parent), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    figures.record(key, "".join(lines), ["python", "scripts/bench", *arguments])
+
+
+if __name__ == "__main__":
+    main()

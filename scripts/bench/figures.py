@@ -1,0 +1,97 @@
+"""Recorded figures: the file that holds them, and the tables of scripts/README.md made from it.
+
+The file maps a key to {title, command, date, commit, machine, note, rows}. `rows` are those of the printed table, cell
+by cell, the header first. README.md holds the tables between two marker lines.
+"""
+
+import datetime
+import json
+import platform
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from bench import ROOT
+
+FILE = Path(__file__).with_name("figures.json")
+README = ROOT / "scripts" / "README.md"
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+Row = list[str]
+
+
+def record(key: str, text: str, arguments: list[str]) -> None:
+    """Store the table rows among the lines of a benchmark's output, and bring README.md up to date."""
+    rows = parse_rows(text)
+    if not rows:
+        raise SystemExit(f"bench: nothing recorded under {key!r}: the benchmark printed no table")
+    figures = read()
+    figures[key] = {
+        "title": figures.get(key, {}).get("title", key),
+        "command": shlex.join(arguments),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "rows": rows,
+    }
+    FILE.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    before, _, rest = README.read_text().partition(BEGIN)
+    README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
+
+
+def parse_rows(text: str) -> list[Row]:
+    """Cells of all table rows, with a general header where the output begins without one."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    has_header = len(lines) > 1 and is_rule(lines[1])
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if not is_rule(line)]
+    return rows if has_header or not rows else [["what", "figure"], *rows]
+
+
+def is_rule(line: str) -> bool:
+    """Whether the line is the one between a table's header and its body."""
+    return re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", line) is not None
+
+
+def read() -> dict[str, dict[str, Any]]:
+    figures: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+    return figures
+
+
+def tables() -> str:
+    """All recorded tables in Markdown."""
+    return "\n".join(_table(entry) for entry in read().values())
+
+
+def _table(entry: dict[str, Any]) -> str:
+    header, *body = entry["rows"]
+    width = max(len(row) for row in entry["rows"])
+    rows = [row + [""] * (width - len(row)) for row in (header, *body)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * width)
+    command = f"`{entry['command']}`. " if entry.get("command") else ""
+    origin = f"{command}{entry['machine']}; {entry['date']}, {entry['commit']}."
+    note = f"{entry['note']}\n\n" if entry.get("note") else ""
+    return f"### {entry['title']}\n\n{origin}\n\n" + "\n".join(lines) + f"\n\n{note}"
+
+
+def commit() -> str:
+    """Short hash of the checkout's commit, with a plus sign where files differ from it."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return found.stdout.strip() or "unknown"
+
+
+def machine() -> str:
+    """Processor with its number of cores in use, and the GPU if there is one."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*:\s*(.+)", info.read_text()) if info.is_file() else []
+    processor = names[0] if names else platform.processor() or platform.machine()
+    parts = [f"{processor}, {torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return ", ".join([*parts, f"torch {torch.__version__}"])

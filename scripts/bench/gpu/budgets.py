@@ -1,0 +1,99 @@
+"""Table of what `stream-recon plan` chooses for a memory budget, each choice run within that budget."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu.measure import Variant, begin_table, measure_step, random_network, release_memory, row
+from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
+from stream_recon.app.planning.search import Choice, choices, parse_memory
+from stream_recon.configs.schema import Preset, load_preset, preset_names, preset_to_toml
+
+BUDGETS = ("24GB", "8GB")
+SOURCE_SIZE = (1280, 720)
+CHOICES = 2
+"""Run of each budget: the first one and an alternative."""
+FRAMES = 40
+"""Steps after the window is full."""
+
+
+def bench_budgets() -> None:
+    release_memory()
+    rates = measure_rates(torch.device("cuda"))
+    release_memory()
+    begin_table(f"choices for a {SOURCE_SIZE[0]}x{SOURCE_SIZE[1]} video in a GPU memory of")
+    presets = [(name, load_preset(name)) for name in preset_names()]
+    for text in BUDGETS:
+        budget = parse_memory(text)
+        for choice in choices(presets, SOURCE_SIZE, budget, rates)[:CHOICES]:
+            row(f"{text}: {describe_choice(choice)}", compare(choice, budget))
+
+
+def describe_choice(choice: Choice) -> str:
+    way = choice.way
+    size = "x".join(map(str, way.image_size))
+    return f"preset {way.base}, window {way.preset.stream.window}, {size}, cache {way.cache}"
+
+
+def compare(choice: Choice, budget: int) -> str:
+    """Memory and speed as predicted and as measured."""
+    found = run_apart(choice, budget)
+    if "error" in found:
+        return f"FAILED within the budget: {found['error']}"
+    context = found["in_use"] - found["reserved_now"]
+    measured = found["reserved"] + context
+    memory = f"{choice.memory.total / 1e9:.2f} GB predicted, {measured / 1e9:.2f} GB measured"
+    taken = ", ".join(f"{found[kind] / 1e9:.2f} {kind}" for kind in ("allocated", "reserved"))
+    speed = f"{1 / choice.seconds:.1f} frames/s predicted, {1e3 / found['p50']:.1f} measured ({found['attention']})"
+    verdict = "within the budget" if measured <= budget else "MORE THAN THE BUDGET"
+    return f"{memory} ({taken}, {context / 1e9:.2f} CUDA's), {verdict}; {speed}"
+
+
+def run_apart(choice: Choice, budget: int) -> dict[str, Any]:
+    """`main` in a process of its own; with ``in_use``, what it holds of the device at its end."""
+    scripts = Path(__file__).resolve().parents[2]
+    paths = os.pathsep.join([str(scripts), os.environ.get("PYTHONPATH", "")])
+    free, _ = torch.cuda.mem_get_info()
+    preset = dataclasses.replace(
+        choice.way.preset, stream=dataclasses.replace(choice.way.preset.stream, keyframes="every")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "preset.toml"
+        file.write_text(preset_to_toml(preset))
+        command = [sys.executable, "-m", "bench.gpu.budgets", str(file), *map(str, (*choice.way.grid, budget))]
+        command.append(choice.way.cache)
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures["in_use"] = free - figures["free"]
+    return figures
+
+
+def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: str) -> dict[str, Any]:
+    """A stream's steps with a full window where torch may take what ``budget`` bytes leave beside the context."""
+    network = random_network(preset)
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction((budget - CONTEXT_BYTES) / total)
+    variant = Variant("step", options={"cache": cache})
+    _stream, figures = measure_step(network, preset, grid, FRAMES, variant)
+    free, _ = torch.cuda.mem_get_info()
+    return {**dataclasses.asdict(figures), "reserved_now": torch.cuda.memory_reserved(), "free": free}
+
+
+def main() -> None:
+    preset, rows, columns, budget, cache = sys.argv[1:]
+    print(json.dumps(run_within(load_preset(preset), (int(rows), int(columns)), int(budget), cache)))
+
+
+if __name__ == "__main__":
+    main()

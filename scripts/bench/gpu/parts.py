@@ -1,0 +1,137 @@
+"""Tables of the step's parts: attention by every kernel, and each part captured alone beside what limits it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, row
+from stream_recon.app.engine.device_transfer import StepGraph
+from stream_recon.app.engine.stream import Stream
+from stream_recon.cache.attention import AttentionBackend, TorchAttention
+from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
+from stream_recon.cache.kernels.timing import AttentionSizes
+from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.stream_cache import StreamSchema
+from stream_recon.configs.schema import NetworkConfig, Preset
+from stream_recon.models.network import StreamingNetwork
+
+PATCHES = GRID[0] * GRID[1]
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    run: Callable[[], Any]
+    bytes_read: int
+    """Weights, as often as they are read, and cached keys and values."""
+    attention_flops: int = 0
+    """Of kernels that the counter does not know."""
+
+
+def bench_attention(preset: Preset) -> None:
+    """Every kernel on one layer's pool, full."""
+    config, cuda = preset.network, torch.device("cuda")
+    special = StreamSchema.of(config, preset.stream, PATCHES, torch.bfloat16).frames.special
+    keys = (preset.stream.scale_frames + preset.stream.window) * PATCHES
+    sizes = AttentionSizes(config.depth, config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
+    begin_table(f"attention of a layer, {sizes.frame_tokens} queries, {keys} keys, {config.heads} heads")
+    flops = attention_flops(config, sizes.frame_tokens, keys)
+    inputs = StepMetadata(8, cuda)
+    backends: list[AttentionBackend] = [
+        *(build_kernel(name, sizes, cuda, inputs) for name in installed_kernels("auto")),
+        TorchAttention(cudnn=True),
+        TorchAttention(),
+    ]
+    for backend in backends:
+        took = time_layer(backend, sizes, inputs)
+        row(backend.name, f"{took:.3f} ms, {flops / took / 1e9:.0f} TFLOP/s")
+
+
+def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepMetadata) -> float:
+    """Milliseconds of the kernel alone."""
+    shape = (sizes.heads, sizes.head_dim)
+    q, keys, values = (
+        torch.randn(n, *shape, device="cuda", dtype=sizes.dtype)
+        for n in (sizes.frame_tokens, sizes.pool_tokens, sizes.pool_tokens)
+    )
+    norms = keys.float().norm(dim=-1).amax(0)
+    inputs.open()
+    backend.plan(len(q), [(0, sizes.pool_tokens)])
+    inputs.upload()
+    return milliseconds(lambda: backend.attend(q, keys, values, norms))
+
+
+def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates: Rates) -> None:
+    """Rows of each part of the step captured alone, in the state that the stream is in."""
+    memory = stream.memory
+    memory.begin(1, evict_first=True)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        for part in parts_of(stream, network, preset):
+            with FlopCounterMode(display=False) as counter:
+                part.run()
+            flops = counter.get_total_flops() + part.attention_flops
+            graph: StepGraph[object] = StepGraph()
+            took = milliseconds(partial(graph.run, part.run))
+            row(part.name, f"{took:.2f} ms; {describe_limit(flops, part.bytes_read, took, rates)}")
+    memory.rollback()
+
+
+def describe_limit(flops: int, bytes_read: int, took: float, rates: Rates) -> str:
+    """What binds, matrix work or bytes, and how near ``took`` milliseconds come to it."""
+    by_work, by_bytes = 1e3 * flops / rates.matrix_flops, 1e3 * bytes_read / rates.bandwidth
+    limit = max(by_work, by_bytes)
+    what = f"{flops / 1e12:.3f} TFLOP" if by_work >= by_bytes else f"{bytes_read / 1e9:.3f} GB"
+    return f"{100 * limit / took:.0f} % of the limit of {limit:.2f} ms by {what}"
+
+
+def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Iterator[Part]:
+    """To be run inside an open step, one after the other."""
+    config, memory = preset.network, stream.memory
+    image = image_of(GRID)[None].contiguous(memory_format=torch.channels_last)
+    patches, detail = network.encoder(image)
+    taps = network.aggregator(patches[None], GRID, memory)
+    spatial = [tap[:, :, config.special_tokens :].flatten(0, 1) for tap in taps]
+    queries = config.special_tokens + PATCHES
+    keys = visible_tokens(stream, preset)
+    q = torch.randn(1, queries, config.heads, config.head_dim, device="cuda", dtype=torch.bfloat16)
+    across = config.depth * attention_flops(config, queries, keys)
+    cached = 2 * config.depth * keys * config.dim * q.itemsize
+    yield Part("encoder", lambda: network.encoder(image), bytes_of(network.encoder))
+    yield Part(
+        "aggregator",
+        lambda: network.aggregator(patches[None], GRID, memory),
+        bytes_of(network.aggregator) + cached,
+        across,
+    )
+    yield Part(
+        "its global attention",
+        lambda: [memory.attend(layer, q, q, q) for layer in range(config.depth)],
+        cached,
+        across,
+    )
+    yield Part(
+        "camera head (in the step beside the depth head)",
+        lambda: network.camera_head(taps[-1][:, :, 0], memory),
+        config.camera_iterations * bytes_of(network.camera_head),
+    )
+    yield Part("depth head", lambda: network.depth_head(spatial, GRID, detail), bytes_of(network.depth_head))
+
+
+def visible_tokens(stream: Stream, preset: Preset) -> int:
+    """Of a step with a full window that counts the step's own frame."""
+    frames = min(stream.memory.frames + 1, preset.stream.special_budget)
+    return (preset.stream.scale_frames + preset.stream.window) * PATCHES + frames * preset.network.special_tokens
+
+
+def attention_flops(config: NetworkConfig, queries: int, keys: int) -> int:
+    """Of one layer: two products for each pair of tokens."""
+    return 4 * queries * keys * config.dim
+
+
+def bytes_of(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())

@@ -1,0 +1,123 @@
+"""Detection of discontinuities: share of inserted faults that are detected, and false alarms on real videos.
+
+Rendered walks are joined by cuts, black frames, a covered lens, or a fade to black and back. A fault counts as detected
+if exactly one new segment begins, at most `SOON` frames late. A real video given has no fault: every new segment and
+every interval of weak tracking in it is a false alarm.
+"""
+
+import itertools
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import PreparedFrame
+from stream_recon.app.engine.engine import load_engine
+from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.sources.preprocess import plan_image
+from stream_recon.app.sources.segmentation import DiscontinuityDetector
+from stream_recon.app.sources.source import open_source
+from stream_recon.app.training.synthetic.generator import SceneGenerator, SceneShares
+from stream_recon.configs.schema import load_preset
+
+Image = NDArray[np.uint8]
+Walk = Sequence[Image]
+CLIPS, FRAMES, HEIGHT, WIDTH = 8, 40, 168, 224
+SEED = 2
+BEFORE, AFTER = 12, 20
+"""Frames before a fault at the least, and after it."""
+FADE, BLIND = 8, 8
+SOON = 10
+
+
+def faults(walks: Sequence[Walk]) -> None:
+    """Print how many are noticed of each kind."""
+    print("| fault | noticed | of | frames late, mean |\n|---|---|---|---|")
+    for name, fault in {"cut": _cut, "black": _black, "covered lens": _covered, "into the dark": _dark}.items():
+        noise = np.random.default_rng(0)
+        late = [
+            _noticed(*fault(walks[a], walks[b], BEFORE + (3 * a + b) % 8, noise))
+            for a, b in itertools.permutations(range(len(walks)), 2)
+        ]
+        seen = [frames for frames in late if frames is not None]
+        print(f"| {name} | {len(seen)} | {len(late)} | {np.mean(seen):.1f} |", flush=True)
+
+
+def alarms(videos: Sequence[str], stride: int) -> None:
+    """Print how many there are where nothing is wrong."""
+    print("\n| video | frames | new stretches | weak spans | mean health |\n|---|---|---|---|---|")
+    engine = load_engine()
+    for video in videos:
+        engine.reset()
+        with open_source(video, stride=stride) as source:
+            summary = reconstruct(source, engine, None)
+        health = summary.health
+        counts = f"{len(summary.segments)} | {len(health['weak'])} | {health['mean']}"
+        print(f"| {Path(video).name} | {summary.frames_reconstructed} | {counts} |", flush=True)
+
+
+def _walks(seed: int) -> list[Walk]:
+    """By an ordinary camera: well exposed, no lens of extreme width, no sudden turns."""
+    shares = SceneShares(plain=1.0, turning=0.0, narrow=0.0, wide=0.0)
+    begun = time.monotonic()
+    batch = SceneGenerator("cpu", seed, shares=shares).render(CLIPS, FRAMES, HEIGHT, WIDTH)
+    images = (batch.images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).numpy()
+    print(f"{CLIPS} walks of {FRAMES} frames rendered in {time.monotonic() - begun:.0f} s\n", flush=True)
+    return [list(clip) for clip in images]
+
+
+Faulty = tuple[list[Image], int]
+"""Frames, and the first one of the second walk."""
+
+
+def _cut(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
+    return [*one[:at], *other[:AFTER]], at
+
+
+def _blind(level: float | NDArray[np.float64], noise: np.random.Generator) -> Image:
+    return np.clip(level + noise.normal(0, 2, (HEIGHT, WIDTH, 3)), 0, 255).astype(np.uint8)
+
+
+def _black(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
+    return [*one[:at], *(_blind(2.0, noise) for _ in range(BLIND)), *other[:AFTER]], at + BLIND
+
+
+def _covered(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
+    hand = noise.uniform(20, 120, 3)
+    return [*one[:at], *(_blind(hand, noise) for _ in range(BLIND)), *other[:AFTER]], at + BLIND
+
+
+def _dark(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
+    light = np.geomspace(0.7, 0.01, FADE)
+    fading = [_blind(gain * one[at + n], noise) for n, gain in enumerate(light)]
+    coming = [_blind(gain * other[n], noise) for n, gain in enumerate(light[::-1])]
+    night = [_blind(0.0, noise) for _ in range(BLIND)]
+    return [*one[:at], *fading, *night, *coming, *other[FADE:AFTER]], at + FADE + BLIND
+
+
+def _noticed(images: list[Image], second: int) -> int | None:
+    """By how many frames late the new stretch begins; None if it does not, too early, too late, or not alone."""
+    transform = plan_image((WIDTH, HEIGHT), load_preset("small").image, 14)
+    watch = DiscontinuityDetector()
+    for _ in watch.watch(PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)):
+        pass
+    if len(watch.segments) != 1:
+        return None
+    late = watch.segments[0].index - second
+    return late if 0 <= late <= SOON else None
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("videos", nargs="*", metavar="VIDEO", help="video or folder of images without any fault")
+    parser.add_argument("--stride", type=int, default=1, help="of the videos")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the rendered walks")
+
+
+def run(options: Namespace) -> None:
+    faults(_walks(options.seed))
+    if options.videos:
+        alarms(options.videos, options.stride)

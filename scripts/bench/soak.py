@@ -1,0 +1,159 @@
+"""A run without end, as far as anybody waits: what it holds of memory, files, threads and disk, and how fast it is.
+
+The engine is a fake one that costs next to nothing, so that all else is under load: source, break watch, writer with
+checkpoints, cloud, viewer, and a page that reads all it is sent.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameResult, PreparedFrame
+from stream_recon.app.pipeline.pipeline import Progress, reconstruct
+from stream_recon.app.result.disk_limit import DiskLimit
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import Reader
+from stream_recon.app.sources.source import Source
+from stream_recon.app.viewer.viewer import Viewer
+from tests.app.fake_engine import FakeEngine, fake_preset, pose_at
+
+SETTLED = 2000
+"""Frames after which nothing may grow any more."""
+SPAN = 5000
+"""Frames at the beginning and at the end whose rates are compared."""
+LAP = 600
+"""Frames after which the camera is where it was."""
+PAGE = """
+import sys, msgspec, viser
+from websockets.sync.client import connect
+camera = {"type": "ViewerCameraMessage", "wxyz": [1, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01,
+          "far": 1000, "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0]}
+with connect(f"ws://127.0.0.1:{sys.argv[1]}", subprotocols=[f"viser-v{viser.__version__}"], max_size=None,
+             compression=None) as page:
+    page.send(msgspec.msgpack.encode(camera))
+    for message in page:
+        pass
+"""
+
+
+class Carousel(Reader):
+    """Crops of one picture, along a circle, for ever."""
+
+    def __init__(self) -> None:
+        super().__init__("carousel", 30.0)
+        noise = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
+        self._picture = np.ascontiguousarray(np.repeat(np.repeat(noise, 8, 0), 8, 1))
+        self._index = -1
+
+    def grab(self) -> tuple[int, float] | None:
+        self._index += 1
+        return self._index, self._index / self.rate
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        angle = 2 * np.pi * self._index / LAP
+        row, column = int(90 * (1 + np.sin(angle))), int(120 * (1 + np.cos(angle)))
+        return self._picture[row : row + 240, column : column + 320]
+
+    def close(self) -> None:
+        pass
+
+
+class LapEngine(FakeEngine):
+    """Results of a camera that comes back to where it was."""
+
+    def push(self, frame: PreparedFrame) -> list[FrameResult]:
+        return [replace(r, T_world_camera=pose_at(abs(r.index % LAP - LAP // 2))) for r in super().push(frame)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the process holds after so many frames."""
+
+    frames: int
+    seconds: float
+    resident_mb: float
+    files: int
+    threads: int
+    disk_bytes: int
+
+
+def bench_soak(frames: int) -> None:
+    """Print readings along the way, and how the end compares with the beginning."""
+    readings: list[Reading] = []
+    with tempfile.TemporaryDirectory() as place, Viewer(fake_preset().points, port=0, token=False) as viewer:
+        page = subprocess.Popen([sys.executable, "-c", PAGE, str(viewer.port)])
+        folder, begun = Path(place) / "out", time.monotonic()
+
+        def look(progress: Progress) -> None:
+            if progress.frames >= 1000 * (len(readings) + 1):
+                readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
+
+        engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=frames))
+        info = RunInfo.of(engine, "carousel", {})
+        writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
+        reconstruct(source, engine, writer, [viewer], look, paused=lambda: viewer.paused)
+        page_lives = page.poll() is None
+        page.terminate()
+        page.wait()
+    _report(readings, page_lives)
+
+
+def _reading(frames: int, seconds: float, folder: Path) -> Reading:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    with os.scandir(folder) as entries:
+        disk = sum(entry.stat().st_size for entry in entries if entry.is_file())
+    files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # it changes while it is listed
+    resident = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return Reading(frames, seconds, resident, files, threading.active_count(), disk)
+
+
+def _report(readings: list[Reading], page_lives: bool) -> None:
+    print(
+        "| frame | frames/s since the row before | resident MiB | open files | threads | bytes a frame beside depth |"
+    )
+    print("|---" * 6 + "|")
+    shown = [r for n, r in enumerate(readings) if n in (0, 1, 6) or (n + 1) % max(1, len(readings) // 10) == 0]
+    before = Reading(0, 0.0, 0.0, 0, 0, 0)
+    for r in shown:
+        rate = (r.frames - before.frames) / (r.seconds - before.seconds)
+        each = r.disk_bytes / r.frames
+        print(f"| {r.frames} | {rate:.0f} | {r.resident_mb:.0f} | {r.files} | {r.threads} | {each:.0f} |")
+        before = r
+    settled = [r for r in readings if r.frames >= SETTLED]
+    if len(settled) < 2:
+        return
+    first, last = settled[0], settled[-1]
+    early, late = (_rate(readings, at) for at in (SETTLED, last.frames - SPAN))
+    print(
+        f"since frame {first.frames}: {last.resident_mb - first.resident_mb:+.0f} MiB, "
+        f"{last.files - first.files:+d} files, {last.threads - first.threads:+d} threads; the last {SPAN} frames at "
+        f"{100 * late / early:.1f} % of the rate of the first after {SETTLED}; the page was "
+        f"{'connected to the end' if page_lives else 'lost'}"
+    )
+
+
+def _rate(readings: list[Reading], begin: int) -> float:
+    """Frames a second in the ``SPAN`` frames from ``begin``, or in what there is of them."""
+    span = [r for r in readings if begin <= r.frames <= begin + SPAN + 500]
+    return (span[-1].frames - span[0].frames) / (span[-1].seconds - span[0].seconds) if len(span) > 1 else float("nan")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--frames", type=int, default=100_000)
+
+
+def run(options: Namespace) -> None:
+    bench_soak(options.frames)

@@ -1,0 +1,207 @@
+"""Train a splat with gsplat's rasteriser and its default strategy, and measure it on images that were held out.
+
+Loss, rates, schedules and thresholds are those of the published 3D Gaussian splatting (Kerbl et al. 2023) as gsplat's
+example trainer has them: 0.8 L1 + 0.2 (1 - SSIM), one image a step, a band of spherical harmonics more every 1,000
+steps, positions' rate falling to a hundredth in 30,000 steps, Gaussians cloned, split and pruned every 100 steps.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor
+from torch.nn import functional as F
+
+from bench.splat.scene import Scene, load_scene
+
+STEPS = 7_000
+SCHEDULE = 30_000
+SH_DEGREE, SH_EVERY = 3, 1_000
+SH_0 = 0.28209479177387814
+SSIM_SHARE = 0.2
+FIRST_OPACITY = 0.1
+RATES = {"means": 1.6e-4, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3, "shN": 2.5e-3 / 20}
+NEAR, FAR = 0.01, 1e10
+
+Gaussians = dict[str, torch.nn.Parameter]
+Optimizers = dict[str, torch.optim.Optimizer]
+
+
+class Render(Protocol):
+    """Draws Gaussians as a camera sees them: an image [1, h, w, 3], and what the strategy wants to know of it."""
+
+    def __call__(
+        self, gaussians: Gaussians, T_camera_world: Tensor, K: Tensor, size: tuple[int, int], sh_degree: int
+    ) -> tuple[Tensor, dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one training, over the images that were held out and registered."""
+
+    psnr: float
+    ssim: float
+    psnr_of: dict[str, float]
+    gaussians: int
+    seconds: float
+
+
+def render_gsplat(
+    gaussians: Gaussians, T_camera_world: Tensor, K: Tensor, size: tuple[int, int], sh_degree: int
+) -> tuple[Tensor, dict[str, Any]]:
+    from gsplat import rasterization
+
+    image, _, info = rasterization(
+        gaussians["means"],
+        gaussians["quats"],
+        torch.exp(gaussians["scales"]),
+        torch.sigmoid(gaussians["opacities"]),
+        torch.cat([gaussians["sh0"], gaussians["shN"]], 1),
+        T_camera_world[None],
+        K[None],
+        *size,
+        near_plane=NEAR,
+        far_plane=FAR,
+        sh_degree=sh_degree,
+        packed=False,
+    )
+    return image, info
+
+
+def train_one(folder: Path, device: str, steps: int) -> Figures:
+    """In a process of its own. Not in `__main__`, where a process that is spawned finds no function by its name."""
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    name = f"{folder.parent.name}/{folder.name}"
+    return train(load_scene(folder), torch.device(device), steps, tell=lambda line: print(f"{name} {line}", flush=True))
+
+
+def train(
+    scene: Scene,
+    device: torch.device,
+    steps: int = STEPS,
+    render: Render = render_gsplat,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Figures:
+    """Train on a scene's images but the held-out ones, and measure on these."""
+    from gsplat import DefaultStrategy
+
+    begin = time.perf_counter()
+    torch.manual_seed(0)
+    poses, points = normalised(scene.T_world_camera, scene.points)
+    extent = 1.1 * float(np.linalg.norm(poses[:, :3, 3], axis=1).max())
+    cameras = torch.from_numpy(np.linalg.inv(poses)).float().to(device)
+    K = torch.from_numpy(scene.K).float().to(device)
+    images = torch.from_numpy(scene.images()).to(device)
+    gaussians = first_gaussians(points, scene.colours, device)
+    optimizers = make_optimizers(gaussians, extent)
+    falling = torch.optim.lr_scheduler.ExponentialLR(optimizers["means"], 0.01 ** (1 / SCHEDULE))
+    strategy = DefaultStrategy()
+    strategy.check_sanity(gaussians, optimizers)
+    state = strategy.initialize_state(scene_scale=extent)
+    trained = np.flatnonzero(~scene.held_out)
+    order = np.random.default_rng(0)
+    queue: list[int] = []
+    for step in range(steps):
+        if not queue:
+            queue = order.permutation(trained).tolist()
+        number = queue.pop()
+        wanted = images[number][None].float() / 255
+        image, info = render(gaussians, cameras[number], K, scene.size, min(step // SH_EVERY, SH_DEGREE))
+        strategy.step_pre_backward(gaussians, optimizers, state, step, info)
+        loss = (1 - SSIM_SHARE) * F.l1_loss(image, wanted) + SSIM_SHARE * (1 - ssim(image, wanted))
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        falling.step()
+        strategy.step_post_backward(gaussians, optimizers, state, step, info, packed=False)
+        if step % 1000 == 999:
+            tell(f"step {step + 1}: loss {loss.item():.4f}, {len(gaussians['means'])} Gaussians")
+    seconds = time.perf_counter() - begin
+    psnr, similar = measure(scene, images, gaussians, cameras, K, render)
+    return Figures(
+        float(np.mean(list(psnr.values()))) if psnr else math.nan,
+        float(np.mean(similar)) if similar else math.nan,
+        psnr,
+        len(gaussians["means"]),
+        seconds,
+    )
+
+
+@torch.no_grad()
+def measure(
+    scene: Scene, images: Tensor, gaussians: Gaussians, cameras: Tensor, K: Tensor, render: Render
+) -> tuple[dict[str, float], list[float]]:
+    """PSNR by name, and SSIM, of the held-out images."""
+    psnr: dict[str, float] = {}
+    similar = []
+    for number in np.flatnonzero(scene.held_out).tolist():
+        wanted = images[number][None].float() / 255
+        image = render(gaussians, cameras[number], K, scene.size, SH_DEGREE)[0].clamp(0, 1)
+        psnr[scene.names[number]] = -10 * math.log10(max(F.mse_loss(image, wanted).item(), 1e-12))
+        similar.append(ssim(image, wanted, padding=0).item())
+    return psnr, similar
+
+
+def normalised(
+    T_world_camera: NDArray[np.float64], points: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Poses and points in a world whose origin lies amid the cameras, at a median distance of 1 from it.
+
+    Rates and thresholds mean lengths in such a world.
+    """
+    centre = T_world_camera[:, :3, 3].mean(axis=0)
+    scale = 1 / max(float(np.median(np.linalg.norm(T_world_camera[:, :3, 3] - centre, axis=1))), 1e-9)
+    poses = T_world_camera.copy()
+    poses[:, :3, 3] = (poses[:, :3, 3] - centre) * scale
+    return poses, (np.asarray(points, np.float64) - centre) * scale
+
+
+def first_gaussians(points: NDArray[np.floating], colours: NDArray[np.uint8], device: torch.device) -> Gaussians:
+    """A Gaussian at each point, as large as its three nearest neighbours are far."""
+    near = cKDTree(points).query(points, k=4)[0][:, 1:]
+    size = np.sqrt(np.square(near).mean(axis=1)).clip(1e-7)
+    n, bands = len(points), (SH_DEGREE + 1) ** 2
+    sh = torch.zeros(n, bands, 3)
+    sh[:, 0] = (torch.from_numpy(colours.astype(np.float32)) / 255 - 0.5) / SH_0
+    values = {
+        "means": torch.from_numpy(points.astype(np.float32)),
+        "scales": torch.from_numpy(np.log(size).astype(np.float32))[:, None].repeat(1, 3),
+        "quats": torch.rand(n, 4),
+        "opacities": torch.full((n,), math.log(FIRST_OPACITY / (1 - FIRST_OPACITY))),
+        "sh0": sh[:, :1].contiguous(),
+        "shN": sh[:, 1:].contiguous(),
+    }
+    return {name: torch.nn.Parameter(value.to(device)) for name, value in values.items()}
+
+
+def make_optimizers(gaussians: Gaussians, extent: float) -> Optimizers:
+    """One for each kind of parameter, as the strategy wants; positions move with the scene's extent."""
+    return {
+        name: torch.optim.Adam([gaussians[name]], lr=rate * (extent if name == "means" else 1), eps=1e-15, fused=True)
+        for name, rate in RATES.items()
+    }
+
+
+def ssim(one: Tensor, other: Tensor, padding: int = 5) -> Tensor:
+    """Structural similarity of images [1, h, w, 3] in 0 to 1, in windows of 11 pixels (Wang et al. 2004)."""
+    at = torch.arange(-5, 6, device=one.device, dtype=torch.float32)
+    line = torch.exp(-at.square() / (2 * 1.5**2))
+    line = line / line.sum()
+    x, y = one.permute(0, 3, 1, 2), other.permute(0, 3, 1, 2)
+    stack = torch.cat([x, y, x * x, y * y, x * y])  # [5, 3, h, w]
+    blurred = F.conv2d(stack, line.view(1, 1, 1, 11).expand(3, 1, 1, 11), padding=(0, padding), groups=3)
+    blurred = F.conv2d(blurred, line.view(1, 1, 11, 1).expand(3, 1, 11, 1), padding=(padding, 0), groups=3)
+    mx, my, xx, yy, xy = blurred
+    c1, c2 = 0.01**2, 0.03**2
+    top = (2 * mx * my + c1) * (2 * (xy - mx * my) + c2)
+    similarity: Tensor = top / ((mx * mx + my * my + c1) * (xx - mx * mx + yy - my * my + c2))
+    return similarity.mean()

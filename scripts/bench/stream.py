@@ -1,0 +1,73 @@
+"""What the geometry of a running stream costs: as the stream goes on, and beside a network on a GPU."""
+
+import time
+from argparse import ArgumentParser, Namespace
+from statistics import median
+
+import cv2
+import numpy as np
+
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.pipeline.process import peak_host_memory_mb
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
+
+SIZE = (640, 360)
+STEP_PX = 6
+FOCAL, DISTANCE = 500.0, 2.0
+EVERY = 500
+WARM_FRAMES = 120
+START_S = 8
+"""A program loads the network's weights meanwhile: the stage's processes are up when the first frame comes."""
+
+
+def bench_stream(frames: int = 5_000) -> None:
+    """A camera that looks at a wall and moves along it, there and back; a network that errs by some percent."""
+    rng = np.random.default_rng(0)
+    wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
+    back_end, spent = OnlineBackEnd(together=8), []
+    revised = 0
+    for index in range(frames):
+        place = abs((index + 400) % 800 - 400) * STEP_PX
+        result, frame = _frame(index, wall[:, place : place + SIZE[0]], place / FOCAL * DISTANCE, rng)
+        begun = time.perf_counter()
+        items = back_end.push(result, frame)
+        spent.append(1e3 * (time.perf_counter() - begun))
+        revised += len(items)
+        if (index + 1) % EVERY == 0:
+            last = spent[-EVERY:]
+            mean, p95 = sum(last) / EVERY, sorted(last)[int(0.95 * EVERY)]
+            print(
+                f"| {index + 1} frames | {mean:.1f} ms a frame (median {median(last):.1f}, p95 {p95:.1f}, "
+                f"most {max(last):.0f}) | {peak_host_memory_mb():.0f} MB at most |",
+                flush=True,
+            )
+    back_end.finish()
+
+
+def _texture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    picture = np.zeros((height, width), np.float32)
+    for size in (4, 16, 64):
+        coarse = rng.normal(0, 25, (height // size + 2, width // size + 2)).astype(np.float32)
+        picture += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    return np.clip(128 + picture, 0, 255).astype(np.uint8)
+
+
+def _frame(index: int, grey: np.ndarray, x: float, rng: np.random.Generator) -> tuple[FrameResult, PreparedFrame]:
+    small = (224, 126)
+    T = np.eye(4)
+    T[:3, 3] = x + rng.normal(0, 0.003), *rng.normal(0, 0.003, 2)
+    transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), small)
+    rgb = np.zeros((small[1], small[0], 3), np.uint8)
+    depth = np.full(rgb.shape[:2], DISTANCE * np.exp(rng.normal(0, 0.02)), np.float32)
+    camera = Intrinsics(FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2)
+    result = FrameResult(index, index / 30, T, camera, depth, np.ones_like(depth), rgb, transform, True)
+    noisy = np.clip(grey + rng.normal(0, 1.5, grey.shape), 0, 255).astype(np.uint8)
+    return result, PreparedFrame(index, index / 30, rgb, transform, noisy)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--frames", type=int, default=5_000)
+
+
+def run(options: Namespace) -> None:
+    bench_stream(options.frames)

@@ -1,0 +1,274 @@
+"""One function a kind of input: it breaks an example in a folder and lets the program read it.
+
+It returns where the program read it or refused it in words; whatever else happens to its process is a failure.
+"""
+
+import random
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+from safetensors.torch import save_file
+
+from fuzzing.given import camera, exif, recording, track, write_given
+from fuzzing.mutate import WORDS, broken_bytes, broken_text
+from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.preprocess import plan_image
+from stream_recon.app.sources.readers import read_depth_image, read_image
+from stream_recon.app.sources.source import open_source
+from stream_recon.app.viewer.guard import MessageGuard
+from stream_recon.configs.schema import PRESET_FOLDER, load_preset
+from stream_recon.models.weights import load_network
+from tests.app.fake_engine import fake_result, frames, prepared, run_info
+from tests.app.media import numbered_image, write_images, write_video
+from tests.networks import tiny_network, tiny_preset
+
+SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
+FRAMES = 24
+POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
+
+
+@cache
+def examples(folder: Path) -> dict[str, Path]:
+    """Whole inputs, made once; by kind a folder."""
+    places = {kind: folder / kind for kind in ("videos", "images", "weights", "data", "result")}
+    for place in places.values():
+        place.mkdir(parents=True)
+    _write_videos(places["videos"])
+    _write_images(places["images"])
+    preset = tiny_preset()
+    save_file(tiny_network(preset).state_dict(), places["weights"] / "tiny.safetensors")
+    _write_datasets(places["data"])
+    write_given(folder / "given")
+    writer = ResultWriter(places["result"], run_info())
+    for frame in frames(6):
+        writer.add(fake_result(prepared(frame)))
+    writer.finish(RunSummary(interrupted=True))
+    return places
+
+
+def video(folder: Path, source: Path, draw: random.Random) -> None:
+    files = sorted((source / "videos").iterdir())
+    chosen, other = draw.choice(files), draw.choice(files)
+    path = folder / f"v{draw.choice([*{f.suffix for f in files}, '.mkv', ''])}"
+    path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
+    options: dict[str, Any] = draw.choice([{}, {"stride": 3}, {"fps": 7.0}, {"start": 0.5}, {"end": 1.0}])
+    with open_source(str(path), max_frames=FRAMES, **options) as opened:
+        if not options and draw.random() < 0.3:
+            opened.skip(draw.randrange(20))
+        for _ in opened:
+            pass
+
+
+def image(folder: Path, source: Path, draw: random.Random) -> None:
+    files = sorted((source / "images").iterdir())
+    chosen, other = draw.choice(files), draw.choice(files)
+    path = folder / chosen.name
+    path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
+    for read in (read_image, read_depth_image):
+        found = read(path)
+        assert found is None or found.size
+
+
+def checkpoint(folder: Path, source: Path, draw: random.Random) -> None:
+    data = (source / "weights" / "tiny.safetensors").read_bytes()
+    (folder / "w.safetensors").write_bytes(broken_bytes(data, draw, data))
+    load_network(folder / "w.safetensors", tiny_preset().network)
+
+
+def preset(folder: Path, source: Path, draw: random.Random) -> None:
+    text = draw.choice(sorted(PRESET_FOLDER.glob("*.toml"))).read_text()
+    (folder / "p.toml").write_bytes(broken_text(text, draw))
+    found = load_preset(str(folder / "p.toml"), draw.choice([None, {"stream.window": 4}]))
+    plan_image((640, 480), found.image, found.network.patch_size)
+
+
+def dataset(folder: Path, source: Path, draw: random.Random) -> None:
+    chosen = draw.choice(sorted((source / "data").iterdir()))
+    shutil.copytree(chosen, folder / "scene" / chosen.name)
+    texts = [p for p in (folder / "scene").rglob("*") if p.suffix in (".txt", ".json", ".csv", ".yaml", ".freiburg")]
+    for path in draw.sample(texts, min(len(texts), draw.choice([1, 1, 2]))):
+        path.write_bytes(broken_text(path.read_text(), draw))
+    if draw.random() < 0.2:
+        victim = draw.choice([p for p in (folder / "scene").rglob("*") if p.is_file()])
+        victim.unlink()
+    for scene in find_scenes(folder / "scene"):
+        with scene.open() as opened:
+            for _ in opened:
+                pass
+        truth = scene.truth()
+        if truth is not None:
+            for index in range(3):
+                truth.depth(index)
+
+
+def result(folder: Path, source: Path, draw: random.Random) -> None:
+    shutil.copytree(source / "result", folder / "out")
+    files = [p for p in sorted((folder / "out").rglob("*")) if p.is_file() and p.name != "points.ply"]
+    for path in draw.sample(files, draw.choice([1, 1, 2])):
+        if path.suffix == ".npz":
+            path.write_bytes(broken_bytes(path.read_bytes(), draw))
+        else:
+            path.write_bytes(broken_text(path.read_text(), draw))
+    found = read_result(folder / "out")
+    _ = found.points
+    for frame in found.readable(lambda _: None):
+        assert frame.depth.shape == frame.confidence.shape == frame.rgb.shape[:2] and np.isfinite(frame.depth).all()
+    unfinished = read_unfinished(folder / "out")
+    if unfinished is not None:
+        unfinished.check(run_info())
+        ResultWriter(folder / "out", run_info(), resume=unfinished).close()
+
+
+class Control:
+    """Stands for a slider or a checkbox."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.min, self.max = value, 0, 95
+
+
+def page(folder: Path, source: Path, draw: random.Random) -> None:
+    guard = MessageGuard()
+    guard.find_control = {"slider": Control(5), "box": Control(True)}.get
+    camera: dict[str, Any] = {
+        "type": "ViewerCameraMessage", "wxyz": [1.0, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01,
+        "far": 1000, "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0],
+    }  # fmt: skip
+    update: dict[str, Any] = {"type": "GuiUpdateMessage", "uuid": "slider", "updates": {"value": 7}}
+    others: list[dict[str, Any]] = [
+        {"type": kind} for kind in ("ShareUrlRequest", "FileTransferStartUpload", "FileTransferPart", "Message")
+    ]
+    odd: list[Any] = [*WORDS, float("nan"), float("inf"), -1e300, 2**63, [], {}, None, True, [[[]]] * 3, b"\xff"]
+    for _ in range(50):
+        message = dict(draw.choice([camera, update, *others]))
+        for _ in range(draw.choice([0, 1, 2])):
+            message[draw.choice([*message, "props"])] = draw.choice(odd)
+        try:
+            raw = msgspec.msgpack.encode(message)
+        except (ValueError, UnicodeError, OverflowError):
+            continue
+        allowed = guard.allows(raw)
+        assert not allowed or message["type"] in ("ViewerCameraMessage", "GuiUpdateMessage"), message
+        guard.allows(broken_bytes(raw, draw, raw))
+        guard.allows(draw.choice(WORDS))
+
+
+CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "video": video,
+    "image": image,
+    "checkpoint": checkpoint,
+    "preset": preset,
+    "dataset": dataset,
+    "result": result,
+    "page": page,
+    "camera": camera,
+    "track": track,
+    "exif": exif,
+    "recording": recording,
+}
+
+
+def _write_videos(folder: Path) -> None:
+    shutil.copy(SAMPLE, folder / "sample.mp4")
+    write_video(folder / "plain.mp4", 30)
+    for name, codec in (("m.avi", "MJPG"), ("x.avi", "XVID"), ("v.mkv", "mp4v")):
+        writer = cv2.VideoWriter(str(folder / name), cv2.VideoWriter.fourcc(*codec), 10.0, (64, 48))
+        if writer.isOpened():
+            for number in range(30):
+                writer.write(numbered_image(number % 31))
+        writer.release()
+    for path in list(folder.iterdir()):
+        if path.stat().st_size < 100:
+            path.unlink()
+
+
+def _write_images(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    picture = draw.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+    write_images(folder, [f"a{suffix}" for suffix in (".png", ".jpg", ".bmp", ".webp", ".tif", ".ppm")], (40, 30))
+    for suffix in (".png", ".jpg", ".webp", ".tif"):
+        cv2.imwrite(str(folder / f"noise{suffix}"), picture)
+    cv2.imwrite(str(folder / "large.jp2"), draw.integers(0, 255, (96, 128, 3), dtype=np.uint8))
+    cv2.imwrite(str(folder / "deep.png"), picture.astype(np.uint16) * 257)
+    cv2.imwrite(str(folder / "depth.png"), picture[..., 0].astype(np.uint16) * 17)
+    cv2.imwrite(str(folder / "float.tif"), picture.astype(np.float32) / 255)
+
+
+def _write_datasets(folder: Path) -> None:
+    """Small scenes of the layouts that are made of text."""
+
+    def lines(path: Path, *content: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(content) + "\n")
+
+    def images(place: Path, *names: str) -> None:
+        write_images(place, list(names), (16, 12))
+
+    def depth(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((12, 16), 1500, np.uint16))
+
+    tum = folder / "rgbd_dataset_freiburg1_x"
+    images(tum / "rgb", "0.1.png", "0.2.png")
+    depth(tum / "depth" / "0.1.png")
+    lines(tum / "rgb.txt", "# time file", "0.1 rgb/0.1.png", "0.2 rgb/0.2.png")
+    lines(tum / "depth.txt", "0.1 depth/0.1.png")
+    lines(tum / "groundtruth.txt", "0.1 0 0 0 0 0 0 1", "0.2 0.1 0 0 0 0 0 1")
+    eth = folder / "eth3d"
+    shutil.copytree(tum, eth)
+    lines(eth / "calibration.txt", "20 20 8 6")
+    euroc = folder / "euroc" / "mav0"
+    images(euroc / "cam0" / "data", "1.png", "2.png")
+    lines(euroc / "cam0" / "data.csv", "#t,f", "100000000,1.png", "200000000,2.png")
+    eye = "1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1"
+    lines(euroc / "cam0" / "sensor.yaml", "T_BS:", f"  data: [{eye}]", "intrinsics: [20, 20, 8, 6]")
+    lines(euroc / "state_groundtruth_estimate0" / "data.csv", "100000000,0,0,0,1,0,0,0", "200000000,1,0,0,1,0,0,0")
+    kitti = folder / "sequences"
+    images(kitti / "00" / "image_2", "000000.png", "000001.png")
+    lines(kitti / "00" / "times.txt", "0.0", "0.1")
+    lines(kitti / "00" / "calib.txt", "P0: 20 0 8 0 0 20 6 0 0 0 1 0", "P2: 20 0 8 1 0 20 6 0 0 0 1 0")
+    seven = folder / "seq-01"
+    images(seven, "frame-000000.color.png", "frame-000001.color.png")
+    depth(seven / "frame-000000.depth.png")
+    lines(seven / "frame-000000.pose.txt", POSE, "0 0 0 1")
+    scannet = folder / "scannet"
+    images(scannet / "color", "0.jpg", "1.jpg")
+    lines(scannet / "pose" / "0.txt", POSE, "0 0 0 1")
+    lines(scannet / "intrinsic" / "intrinsic_color.txt", "20 0 8 0", "0 20 6 0", "0 0 1 0", "0 0 0 1")
+    replica = folder / "replica"
+    images(replica / "results", "frame000000.jpg", "frame000001.jpg")
+    lines(replica / "traj.txt", f"{POSE} 0 0 0 1", f"{POSE} 0 0 0 1")
+    lines(
+        replica / "cam_params.json",
+        '{"camera": {"w": 16, "h": 12, "fx": 20, "fy": 20, "cx": 8, "cy": 6, "scale": 1000}}',
+    )
+    nerf = folder / "nerf"
+    images(nerf / "images", "1.png", "2.png")
+    matrix = "[[1,0,0,0],[0,1,0,0],[0,0,1,0],[0,0,0,1]]"
+    entries = ",\n".join(f'{{"file_path": "images/{n}.png", "transform_matrix": {matrix}}}' for n in (1, 2))
+    lines(
+        nerf / "transforms.json",
+        f'{{"fl_x": 20.0, "fl_y": 20.0, "cx": 8, "cy": 6, "w": 16, "h": 12, "frames": [{entries}]}}',
+    )
+    colmap = folder / "colmap"
+    images(colmap / "images", "1.png", "2.png")
+    lines(colmap / "sparse" / "0" / "cameras.txt", "1 PINHOLE 16 12 20 20 8 6")
+    lines(
+        colmap / "sparse" / "0" / "images.txt", "1 1 0 0 0 0 0 0 1 1.png", "3 4 1 5 6 -1", "2 1 0 0 0 1 0 0 1 2.png", ""
+    )
+    lines(colmap / "sparse" / "0" / "points3D.txt", "1 0 0 2 9 9 9 0.5 1 0")
+    own = folder / "sequence"
+    images(own / "rgb", "0.png", "1.png")
+    depth(own / "depth" / "0.png")
+    lines(own / "poses.txt", f"0 {POSE} 0 0 0 1", f"1 {POSE} 0 0 0 1")
+    lines(own / "intrinsics.txt", "20 20 8 6 16 12")
+    lines(own / "sparse" / "1.txt", "3 4 1.5", "5 6 2")

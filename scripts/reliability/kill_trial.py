@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""kill -9 at random moments: nothing that was finished is lost, every file can be read, and the same command goes on.
+
+    scripts/reliability/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
+                          [--kinds run,batch,split]
+
+A run with refinement, a batch of two scenes, and a batch whose scenes are split into windows, each killed ``--kills``
+times at moments drawn evenly over its whole time, and gone on with after every kill until it is done; then it begins
+anew. Exits with 1 if anything was lost. Every process is a fork of one that has imported all, so that the moments fall
+into loading, frames, refinement and the rewriting of files, not into the start of Python.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import plyfile
+import torch  # noqa: F401  # imported once, before forks
+
+import stream_recon.app.cli.reconstruct
+import stream_recon.app.engine.engine  # noqa: F401
+from stream_recon.app.cli import main as command_line
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.files import PART_SUFFIX
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.configs.errors import StreamReconError
+
+SAMPLE = Path(__file__).resolve().parents[2] / "app" / "sample" / "walkthrough.mp4"
+
+
+class Trial:
+    """One kind of command, killed again and again.
+
+    Args:
+        command: words of the command that makes the folder it is given, and goes on with it.
+        whole: how many frames each finished result has, by its folder's name within that folder.
+        windows: how many each is made of.
+    """
+
+    def __init__(
+        self, name: str, command: Callable[[Path], list[str]], whole: dict[str, int], windows: int | None = None
+    ) -> None:
+        self.name, self._command, self._whole, self._windows = name, command, whole, windows
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def run(self, place: Path, kills: int, minutes: float, dice: random.Random) -> None:
+        """Kill so many times, or for so long, and see that all is there after each and at the end of every round."""
+        begun = time.monotonic()
+        deadline = begun + 60 * minutes
+        self._end(self._start(place / "measured"), None)
+        seconds, out = time.monotonic() - begun, place / "measured"
+        self._check_finished(out)
+        for number in range(1_000_000):
+            out, known = place / str(number), dict[str, int]()
+            while True:
+                enough = self.counts["kills"] >= kills or time.monotonic() > deadline
+                moment = None if enough else dice.uniform(0, seconds)
+                code = self._end(self._start(out), moment)
+                if code != -signal.SIGKILL:
+                    break
+                self.counts["kills"] += 1
+                known = self._check_left(out, known)
+            if code != 0:
+                self.wrong.append(f"{out}: exit code {code}")
+                return
+            self._check_finished(out)
+            self.counts["rounds finished"] += 1
+            shutil.rmtree(out)
+            if enough:
+                return
+
+    def _start(self, out: Path) -> int:
+        words = self._command(out)
+        child = os.fork()
+        if child:
+            return child
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        sys.argv = ["stream-recon", *words]
+        try:
+            command_line.main()
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        os._exit(0)
+
+    def _end(self, child: int, moment: float | None) -> int:
+        if moment is not None:
+            time.sleep(moment)
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    def _check_left(self, out: Path, known: dict[str, int]) -> dict[str, int]:
+        """See what a killed process left; gives how many frames each folder has."""
+        found: dict[str, int] = {}
+        refining = frames = rewriting = False
+        for record in sorted(out.rglob(RUN_NAME)):
+            folder = record.parent
+            name = folder.relative_to(out).as_posix()
+            rewriting |= (folder / (POINTS_NAME + PART_SUFFIX)).exists()
+            try:
+                result = read_result(folder)
+                found[name] = len(list(result))
+                if found[name]:
+                    plyfile.PlyData.read(str(folder / POINTS_NAME))
+            except (StreamReconError, OSError, plyfile.PlyParseError) as error:
+                if (folder / "cameras.json").exists():
+                    self.wrong.append(f"{folder}: {error}")
+                continue
+            refining |= not result.run["interrupted"]
+            frames |= bool(result.run["interrupted"] and found[name])
+        kind = "rewriting" if rewriting else "frames" if frames else "refinement or end" if refining else "loading"
+        self.counts[f"killed in {kind}"] += 1
+        print(f"{self.name}: kill {self.counts['kills']}, in {kind}; wrong so far: {len(self.wrong)}", flush=True)
+        published = sum(count for name, count in found.items() if not name.startswith("."))
+        for name, count in known.items():
+            gone_on = found.get(name, count if name.startswith(".") and (published or len(found)) else 0)
+            if gone_on < count:
+                self.wrong.append(f"{out}/{name}: {count} frames before, {gone_on} after")
+        return found
+
+    def _check_finished(self, out: Path) -> None:
+        for name, frames in self._whole.items():
+            try:
+                result = read_result(out / name)
+                count = len(list(result))
+                plyfile.PlyData.read(str(out / name / POINTS_NAME))
+            except (StreamReconError, OSError, plyfile.PlyParseError) as error:
+                self.wrong.append(f"{out}/{name}: {error}")
+                continue
+            self.counts["gone on with"] += len(result.run["resumed"])
+            if count != frames or result.run["interrupted"] or "refinement" not in result.run:
+                self.wrong.append(f"{out}/{name}: {count} of {frames} frames, or not refined")
+            if result.run["options"].get("windows") != self._windows:
+                self.wrong.append(f"{out}/{name}: not of {self._windows} windows")
+
+
+def trials(video: Path, root: Path, frames: int, stride: int) -> dict[str, Trial]:
+    """The kinds. ``root`` gets two scenes."""
+    root.mkdir()
+    for name in ("a", "b"):
+        (root / f"{name}{video.suffix}").symlink_to(video.resolve())
+    choice = ["--max-frames", str(frames), "--stride", str(stride), "--device", "cpu"]
+
+    def run(out: Path) -> list[str]:
+        return [str(video), "-o", str(out), *choice, "--no-viewer", "--resume"]
+
+    def batch(out: Path) -> list[str]:
+        return ["batch", str(root), "-o", str(out), *choice, "--workers", "1"]
+
+    def split(out: Path) -> list[str]:
+        return [*batch(out), "--split", "2"]
+
+    both = {f"{name}{video.suffix}": frames for name in ("a", "b")}
+    return {
+        "run": Trial("a run", run, {".": frames}),
+        "batch": Trial("a batch", batch, both),
+        "split": Trial("a batch of windows", split, both, 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("video", nargs="?", type=Path, default=SAMPLE, metavar="VIDEO")
+    parser.add_argument("--kills", type=int, default=50, help="of each kind")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of each kind, at most")
+    parser.add_argument("--frames", type=int, default=48, help="of each scene; 48 are the fewest that are split")
+    parser.add_argument("--stride", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default="run,batch,split")
+    arguments = parser.parse_args()
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place:
+        made = trials(arguments.video, Path(place) / "root", arguments.frames, arguments.stride)
+        for kind in arguments.kinds.split(","):
+            trial = made[kind]
+            folder = Path(place) / kind
+            folder.mkdir()
+            trial.run(folder, arguments.kills, arguments.minutes, random.Random(arguments.seed))
+            counts = ", ".join(f"{count} {what}" for what, count in sorted(trial.counts.items()))
+            print(f"{trial.name}: {counts}; wrong: {len(trial.wrong)}", flush=True)
+            print(*trial.wrong, sep="\n", end="\n" * bool(trial.wrong), flush=True)
+            wrong += len(trial.wrong)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
