@@ -52,7 +52,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=[*BENCHMARKS, "table"], metavar="NAME")
-    name = parser.parse_args(sys.argv[1:2]).name
+    name = parser.parse_args(sys.argv[1:2] or ["--help"]).name
     if name == "table":
         from bench import figures
 

@@ -153,7 +153,8 @@ def bench_back_end(video: Path | None, step_ms: float, frames: int, network: boo
                 print(
                     f"| {results}, {step}, back end {name} | {summary.fps:.1f} frames/s, "
                     f"{100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; "
-                    f"without the last adjustment {steady:.1f}, {100 * steady / bare.fps:.1f} %; last adjustment {back_end.finish_s:.2f} s |"
+                    f"without the last adjustment {steady:.1f}, "
+                    f"{100 * steady / bare.fps:.1f} %; last adjustment {back_end.finish_s:.2f} s |"
                 )
                 print(f"| a call of the back end | {back_end.shown}; {summary.stream['keyframes']} keyframes |")
                 back_end = Watched(kind())

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_run_that_is_killed_loses_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "reliability" / "kill_trial.py"), "--kills", "3", "--frames", "10", "--stride", "10",
+        [sys.executable, "scripts/reliability/kill_trial.py", "--kills", "3", "--frames", "10", "--stride", "10",
          "--seed", "3", "--kinds", "run"],
         capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip

@@ -73,8 +73,8 @@ class SceneGenerator:
     """Draws scenes and renders clips of them.
 
     The same seed and calls give the same clips on the same device. tiles: the file of
-    scripts/data/make_tiles.py; without it textures are procedural alone. compile: fuse shading and degradations with torch.compile. degrade: make the
-    clean renderings look like a camera's. shares: how often what occurs.
+    scripts/data/make_tiles.py; without it textures are procedural alone. compile: fuse shading and degradations with
+    torch.compile. degrade: make the clean renderings look like a camera's. shares: how often what occurs.
     """
 
     def __init__(
