@@ -71,8 +71,8 @@ def _table(entry: dict[str, Any]) -> str:
     lines.insert(1, "|" + "---|" * width)
     command = f"`{entry['command']}`. " if entry.get("command") else ""
     origin = f"{command}{entry['machine']}; {entry['date']}, {entry['commit']}."
-    note = f"{entry['note']}\n\n" if entry.get("note") else ""
-    return f"### {entry['title']}\n\n{origin}\n\n" + "\n".join(lines) + f"\n\n{note}"
+    note = f"\n{entry['note']}\n" if entry.get("note") else ""
+    return f"### {entry['title']}\n\n{origin}\n\n" + "\n".join(lines) + f"\n{note}"
 
 
 def commit() -> str:
