@@ -12,6 +12,7 @@ from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
 from stream_recon.app.planning.search import Choice, Configuration, choices, parse_memory
 from stream_recon.app.result.files import replace_file
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_kind
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
@@ -39,7 +40,7 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
     budget = parse_memory(memory) if memory else _free_memory(device)
     names = [preset] if preset else preset_names()
     presets = [(name, load_preset(name)) for name in names]
-    with open_source(source, max_frames=1) as frames:
+    with open_source(source, FrameChoice(max_frames=1)) as frames:
         frame = next(frames, None)
         name = frames.name
     if frame is None:

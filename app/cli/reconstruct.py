@@ -75,11 +75,11 @@ def reconstruct_source(
     unfinished = read_unfinished(folder) if resume and record is None else None
     # A run that was cut off before its first result has left nothing to lose.
     overwrite = overwrite or resume
-    open_again = partial(open_source, spec, **dataclasses.asdict(frames))
+    open_again = partial(open_source, spec, frames)
     if unfinished is None and record is None:
         check_output(folder, overwrite)
     with ExitStack() as stack:
-        source = stack.enter_context(open_source(spec, **dataclasses.asdict(frames), reconnect=reconnect))
+        source = stack.enter_context(open_source(spec, frames, reconnect=reconnect))
         # A recording or photographs may say their camera themselves.
         frames = dataclasses.replace(frames, camera=source.camera)
         if (unfinished or record is not None) and source.live:

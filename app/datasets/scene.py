@@ -85,7 +85,7 @@ class Scene:
             if self.camera == CALIBRATED:
                 raise InputError(f"--calibrated: {self.path.name} is a video, which says nothing of its camera")
             return open_source(
-                str(self.path), stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks
+                str(self.path), FrameChoice(stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks)
             )
         recording = reader.load(self.path)
         camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera

@@ -77,7 +77,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
 
     def open_again() -> Source:
         try:
-            return open_source(spec, **choice)
+            return open_source(spec, FrameChoice(**choice))
         except InputError:
             # A scene of a data set: its images lie deeper, and its reader knows their order.
             scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]

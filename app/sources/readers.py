@@ -75,7 +75,7 @@ class Reader(ABC):
     def retrieve(self) -> NDArray[np.uint8] | None:
         """The frame of the last ``grab`` as RGB [H, W, 3], or None where it is unreadable."""
 
-    def said_camera(self, size: tuple[int, int]) -> Calibration:
+    def exif_camera(self, size: tuple[int, int]) -> Calibration:
         """The camera by what it wrote into its files, for frames of that width and height.
 
         Raises:
@@ -154,9 +154,9 @@ class VideoReader(Reader):
         rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
         return rgb
 
-    def said_camera(self, size: tuple[int, int]) -> Calibration:
+    def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
-            return super().said_camera(size)
+            return super().exif_camera(size)
         return camera_of_video(self._path, size)
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class ImageReader(Reader):
         check_frame_size(path.name, size, *self._first)
         return rgb
 
-    def said_camera(self, size: tuple[int, int]) -> Calibration:
+    def exif_camera(self, size: tuple[int, int]) -> Calibration:
         chosen = self._paths[:: -(-len(self._paths) // MOST_ASKED)]
         return camera_from_photographs(chosen, size, self.name)
 

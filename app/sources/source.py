@@ -1,6 +1,6 @@
 """One way in for every kind of input: video file, folder of images, camera, stream address.
 
->>> with open_source("walk.mp4", stride=2) as source:
+>>> with open_source("walk.mp4", FrameChoice(stride=2)) as source:
 ...     for frame in source:
 ...         frame.index, frame.timestamp, frame.rgb.shape
 """
@@ -193,7 +193,7 @@ class Source:
         if rgb is None or (self._calibration is None and not self._by_exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
-        self._calibration = self._calibration or self._reader.said_camera(size)
+        self._calibration = self._calibration or self._reader.exif_camera(size)
         if self._rectify is None or self._rectify.size != size:
             self._rectify = Undistorter(self._calibration.for_size(size), size)
         return self._rectify(rgb)
@@ -256,49 +256,30 @@ class Source:
         return f"{self.name} has no frame between --start {self._start:g} s{end}"
 
 
-def open_source(
-    spec: str,
-    *,
-    stride: int = 1,
-    fps: float | None = None,
-    start: float | None = None,
-    end: float | None = None,
-    max_frames: int | None = None,
-    camera: str | None = None,
-    masks: str | None = None,
-    topic: str | None = None,
-    reconnect: float = RECONNECT_SECONDS,
-) -> Source:
-    """Open a video file, an image file, a folder of images, a recording of ROS, a camera number or a stream address.
+def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float = RECONNECT_SECONDS) -> Source:
+    """Open a video file, an image file, a folder of images, a ROS recording, a camera or a stream address.
 
     Args:
         spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
             A path that exists wins over a camera number.
-        stride: take every n-th frame.
-        fps: videos and streams: take the frames nearest to a grid of that rate. Folders: the images' rate.
-        start, end: seconds in the source's own time; ``end`` is left out.
-        max_frames: stop after so many frames taken.
-        camera: a known camera (see `parse_camera`), without whose lens the frames come.
-        masks: a folder of masks, see `MaskFolder`.
-        topic: of images in a recording of ROS; None: the only one.
-        reconnect: seconds that a camera or stream which broke off is waited for; 0: its end is its end.
+        choice: which frames to take, and what is known of them.
+        reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
 
     Raises:
         InputError: nothing there, or nothing that can be decoded.
-        ConfigError: an option that chooses nothing, or both ``stride`` and ``fps`` for a video.
+        ConfigError: the choice does not fit the source, or takes both ``stride`` and ``fps`` of a video.
     """
-    choice = FrameChoice(stride, fps, start, end, max_frames, camera, masks, topic)
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
-    reader = _open_reader(spec, fps, reconnect, topic)
-    if topic is not None and not isinstance(reader, RecordingReader):
+    reader = _open_reader(spec, choice.fps, reconnect, choice.topic)
+    if choice.topic is not None and not isinstance(reader, RecordingReader):
         reader.close()
-        raise ConfigError(f"--topic {topic}: {reader.name} is no recording of ROS")
-    if camera == EXIF:
-        reader.said_camera((3, 2))  # told before anything is read
+        raise ConfigError(f"--topic {choice.topic}: {reader.name} is not a ROS recording")
+    if choice.camera == EXIF:
+        reader.exif_camera((3, 2))  # a missing focal length is reported before anything is read
     if isinstance(reader, ImageReader):
         choice = dataclasses.replace(choice, fps=None)
-    elif fps is not None and stride != 1:
+    elif choice.fps is not None and choice.stride != 1:
         reader.close()
         raise ConfigError("use --fps or --stride, not both")
     return Source(reader, choice)

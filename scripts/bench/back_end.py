@@ -23,6 +23,7 @@ from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.process import ProcessBackEnd
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
 
@@ -174,7 +175,7 @@ def full_size() -> Engine:
 
 
 def _run(video: Path, engine: Shuttle, back_end: Watched | None, frames: int, out: Path) -> RunSummary:
-    with open_source(str(video), max_frames=frames) as source:
+    with open_source(str(video), FrameChoice(max_frames=frames)) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
         return reconstruct(source, cast(FrameEngine, engine), writer, back_end=back_end)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import PreparedFrame
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import open_source
@@ -53,7 +54,7 @@ def alarms(videos: Sequence[str], stride: int) -> None:
     engine = load_engine()
     for video in videos:
         engine.reset()
-        with open_source(video, stride=stride) as source:
+        with open_source(video, FrameChoice(stride=stride)) as source:
             summary = reconstruct(source, engine, None)
         health = summary.health
         counts = f"{len(summary.segments)} | {len(health['weak'])} | {health['mean']}"

@@ -32,6 +32,7 @@ from stream_recon.app.result import cloud, writer
 from stream_recon.app.result.cameras import CameraFiles
 from stream_recon.app.result.files import PlyFile
 from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import prepare
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.schema import load_preset
@@ -155,7 +156,7 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
             from stream_recon.app.viewer.viewer import Viewer
 
             viewer = stack.enter_context(Viewer(preset.points, port=0))
-        source = stack.enter_context(open_source(str(video), max_frames=frames))
+        source = stack.enter_context(open_source(str(video), FrameChoice(max_frames=frames)))
         results = writer.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         with watched_parts(watch, StandIn), progress_bar(terminal) as show:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,7 @@ def blocks() -> list[str]:
 
 @pytest.mark.parametrize("number", range(2))
 def test_an_example_runs(number: int) -> None:
-    with open_source(str(SAMPLE), max_frames=10) as source:
+    with open_source(str(SAMPLE), FrameChoice(max_frames=10)) as source:
         names = {"my_images": [frame.rgb for frame in source]}
     exec(blocks()[number], names)
     if "poses" in names:

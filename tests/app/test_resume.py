@@ -26,6 +26,7 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.fake_engine import FakeEngine, fake_result, frames, pose_at, prepared, run_info, trajectory_of
@@ -108,7 +109,7 @@ def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
     run: Run, tmp_path: Path, count: int, seen: int
 ) -> None:
     """Frames 12 to 19 show nothing; what follows is a new stretch, and stays the one it was."""
-    with open_source(str(SAMPLE), stride=4) as source:
+    with open_source(str(SAMPLE), FrameChoice(stride=4)) as source:
         pictures = [cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2BGR) for frame in source]
     pictures[12:20] = [np.zeros_like(pictures[0])] * 8
     pictures[20:] = [255 - picture[::-1, ::-1] for picture in pictures[20:]]
@@ -238,7 +239,7 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     """The sample with the embedded weights, cut in the middle: the seam is small, and so is what follows from it."""
     engine = load_engine(device="cpu")
     info = RunInfo.of(engine, "sample", {})
-    with open_source(str(SAMPLE), stride=4, max_frames=24) as source:
+    with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=24)) as source:
         reconstruct(source, engine, ResultWriter(tmp_path / "whole", info))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut_off(tmp_path / "cut", 16)
@@ -258,7 +259,7 @@ def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     seam = engine.resume(first, later)
     assert engine.reference_frames == tuple(range(0, 32, 4))
     assert seam.rotation_deg < 0.05 and seam.position < 1e-3 and seam.depth < 2e-3
-    with open_source(str(SAMPLE), stride=4, max_frames=24) as source:
+    with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=24)) as source:
         assert source.resume(unfinished.last.index, unfinished.last.timestamp, 16)
         reconstruct(source, engine, ResultWriter(tmp_path / "cut", info, resume=unfinished))
     whole, cut = (trajectory_of(tmp_path / name)[:, 1:4] for name in ("whole", "cut"))

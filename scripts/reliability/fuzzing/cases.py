@@ -22,6 +22,7 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_unfinished
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.readers import read_depth_image, read_image
 from stream_recon.app.sources.source import open_source
@@ -62,7 +63,7 @@ def video(folder: Path, source: Path, draw: random.Random) -> None:
     path = folder / f"v{draw.choice([*{f.suffix for f in files}, '.mkv', ''])}"
     path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
     options: dict[str, Any] = draw.choice([{}, {"stride": 3}, {"fps": 7.0}, {"start": 0.5}, {"end": 1.0}])
-    with open_source(str(path), max_frames=FRAMES, **options) as opened:
+    with open_source(str(path), FrameChoice(max_frames=FRAMES, **options)) as opened:
         if not options and draw.random() < 0.3:
             opened.skip(draw.randrange(20))
         for _ in opened:

@@ -11,6 +11,7 @@ from fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.metric_scale.scale_source import Track, parse_given
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.exif import VIDEO_FOCAL, camera_of_video, read_exif
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.sources.undistort import Undistorter
 from tests.app.media import numbered_image
@@ -124,6 +125,6 @@ def recording(folder: Path, source: Path, draw: random.Random) -> None:
     broken = place / chosen.name if place.is_dir() else place
     broken.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
     topic = draw.choice([None, "/camera/image_raw", "/camera/image_raw/compressed"])
-    with open_source(str(place), topic=topic, max_frames=8) as opened:
+    with open_source(str(place), FrameChoice(topic=topic, max_frames=8)) as opened:
         for frame in opened:
             assert frame.rgb.dtype == np.uint8 and cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY).size

@@ -58,7 +58,7 @@ class RoomScene:
     masks: str | None = None
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
-        return open_source(str(self.path), stride=stride, max_frames=max_frames, masks=self.masks)
+        return open_source(str(self.path), FrameChoice(stride=stride, max_frames=max_frames, masks=self.masks))
 
     def truth(self) -> GroundTruth | None:
         if not self.known:

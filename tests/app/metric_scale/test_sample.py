@@ -9,6 +9,7 @@ import pytest
 
 from stream_recon.app.core.transforms import align
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from tests.app.metric_scale.printed import corners, pasted
 from tests.app.program import exit_code
@@ -27,7 +28,7 @@ def test_a_marker_in_the_sample_gives_metres_within_a_percent(
     square = corners(place, middle[:3, 0], middle[:3, 1], SIDE)
     source, out = tmp_path / "marked", tmp_path / "out"
     source.mkdir()
-    with open_source(str(SAMPLE / "walkthrough.mp4"), stride=EVERY) as frames:
+    with open_source(str(SAMPLE / "walkthrough.mp4"), FrameChoice(stride=EVERY)) as frames:
         for frame in frames:
             rgb = pasted(frame.rgb, truth[frame.index], focal, square)
             assert cv2.imwrite(str(source / f"{frame.index:03d}.png"), rgb[..., ::-1])

@@ -18,6 +18,7 @@ from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.frame_data import DepthReader, Scale
 from stream_recon.app.slam.matching.features import detect
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.masks import MaskFolder
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
@@ -49,7 +50,7 @@ def masks(tmp_path: Path, source: Path) -> Path:
 def run(source: Path, masks: Path | None, out: Path, camera: str | None = None) -> None:
     options = {"source": str(source), "stride": 1, "masks": str(masks), "camera": camera}
     engine = FakeEngine(scale_frames=2)
-    with open_source(str(source), masks=None if masks is None else str(masks), camera=camera) as frames:
+    with open_source(str(source), FrameChoice(masks=None if masks is None else str(masks), camera=camera)) as frames:
         writer = ResultWriter(out, RunInfo.of(engine, frames.name, options))
         reconstruct(frames, engine, writer)
 
@@ -87,7 +88,7 @@ def test_a_known_camera_bends_masks_with_its_images(source: Path, masks: Path) -
     camera = f"{fx},{fx},{FULL[0] / 2 - 30},{FULL[1] / 2},-0.05,0,0,0"
     from stream_recon.app.sources.calibration import parse_camera
 
-    with open_source(str(source), masks=str(masks), camera=parse_camera(camera).text()) as frames:
+    with open_source(str(source), FrameChoice(masks=str(masks), camera=parse_camera(camera).text())) as frames:
         masked = [frame.mask for frame in frames]
     assert masked[0] is None and masked[2] is not None
     # The axis is moved to the middle by 30 pixels and more by the crop.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.sources.calibration import Calibration, parse_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
@@ -196,7 +197,7 @@ def test_a_source_gives_frames_without_the_lens_and_says_its_camera(tmp_path: Pa
     image = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
     for number in range(3):
         cv2.imwrite(str(tmp_path / f"{number}.png"), image)
-    with open_source(str(tmp_path), camera=OPENCV.text()) as source:
+    with open_source(str(tmp_path), FrameChoice(camera=OPENCV.text())) as source:
         assert source.intrinsics is None
         frames = list(source)
         expected = Undistorter(OPENCV.for_size((64, 48)), (64, 48))

@@ -12,6 +12,7 @@ import pytest
 
 from stream_recon.app.sources.calibration import EXIF
 from stream_recon.app.sources.exif import VIDEO_FOCAL, Exif, camera_of_video, read_exif
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.program import exit_code
@@ -49,7 +50,7 @@ def test_a_sensor_of_known_density_tells_as_much(tmp_path: Path) -> None:
 def test_photographs_make_a_known_camera_whichever_way_they_were_held(tmp_path: Path, orientation: int) -> None:
     for number in range(3):
         jpeg(tmp_path / f"{number}.jpg", RGB, tiff(26, orientation=orientation))
-    with open_source(str(tmp_path), camera="exif") as source:
+    with open_source(str(tmp_path), FrameChoice(camera="exif")) as source:
         frame = next(iter(source))
         assert frame.rgb.shape[:2] == ((300, 400) if orientation == 1 else (400, 300))
         assert source.camera == EXIF

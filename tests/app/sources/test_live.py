@@ -242,6 +242,7 @@ def test_a_stream_that_is_gone_for_good_is_lost(stream: Any) -> None:
 AT_THE_END = """
 import sys, time
 from stream_recon.app.sources import live
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 
 class Slow:
@@ -249,7 +250,7 @@ class Slow:
         time.sleep(0.5)
 
 sys.modules["slow"] = Slow()  # Python's end takes its time, as it does with torch
-source = open_source(sys.argv[1], max_frames=3)
+source = open_source(sys.argv[1], FrameChoice(max_frames=3))
 list(source)
 source.close()
 """

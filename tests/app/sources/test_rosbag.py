@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 pytest.importorskip("rosbags")
 
 from stream_recon.app.sources.calibration import parse_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.rosbag import _COLOURS, RecordingReader, decoded
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
@@ -53,7 +54,7 @@ def test_frames_times_and_camera_are_read(tmp_path: Path, name: str, mcap: bool)
         assert camera.coefficients[:2] == (-0.1, 0.01)
         middle = frames[3].rgb[18:30, 24:40].astype(int)
         assert np.abs(middle - picture(3)[18:30, 24:40]).mean() < 6  # undistorted, which moves little there
-    with open_source(str(path), camera=parse_camera("70,70,31.5,23.5").text(), stride=2) as source:
+    with open_source(str(path), FrameChoice(camera=parse_camera("70,70,31.5,23.5").text(), stride=2)) as source:
         frames = list(source)
         assert [frame.index for frame in frames] == [0, 2, 4] and np.array_equal(frames[1].rgb, picture(2))
 
@@ -99,12 +100,12 @@ def test_several_topics_have_to_be_chosen_from(tmp_path: Path) -> None:
             bag.raw("/depth/image", number, np.ones((HEIGHT, WIDTH), np.uint16), "16UC1")
     with pytest.raises(ConfigError, match=r"--topic: /left/image \(3\), /right/image \(3\)"):
         open_source(str(tmp_path / "rig"))
-    with open_source(str(tmp_path / "rig"), topic="/right/image") as source:
+    with open_source(str(tmp_path / "rig"), FrameChoice(topic="/right/image")) as source:
         assert np.array_equal(next(iter(source)).rgb, picture(20))
     with pytest.raises(ConfigError, match="--topic /up"):
-        open_source(str(tmp_path / "rig"), topic="/up")
+        open_source(str(tmp_path / "rig"), FrameChoice(topic="/up"))
     with (
-        open_source(str(tmp_path / "rig"), topic="/depth/image") as source,
+        open_source(str(tmp_path / "rig"), FrameChoice(topic="/depth/image")) as source,
         pytest.raises(InputError, match="readable"),
     ):
         list(source)
@@ -172,7 +173,7 @@ def test_junk_is_told_in_one_line(
     with pytest.raises(InputError, match="no topic of images"):
         open_source(str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="no recording"):
-        open_source(str(Path(__file__).parents[3] / "app/sample/walkthrough.mp4"), topic="/a")
+        open_source(str(Path(__file__).parents[3] / "app/sample/walkthrough.mp4"), FrameChoice(topic="/a"))
 
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

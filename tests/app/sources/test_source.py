@@ -57,7 +57,7 @@ def test_colours_are_rgb(tmp_path: Path) -> None:
     ],
 )
 def test_choice_of_frames(tmp_path: Path, options: dict[str, Any], expected: list[int]) -> None:
-    source = open_source(str(write_video(tmp_path / "a.mp4", 30)), **options)
+    source = open_source(str(write_video(tmp_path / "a.mp4", 30)), FrameChoice(**options))
     assert source.frame_hint == pytest.approx(len(expected), abs=1)
     frames = list(source)
     assert [f.index for f in frames] == expected
@@ -66,7 +66,7 @@ def test_choice_of_frames(tmp_path: Path, options: dict[str, Any], expected: lis
 
 def test_resampling_keeps_the_frame_nearest_to_each_grid_point(tmp_path: Path) -> None:
     """30 frames/s to 7: every kept frame lies within half a frame of its point, and no point goes without."""
-    frames = list(open_source(str(write_video(tmp_path / "a.mp4", 90, fps=30)), fps=7.0))
+    frames = list(open_source(str(write_video(tmp_path / "a.mp4", 90, fps=30)), FrameChoice(fps=7.0)))
     times = np.array([f.timestamp for f in frames])
     assert len(times) == 21
     assert np.abs(times - np.arange(21) / 7).max() <= 0.5 / 30 + 1e-6
@@ -86,12 +86,12 @@ def test_resampling_keeps_the_frame_nearest_to_each_grid_point(tmp_path: Path) -
 )
 def test_impossible_choices_are_refused(tmp_path: Path, options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        open_source(str(write_video(tmp_path / "a.mp4", 3)), **options)
+        open_source(str(write_video(tmp_path / "a.mp4", 3)), FrameChoice(**options))
 
 
 def test_a_range_beyond_the_end_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no frame between --start 60 s"):
-        list(open_source(str(write_video(tmp_path / "a.mp4", 5)), start=60))
+        list(open_source(str(write_video(tmp_path / "a.mp4", 5)), FrameChoice(start=60)))
 
 
 def test_natural_order() -> None:
@@ -111,7 +111,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
     assert [number_of(f.rgb) for f in frames] == list(range(6))
     assert [f.timestamp for f in frames] == pytest.approx([i / 30 for i in range(6)])
     assert source.warnings == []
-    times = [f.timestamp for f in open_source(str(folder), fps=2.0, stride=2)]
+    times = [f.timestamp for f in open_source(str(folder), FrameChoice(fps=2.0, stride=2))]
     assert times == pytest.approx([0, 1, 2])
 
 
@@ -206,7 +206,7 @@ def test_a_video_that_breaks_off_keeps_what_was_decoded(tmp_path: Path) -> None:
 
 
 def test_a_chosen_end_is_no_damage(tmp_path: Path) -> None:
-    source = open_source(str(write_broken_avi(tmp_path / "b.avi", 30)), max_frames=3)
+    source = open_source(str(write_broken_avi(tmp_path / "b.avi", 30)), FrameChoice(max_frames=3))
     assert indices(source) == [0, 1, 2]
     assert (source.damaged, source.warnings) == (0, [])
 
@@ -248,7 +248,7 @@ def test_frames_after_a_skip_are_those_of_reading_through(tmp_path: Path, stride
         for skipped in (0, 1, 7, 12):
             frames = []
             for read_through in (False, True):
-                with open_source(str(path), stride=stride, max_frames=2) as source:
+                with open_source(str(path), FrameChoice(stride=stride, max_frames=2)) as source:
                     source.skip(skipped, read_through=read_through)
                     try:
                         frames.append(list(source))
