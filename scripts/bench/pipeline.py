@@ -74,7 +74,7 @@ class Watch:
 class StandIn:
     """An engine whose step is a pause of ``seconds``."""
 
-    device, attention, streams, reference_frames, threads = "cpu", "none", 1, (), 0
+    device, attention, submaps, reference_frames, threads = "cpu", "none", 1, (), 0
 
     def __init__(self, seconds: float, watch: Watch) -> None:
         self._seconds, self._watch = seconds, watch

@@ -1,59 +1,61 @@
-"""What is made once for a shape of image stays where it is, whatever shapes come between: captured graphs read it."""
+"""Constants of an image shape are made once and stay: captured graphs read them at their addresses."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
-import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from stream_recon.models.dpt_head import _position_grid
-from stream_recon.models.encoder import Encoder
-from stream_recon.models.odometry.keyframe_matcher import _cells
-from stream_recon.models.odometry.pnp import _cross_terms, unit_matrix
-from stream_recon.models.odometry.rotation_search import _tried
-from stream_recon.models.odometry.sampling import far_corner, sample_places, window
-from stream_recon.models.pose import _matrix_terms, _quaternion_terms
-from stream_recon.models.rope import _grid_angles, frame_rotation
-from tests.networks import tiny_preset
+from stream_recon.app.engine.stream import Stream
+from tests.networks import tiny_network, tiny_preset
 
-CPU = torch.device("cpu")
-OF_SHAPES: dict[str, Callable[[int, int], object]] = {
-    "places": lambda rows, columns: sample_places((28 * rows, 28 * columns), (4 * rows, 4 * columns), CPU),
-    "corner": lambda rows, columns: far_corner((rows, columns), CPU),
-    "window": lambda rows, columns: window(rows, columns, CPU),
-    "rotation": lambda rows, columns: frame_rotation((rows, columns), 6, 16, CPU),
-    "angles": lambda rows, columns: _grid_angles((rows, columns), 6, 8, CPU),
-    "positions": lambda rows, columns: _position_grid(rows, columns, 8, columns / rows, CPU, torch.float32, True),
-    "cells": lambda rows, columns: _cells(rows, 8, (28 * rows, 28 * columns), range(2), CPU),
-    "turns": lambda rows, columns: _tried(8, columns, rows, (0.0, 1.0), CPU),
-}
-ALWAYS: dict[str, Callable[[], object]] = {
-    "one": lambda: unit_matrix(3, torch.float32, CPU),
-    "cross": lambda: _cross_terms(torch.float32, CPU),
-    "quaternion": lambda: _quaternion_terms(torch.float32, CPU),
-    "matrix": lambda: _matrix_terms(torch.float32, CPU),
-}
+SHAPE = (2, 3)
+"""Patch rows and columns."""
+OTHERS = [(1, columns) for columns in range(1, 12)]
 
 
-@pytest.mark.parametrize("name", OF_SHAPES)
-def test_what_is_made_for_a_shape_stays(name: str) -> None:
-    made = OF_SHAPES[name]
-    first = made(2, 3)
-    for rows in range(1, 13):
-        for columns in range(1, 13):
-            made(rows, columns)
-    assert made(2, 3) is first
+class OperationCounter(TorchDispatchMode):
+    """Counts torch operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ALWAYS)
-def test_what_is_made_for_all_shapes_is_made_once(name: str) -> None:
-    assert ALWAYS[name]() is ALWAYS[name]()
+def operations(shapes: Iterable[tuple[int, int]]) -> list[Counter[str]]:
+    """Operations of a step after the first one, for each shape in turn, by one network."""
+    preset = tiny_preset(look_back=True)
+    network, side = tiny_network(preset), preset.network.patch_size
+    counted = []
+    for rows, columns in shapes:
+        stream = Stream(network, preset, (rows, columns), "sdpa", "fp32")
+        images = torch.rand(5, 3, rows * side, columns * side, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            stream.step(images[:3])
+            stream.step(images[3:4])
+            with OperationCounter() as counter:
+                stream.step(images[4:5])
+        counted.append(counter.counts)
+    return counted
 
 
-def test_an_encoders_positions_stay_until_its_table_moves() -> None:
-    encoder = Encoder(tiny_preset().network).requires_grad_(False)
-    torch.nn.init.normal_(encoder.pos_embed)
-    first = encoder._positions((2, 3))
-    others = [encoder._positions((rows, 4)) for rows in range(1, 100)]
-    assert encoder._positions((2, 3)) is first and encoder._positions((1, 4)) is others[0]
-    encoder.pos_embed = torch.nn.Parameter(encoder.pos_embed * 2, requires_grad=False)
-    torch.testing.assert_close(encoder._positions((2, 3)), first * 2)
+def test_a_step_at_a_known_shape_makes_no_constant_again() -> None:
+    first, *_, again = operations([SHAPE, *OTHERS, SHAPE])
+    assert again == first
+
+
+def test_positions_follow_the_encoders_table() -> None:
+    """A table that is replaced, as by loading weights, is used from the next image on."""
+    preset = tiny_preset()
+    network = tiny_network(preset)
+    images = torch.rand(3, 3, 28, 42, generator=torch.Generator().manual_seed(0))
+    before = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images).prediction.depth
+    table = network.encoder.pos_embed
+    network.encoder.pos_embed = torch.nn.Parameter(table * 2 + 1, requires_grad=False)
+    after = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images).prediction.depth
+    assert not torch.equal(before, after)
