@@ -54,8 +54,8 @@ def test_positions_follow_the_encoders_table() -> None:
     preset = tiny_preset()
     network = tiny_network(preset)
     images = torch.rand(3, 3, 28, 42, generator=torch.Generator().manual_seed(0))
-    before = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images).prediction.depth
+    before = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images)[0].depth
     table = network.encoder.pos_embed
     network.encoder.pos_embed = torch.nn.Parameter(table * 2 + 1, requires_grad=False)
-    after = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images).prediction.depth
+    after = Stream(network, preset, SHAPE, "sdpa", "fp32").step(images)[0].depth
     assert not torch.equal(before, after)
