@@ -28,7 +28,7 @@ from stream_recon.configs.errors import InputError
 def rectified(truth: GroundTruth, camera: Calibration) -> GroundTruth:
     """The same for frames that a known camera's lens was taken from. Raises InputError: of images of another shape."""
     rectifier = Undistorter(camera.for_size(truth.source_size), truth.source_size)
-    if not rectifier.bends:
+    if not rectifier.changes_image:
         return truth
 
     def read(index: int) -> DepthTruth | None:

@@ -103,7 +103,7 @@ def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) 
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) is no folder of photographs")
     places, eyes = [], []
     for camera in cameras:
-        place = read_exif(files[camera.index]).place if camera.index < len(files) else None
+        place = read_exif(files[camera.index]).position if camera.index < len(files) else None
         if place is not None:
             places.append(place)
             eyes.append(camera.T_world_camera[:3, 3])

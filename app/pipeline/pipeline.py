@@ -214,7 +214,7 @@ class _PipelineRun:
             while not stop.requested and not self._frames.exhausted:
                 frame = self._frames.receive(POLL_SECONDS)
                 if frame is None:
-                    if self._breaks.blind is not None and time.monotonic() >= self._next_report:
+                    if self._breaks.blank_since is not None and time.monotonic() >= self._next_report:
                         self._report()
                     continue
                 self._wait_while_paused(stop)
@@ -346,7 +346,7 @@ class _PipelineRun:
         )
 
     def _notice(self) -> str | None:
-        blind = self._breaks.blind
+        blind = self._breaks.blank_since
         if blind is not None:
             return f"the picture is {blind[1]} since {clock(blind[0])}: its frames are left out"
         segments = self._segments()

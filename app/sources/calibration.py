@@ -1,7 +1,7 @@
-"""Known cameras: what their numbers are, and the forms in which programs write them down.
+"""Known cameras, and the file formats in which other programs store them.
 
-Within the program pixel (0, 0) covers [0, 1) x [0, 1), as COLMAP and nerfstudio have it. OpenCV, ROS and Kalibr put the
-middle of the first pixel at (0, 0): half a pixel is added to what comes from them.
+In this program pixel (0, 0) covers [0, 1) x [0, 1), as in COLMAP and nerfstudio. OpenCV, ROS and Kalibr place the
+centre of the first pixel at (0, 0), so half a pixel is added to their principal points.
 """
 
 import json
@@ -15,14 +15,15 @@ from typing import Any, Literal, get_args
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import ConfigError, InputError
 
-Bending = Literal["perspective", "fisheye"]
+Distortion = Literal["perspective", "fisheye"]
 LARGEST_FILE = 1 << 26
+"""Bytes of a calibration file that are read: more than the largest transforms.json."""
 LARGEST = 1e7
-"""Pixels of a focal length and of an image's side; a focal length is not below its inverse either."""
-COEFFICIENTS: dict[Bending, tuple[int, ...]] = {"perspective": (4, 5), "fisheye": (4,)}
-"""How many there may be."""
+"""Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
+COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5), "fisheye": (4,)}
+"""Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
 EXIF = "exif"
-"""In place of a camera's numbers: what the camera wrote into its files."""
+"""Value of ``--intrinsics`` for the camera in the files' metadata."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 FORMS = (
     "fx,fy,cx,cy[,k1,k2,p1,p2[,k3]], or a file: COLMAP's cameras.txt, transforms.json, YAML of ROS, Kalibr or OpenCV"
@@ -31,17 +32,17 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Calibration:
-    """A camera as somebody measured it."""
+    """Intrinsics and distortion of a calibrated camera, in pixels."""
 
     fx: float
     fy: float
     cx: float
     cy: float
-    bending: Bending = "perspective"
+    distortion: Distortion = "perspective"
     coefficients: tuple[float, ...] = ()
-    """perspective: k1 k2 p1 p2 k3 (Brown, as OpenCV has it); fisheye: k1 k2 k3 k4 (Kannala and Brandt). () is none."""
+    """perspective: k1 k2 p1 p2 k3 (Brown, as in OpenCV); fisheye: k1 k2 k3 k4 (Kannala and Brandt); (): none."""
     size: tuple[int, int] | None = None
-    """Of the images that it was measured on; None: those of the source."""
+    """Width and height of the calibration images; None: those of the source."""
 
     def __post_init__(self) -> None:
         numbers = (self.fx, self.fy, self.cx, self.cy, *self.coefficients)
@@ -49,38 +50,38 @@ class Calibration:
             raise ConfigError("a camera's numbers must be finite, and its focal lengths above 0")
         if max(self.fx, self.fy) > LARGEST or min(self.fx, self.fy) < 1 / LARGEST:
             raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
-        bends = any(self.coefficients) or (self.coefficients and self.bending == "fisheye")
-        if bends and len(self.coefficients) not in COEFFICIENTS[self.bending]:
+        distorted = any(self.coefficients) or (self.coefficients and self.distortion == "fisheye")
+        if distorted and len(self.coefficients) not in COEFFICIENTS[self.distortion]:
             raise ConfigError(f"a camera cannot have {len(self.coefficients)} coefficients of distortion")
         if self.size is not None and not 0 < min(self.size) <= max(self.size) < LARGEST:
             raise ConfigError(f"a camera's images cannot be of {self.size[0]:g}x{self.size[1]:g} pixels")
 
     def for_size(self, size: tuple[int, int]) -> "Calibration":
-        """The same camera for images of another size, the whole of which they show.
+        """The same camera for images resized to ``size`` (width, height).
 
         Raises:
-            InputError: they are of another shape.
+            InputError: the aspect ratio differs.
         """
         if self.size is None or self.size == size:
             return self
         sx, sy = size[0] / self.size[0], size[1] / self.size[1]
         if abs(sx / sy - 1) > 0.01:
             raise InputError(
-                f"the camera was measured on images of {self.size[0]}x{self.size[1]} pixels, and the source's of "
-                f"{size[0]}x{size[1]} are of another shape"
+                f"the camera was calibrated at {self.size[0]}x{self.size[1]} pixels; the source's {size[0]}x{size[1]} "
+                "have another aspect ratio"
             )
         return Calibration(
-            self.fx * sx, self.fy * sy, self.cx * sx, self.cy * sy, self.bending, self.coefficients, size
+            self.fx * sx, self.fy * sy, self.cx * sx, self.cy * sy, self.distortion, self.coefficients, size
         )
 
     def text(self) -> str:
-        """All of it in one line, which `parse_camera` reads."""
+        """The camera in one line, which `parse_camera` reads; run.json stores it."""
         content = {
             "fx": self.fx,
             "fy": self.fy,
             "cx": self.cx,
             "cy": self.cy,
-            "bending": self.bending,
+            "bending": self.distortion,
             "coefficients": self.coefficients,
             "size": self.size,
         }
@@ -88,26 +89,26 @@ class Calibration:
 
 
 def parse_camera(text: str) -> Calibration:
-    """A camera from numbers, from the name of a file, or from `Calibration.text`.
+    """Camera from comma-separated numbers, from the name of a file, or from `Calibration.text`.
 
     Raises:
-        ConfigError: it is none of these, or its numbers make no camera.
-        InputError: a file cannot be read, or is of no known form.
+        ConfigError: the text is none of these, or its numbers are out of range.
+        InputError: a file cannot be read, or its format is unknown.
     """
     if text.lstrip().startswith("{"):
-        return _of_own(text)
+        return _parse_text(text)
     numbers = [part.strip() for part in text.split(",")]
     if len(numbers) > 1 and all(re.fullmatch(NUMBER, part) for part in numbers):
         values = [float(part) for part in numbers]
         if len(values) not in (4, 8, 9):
             raise ConfigError(f"--intrinsics {text}: {len(values)} numbers; use {FORMS}")
-        fx, fy, cx, cy, *bent = values
-        return Calibration(fx, fy, cx + 0.5, cy + 0.5, "perspective", tuple(bent))
+        fx, fy, cx, cy, *coefficients = values
+        return Calibration(fx, fy, cx + 0.5, cy + 0.5, "perspective", tuple(coefficients))
     return read_camera(Path(text).expanduser())
 
 
 def read_camera(path: Path) -> Calibration:
-    """A camera from a file. Raises InputError or ConfigError, as `parse_camera`."""
+    """Camera from a calibration file. Raises InputError or ConfigError, as `parse_camera`."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_FILE).decode("utf-8", errors="replace")
@@ -116,32 +117,32 @@ def read_camera(path: Path) -> Calibration:
     except ValueError as error:  # a name with a zero byte
         raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
     try:
-        found = _of_nerfstudio(text) if text.lstrip().startswith("{") else _of_yaml(text) or _of_colmap(text)
+        found = _parse_nerfstudio(text) if text.lstrip().startswith("{") else _parse_yaml(text) or _parse_colmap(text)
     except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"--intrinsics {path}: its numbers are damaged or of an unknown camera ({error})") from error
+        raise InputError(f"--intrinsics {path}: damaged numbers or an unknown camera model ({error})") from error
     if found is None:
-        raise InputError(f"--intrinsics {path} is of no known form: use {FORMS}")
+        raise InputError(f"--intrinsics {path} has an unknown format: use {FORMS}")
     return found
 
 
-def _of_own(text: str) -> Calibration:
+def _parse_text(text: str) -> Calibration:
     try:
         content = parse_json(text.encode())
-        size, bending = content["size"], content["bending"]
-        if bending not in get_args(Bending):
-            raise ValueError(bending)
+        size, distortion = content["size"], content["bending"]
+        if distortion not in get_args(Distortion):
+            raise ValueError(distortion)
         fx, fy, cx, cy = (float(content[name]) for name in ("fx", "fy", "cx", "cy"))
         coefficients = tuple(float(value) for value in content["coefficients"])
         return Calibration(
-            fx, fy, cx, cy, bending, coefficients, None if size is None else (int(size[0]), int(size[1]))
+            fx, fy, cx, cy, distortion, coefficients, None if size is None else (int(size[0]), int(size[1]))
         )
     except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
-        raise ConfigError(f"the camera of the run is damaged: {error}") from error
+        raise ConfigError(f"the camera in run.json is damaged: {error}") from error
 
 
-def _of_colmap(text: str) -> Calibration | None:
-    """The first camera of a ``cameras.txt``: number, model, width, height, parameters. Or an ``intrinsics.txt`` of a
-    sequence with truth: fx fy cx cy width height."""
+def _parse_colmap(text: str) -> Calibration | None:
+    """First camera of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
+    ``intrinsics.txt``: fx fy cx cy width height."""
     for line in text.splitlines():
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -157,7 +158,7 @@ def _of_colmap(text: str) -> Calibration | None:
 
 
 def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
-    """COLMAP's models by name: https://colmap.github.io/cameras.html"""
+    """Camera of a COLMAP model, see https://colmap.github.io/cameras.html. Raises ValueError: an unknown model."""
     if model == "SIMPLE_PINHOLE":
         return Calibration(p[0], p[0], p[1], p[2], size=size)
     if model == "PINHOLE":
@@ -175,7 +176,7 @@ def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibrat
     raise ValueError(model)
 
 
-def _of_nerfstudio(text: str) -> Calibration | None:
+def _parse_nerfstudio(text: str) -> Calibration | None:
     content = parse_json(text.encode())
     if not isinstance(content, dict) or "fl_x" not in content:
         return None
@@ -183,7 +184,7 @@ def _of_nerfstudio(text: str) -> Calibration | None:
 
 
 def nerfstudio_camera(content: Mapping[str, Any]) -> Calibration:
-    """The camera at the head of a transforms.json. Raises ValueError, KeyError, TypeError or ConfigError."""
+    """Camera at the top of a transforms.json. Raises ValueError, KeyError, TypeError or ConfigError."""
     model = content.get("camera_model", "OPENCV")
     if model not in ("OPENCV", "PINHOLE", "SIMPLE_PINHOLE", "OPENCV_FISHEYE"):
         raise ValueError(model)
@@ -201,36 +202,38 @@ def nerfstudio_camera(content: Mapping[str, Any]) -> Calibration:
     )
 
 
-def _of_yaml(text: str) -> Calibration | None:
-    """ROS's camera_info, Kalibr's camchain (its first camera), OpenCV's own calibration.
+def _parse_yaml(text: str) -> Calibration | None:
+    """Camera of a ROS camera_info, a Kalibr camchain (its first camera) or an OpenCV calibration; None for other text.
 
-    Of YAML only their lists and words are looked for: none of them has more, and no library is needed.
+    Only lists and words of YAML are parsed. These formats use nothing else, so no library is needed.
     """
     matrix = _data(text, "camera_matrix") or _data(text, "K") or _data(text, "Camera_Matrix")
     if matrix is not None and len(matrix) == 9:
         fx, fy, cx, cy = matrix[0], matrix[4], matrix[2], matrix[5]
-        bent = _data(text, "distortion_coefficients") or _data(text, "D") or _data(text, "Distortion_Coefficients")
+        coefficients = (
+            _data(text, "distortion_coefficients") or _data(text, "D") or _data(text, "Distortion_Coefficients")
+        )
         width, height = (_number(text, rf"(?:image_)?{name}|image_{name.title()}") for name in ("width", "height"))
     else:
-        known = _list(text, "intrinsics")
-        if known is None or len(known) != 4 or _word(text, "camera_model") not in ("pinhole", None):
+        values = _list(text, "intrinsics")
+        if values is None or len(values) != 4 or _word(text, "camera_model") not in ("pinhole", None):
             return None
-        fx, fy, cx, cy = known
-        bent = _list(text, "distortion_coeffs")
+        fx, fy, cx, cy = values
+        coefficients = _list(text, "distortion_coeffs")
         width, height = _list(text, "resolution") or (None, None)
     size = None if width is None or height is None else (int(width), int(height))
     kind = _word(text, "distortion_model") or "plumb_bob"
     if kind not in ("plumb_bob", "radtan", "rational_polynomial", "equidistant", "fisheye", "none"):
         raise ValueError(kind)
     fisheye = kind in ("equidistant", "fisheye")
-    if kind == "rational_polynomial" and bent is not None and any(bent[5:]):
+    if kind == "rational_polynomial" and coefficients is not None and any(coefficients[5:]):
         raise ValueError(kind)
-    some = tuple(bent or ())[: 4 if fisheye else 5]
-    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", some, size)
+    used = tuple(coefficients or ())[: 4 if fisheye else 5]
+    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", used, size)
 
 
 def _data(text: str, name: str) -> list[float] | None:
-    """The numbers of a matrix: ``name:``, somewhat later ``data: [...]``; or right after the name."""
+    """Numbers of a matrix: ``name:`` and later ``data: [...]``, or the list directly after the name."""
     found = re.search(
         rf"^\s*{name}\s*:(?P<rest>.*?)\bdata\s*:\s*(?P<list>\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M | re.S
     )

@@ -1,4 +1,4 @@
-"""Opening files, addresses and cameras with OpenCV, and what their containers say of themselves."""
+"""Opening of files, addresses and cameras with OpenCV, and metadata of video containers."""
 
 import os
 from collections.abc import Iterator
@@ -11,17 +11,18 @@ import cv2
 from stream_recon.configs.errors import InputError
 
 ADDRESS_TIMEOUT_SECONDS = 10.0
-# Containers without a frame count report nonsense (raw H.264: -1.9e14), so a hint beyond this is none.
+"""Time limit for opening and for reading an address; a slow network answers within seconds."""
 MAX_PLAUSIBLE_FRAMES = 1e8
+"""Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
 
 def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
     """Open a file (a path), an address (text) or a camera number with OpenCV.
 
     Raises:
-        InputError: nothing there that can be decoded.
+        InputError: nothing that can be decoded.
     """
-    # The decoder's own lines on stderr say less than our one line, and there may be thousands of them.
+    # The decoder may print thousands of lines to stderr; the InputError says more.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
@@ -42,17 +43,16 @@ def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
             raise InputError(f"camera {spec} cannot be opened: check that it is plugged in and not in use")
         if isinstance(spec, str):
             raise InputError(f"nothing answers at {name}, or it is no video stream: check the address")
-        raise InputError(f"{name} is not a video that can be read (or it broke off before its index was written)")
+        raise InputError(f"{name} is not a readable video (or its recording ended before the index was written)")
     return capture
 
 
 @contextmanager
 def _nameable(path: Path) -> Iterator[str]:
-    """A name by which OpenCV opens ``path`` within the block.
+    """Name by which OpenCV can open ``path`` within the block.
 
-    It is absolute: of a relative one FFmpeg takes what is before a colon for a protocol. Names that are not UTF-8
-    end the process in OpenCV (which converts them to a null pointer), so such a file is opened here and named by its
-    number.
+    The name is absolute, since FFmpeg reads the part of a relative name before a colon as a protocol. OpenCV converts a
+    name that is not UTF-8 to a null pointer and crashes, so such a file is named by its descriptor.
     """
     name = str(path.absolute())
     try:
@@ -74,32 +74,33 @@ def _text(address: str, name: str) -> str:
     try:
         address.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{name} is not an address: it holds bytes that are not UTF-8") from error
+        raise InputError(f"{name} is not an address: it contains bytes that are not UTF-8") from error
     return address
 
 
 def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
-    """The container's frame count: a hint, never a promise; None where it is nonsense."""
+    """Frame count stated by the container, which may be wrong; None if it is implausible."""
     count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
     return int(count) if 0 < count < MAX_PLAUSIBLE_FRAMES else None
 
 
 def capture_rate(capture: cv2.VideoCapture) -> float:
-    """Nominal frames a second, 30 where the container does not say."""
+    """Nominal frames per second; 30 if the container does not state them."""
     rate = capture.get(cv2.CAP_PROP_FPS)
     return float(rate) if 0 < rate < 1000 else 30.0
 
 
 def frame_times(path: Path, name: str) -> list[float] | None:
-    """Milliseconds of all frames of a video file, ascending, from its packets: nothing is decoded, so an hour takes
-    no second. None where they are no key to the frames. Packets that cannot be decoded count, too.
+    """Times in milliseconds of all packets of a video file, ascending; None if they do not identify frames.
+
+    Nothing is decoded: an hour of video takes less than a second. Packets that cannot be decoded are included.
 
     Raises:
         InputError: see `open_capture`.
     """
     capture = open_capture(path, name)
     try:
-        if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # the packets themselves, in the order of decoding
+        if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # raw packets, in decoding order
             return None
         times = []
         while capture.grab():

@@ -1,7 +1,7 @@
-"""What cameras write into their photographs and videos: focal length, and where they were.
+"""Camera metadata in photographs and videos: focal length and GPS position.
 
-EXIF 2.3 (JEITA CP-3451C) within JPEG, TIFF, PNG and WebP; of QuickTime files the metadata keys that Apple describes.
-Only what is asked for here is looked at, and nothing beyond the first `LARGEST` bytes of a photograph.
+Photographs: EXIF 2.3 (JEITA CP-3451C) in JPEG, TIFF, PNG and WebP, within the first `LARGEST` bytes. Videos: the
+metadata keys of QuickTime files, as described by Apple.
 """
 
 import math
@@ -16,12 +16,17 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
 LARGEST = 1 << 18
+"""Bytes of a photograph that are read: EXIF stands at the front and is at most 64 KiB long."""
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
-"""Millimetres: the equivalent focal length is defined by the diagonal (CIPA DCG-001)."""
+"""Diagonal of 35 mm film in millimetres, by which the equivalent focal length is defined (CIPA DCG-001)."""
 SAME_FOCAL = 0.01
+"""Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
 MOST_ENTRIES = 1000
+"""Entries of a directory, and numbers of an entry, that are read: cameras write fewer than 100."""
 MOST_BOXES = 10_000
+"""Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 LARGEST_METADATA = 1 << 20
+"""Bytes of a metadata box that are read: real ones have some kilobytes."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
 
 _SIZES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 10: "ii"}
@@ -33,18 +38,18 @@ _WHOLE, _REAL, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
 
 @dataclass(frozen=True)
 class Exif:
-    """What a file says; None for what it does not."""
+    """Camera metadata of a file; None for each value it does not state."""
 
     focal_35mm: float | None = None
-    """Focal length of the camera that would see as much on film of 36 x 24 mm, in millimetres."""
+    """35 mm equivalent focal length in millimetres."""
     focal_widths: float | None = None
-    """Focal length in widths of the image as the sensor has it, from the density of its pixels."""
-    place: tuple[float, float, float] | None = None
-    """Latitude and longitude in degrees, height above the sea in metres or nan."""
+    """Focal length in widths of the unrotated image, from the pixel density of the sensor."""
+    position: tuple[float, float, float] | None = None
+    """Latitude and longitude in degrees, altitude in metres or nan."""
 
 
 def read_exif(path: Path) -> Exif:
-    """What a photograph says; nothing where it has no such data, or damaged ones. Raises InputError: unreadable."""
+    """EXIF of a photograph; empty if it has none or damaged data. Raises InputError if the file is unreadable."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST)
@@ -59,10 +64,10 @@ def read_exif(path: Path) -> Exif:
 
 
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
-    """The camera of photographs of that width and height as they are shown; which way they were held does not matter.
+    """Camera of photographs of ``size`` (width, height) as displayed, in either orientation.
 
     Raises:
-        InputError: they do not say their focal length, or differ in it.
+        InputError: the files do not state a focal length, or state different ones.
     """
     widest = max(size)
     focals = []
@@ -73,7 +78,7 @@ def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str)
         elif exif.focal_widths:
             focals.append(exif.focal_widths * widest)
     if not focals:
-        raise InputError(f"--intrinsics exif: {name} does not say its camera's focal length")
+        raise InputError(f"--intrinsics exif: {name} does not state its focal length")
     if max(focals) > min(focals) * (1 + SAME_FOCAL):
         raise InputError(
             f"--intrinsics exif: the images of {name} differ in focal length, {min(focals):.0f} to {max(focals):.0f} px"
@@ -82,14 +87,14 @@ def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str)
 
 
 def camera_of_video(path: Path, size: tuple[int, int]) -> Calibration:
-    """The camera of a phone's video of that width and height as it is shown. Raises InputError: it does not say."""
+    """Camera of a phone's video of ``size`` (width, height) as displayed. Raises InputError: no focal length."""
     try:
         with path.open("rb") as file:
             focal = _video_focal(file)
     except (OSError, ValueError, struct.error):
         focal = None
     if focal is None:
-        raise InputError(f"--intrinsics exif: {path.name} does not say its camera's focal length")
+        raise InputError(f"--intrinsics exif: {path.name} does not state its focal length")
     return _centred(focal / DIAGONAL_35MM * math.hypot(*size), size)
 
 
@@ -98,7 +103,7 @@ def _centred(focal: float, size: tuple[int, int]) -> Calibration:
 
 
 def _block(data: bytes) -> bytes | None:
-    """The TIFF structure within a file."""
+    """TIFF structure that holds the EXIF of a file; None without one."""
     if data[:4] in (b"II*\0", b"MM\0*"):
         return data
     if data[:2] == b"\xff\xd8":
@@ -118,7 +123,7 @@ def _block(data: bytes) -> bytes | None:
 
 
 def _chunk(data: bytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
-    """A chunk of a PNG, whose length comes ``ahead`` of its name, or of a WebP."""
+    """Content of a chunk of a PNG (its length comes ``ahead`` of its name) or of a WebP."""
     while at + 8 <= len(data):
         first, second = data[at : at + 4], data[at + 4 : at + 8]
         (size,) = struct.unpack(length, first if ahead else second)
@@ -136,15 +141,15 @@ def _exif(block: bytes) -> Exif:
     main = _directory(block, order, first)
     inner = _directory(block, order, int(main[_EXIF][0])) if _EXIF in main else {}
     gps = _directory(block, order, int(main[_GPS][0])) if _GPS in main else {}
-    film, focal = _first(inner, _FOCAL_35MM), _first(inner, _FOCAL)
+    equivalent, focal = _first(inner, _FOCAL_35MM), _first(inner, _FOCAL)
     density, width = _first(inner, _PLANE_X), _first(inner, _WIDTH)
     unit = _MILLIMETRES.get(int(_first(inner, _PLANE_UNIT) or 2), 25.4)
     widths = focal * density / unit / width if focal and density and width else None
-    return Exif(film, widths, _place(gps))
+    return Exif(equivalent, widths, _position(gps))
 
 
 def _directory(block: bytes, order: str, at: int) -> dict[int, tuple[float, ...]]:
-    """Numbers by their tags; text as the codes of its characters."""
+    """Values of an EXIF directory by tag; text as character codes."""
     (count,) = struct.unpack_from(order + "H", block, at)
     found: dict[int, tuple[float, ...]] = {}
     for number in range(min(count, MOST_ENTRIES)):
@@ -172,13 +177,13 @@ def _first(directory: dict[int, tuple[float, ...]], tag: int) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def _place(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] | None:
+def _position(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] | None:
     angles = []
     for sign, degrees, negative in ((1, 2, "S"), (3, 4, "W")):
         if sign not in gps or len(gps.get(degrees, ())) < 3:
             return None
-        whole, minutes, seconds = gps[degrees][:3]
-        value = whole + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
+        full_degrees, minutes, seconds = gps[degrees][:3]
+        value = full_degrees + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
         angles.append(-value if chr(int(gps[sign][0])) == negative else value)
     if not (abs(angles[0]) <= 90 and abs(angles[1]) <= 180):
         return None
@@ -187,7 +192,7 @@ def _place(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] | No
 
 
 def _video_focal(file: BinaryIO) -> float | None:
-    """From the metadata of the film or of one of its tracks."""
+    """35 mm equivalent focal length in the metadata of a video or of one of its tracks; None without one."""
     for films in _boxes(file, 0, _end(file), {b"moov"}):
         for box in _boxes(file, *films[1:], {b"meta", b"trak"}):
             metas = [box] if box[0] == b"meta" else list(_boxes(file, *box[1:], {b"meta"}))
@@ -199,7 +204,7 @@ def _video_focal(file: BinaryIO) -> float | None:
 
 
 def _key(file: BinaryIO, begin: int, end: int) -> float | None:
-    # ISO's box has four bytes of a version before its parts, QuickTime's has not.
+    # An ISO box has a version of four bytes before its content, a QuickTime box has not.
     file.seek(begin)
     begin += 0 if file.read(8)[4:] == b"hdlr" else 4
     parts = {name: (first, last) for name, first, last in _boxes(file, begin, end, {b"keys", b"ilst"})}
@@ -220,7 +225,7 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
 
 
 def _value(data: bytes) -> float | None:
-    """A number after its kind and language."""
+    """Number of a metadata value, which begins with its type and language; None for other types."""
     kind, rest = int.from_bytes(data[:4], "big"), data[8:]
     if kind in _REAL and len(rest) in (4, 8):
         value = struct.unpack(">f" if len(rest) == 4 else ">d", rest)[0]
@@ -234,7 +239,7 @@ def _value(data: bytes) -> float | None:
 
 
 def _boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """Boxes (ISO 14496-12) of those names: name, begin and end of what they hold."""
+    """Boxes (ISO 14496-12) of the wanted names: name, and begin and end of the content."""
     for _ in range(MOST_BOXES):
         if begin + 8 > end:
             return

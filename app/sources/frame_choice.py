@@ -1,7 +1,4 @@
-"""Which frames of a source are taken, and what makes no choice at all.
-
-All frames of a source have one size: where that is checked.
-"""
+"""Choice of a source's frames, and the check that all have one size."""
 
 import math
 from dataclasses import dataclass
@@ -11,19 +8,24 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 @dataclass(frozen=True)
 class FrameChoice:
-    """Which frames of a source; see `open_source`. Raises ConfigError for a choice of nothing."""
+    """Which frames of a source are taken, and their camera and masks. Raises ConfigError for an empty choice."""
 
     stride: int = 1
+    """Take every n-th frame."""
     fps: float | None = None
+    """Videos and streams: take the frames nearest to a grid of this rate. Folders: the rate of the images."""
     start: float | None = None
+    """First second taken, in the source's own time."""
     end: float | None = None
+    """Second before which the last frame lies."""
     max_frames: int | None = None
+    """Number of frames after which the source ends."""
     camera: str | None = None
-    """A known camera, as `Calibration.text` has it, or `EXIF`: frames come without its lens."""
+    """Known camera as text (see `parse_camera`), or `EXIF`; frames are undistorted."""
     masks: str | None = None
-    """A folder of masks, see `MaskFolder`."""
+    """Folder of masks, see `MaskFolder`."""
     topic: str | None = None
-    """Of a recording's images."""
+    """Image topic of a ROS recording; None: the only one."""
 
     def __post_init__(self) -> None:
         if self.stride < 1:
@@ -38,9 +40,9 @@ class FrameChoice:
             raise ConfigError(f"--max-frames must be at least 1, not {self.max_frames}")
 
     def count(self, frames: int | None, rate: float = 1.0) -> int | None:
-        """How many are taken of so many ``frames`` at ``rate`` a second; None where neither number is known.
+        """Number of frames taken out of ``frames`` at ``rate`` per second; None if there is no limit either way.
 
-        The rate matters to ``fps``, ``start`` and ``end`` alone.
+        The rate matters only for ``fps``, ``start`` and ``end``.
         """
         if frames is None:
             return self.max_frames
@@ -52,7 +54,7 @@ class FrameChoice:
 
 
 def check_frame_size(name: str, size: tuple[int, int], first: str, expected: tuple[int, int]) -> None:
-    """Compare a frame's (width, height) with that of the ``first`` one; both are named in the message.
+    """Compare a frame's (width, height) with that of the frame named ``first``.
 
     Raises:
         InputError: they differ.

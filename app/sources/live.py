@@ -1,4 +1,4 @@
-"""Cameras and streams: a thread takes every frame as it comes and keeps the newest one, and reopens what was lost."""
+"""Cameras and streams: a thread receives every frame, keeps only the newest, and reopens a lost source."""
 
 import threading
 import time
@@ -13,26 +13,27 @@ from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.configs.errors import InputError
 
 FIRST_FRAME_SECONDS = 15.0
+"""Time limit for the first frame; an RTSP stream may wait for a keyframe first."""
 RECONNECT_SECONDS = 120.0
+"""Default time to wait for a lost source: a camera or router has restarted by then."""
 READ_ATTEMPTS = 4
-"""A packet that cannot be decoded costs a frame, not the stream."""
+"""Failed reads in a row after which the source counts as lost; a damaged packet fails only once."""
 RETRY_SECONDS = 1.0
-"""Between two attempts to open a source again."""
-LEAVING_SECONDS = 1.0
-"""That `LiveReader.close` waits for a read under way, which most sources end with their next frame."""
+"""Pause between two attempts to reopen a source."""
+CLOSE_SECONDS = 1.0
+"""Time limit of `LiveReader.close` for the current read, which most sources end with their next frame."""
 LONGEST_PAUSE_SECONDS = 2.0
-"""Frames that come after a longer time may be of another place: they begin a new stretch."""
+"""Gap after which a new segment begins: the camera may have moved to another place."""
 
 
 class LiveReader(Reader):
-    """The newest frame of a camera or stream.
+    """Newest frame of a camera or stream.
 
-    Drop rule: one frame is kept. When the next one arrives before it was taken, the older one is dropped and
-    counted, so what is processed is never older than one frame. Indices count every frame that arrived;
-    timestamps are seconds since the first one, by this machine's clock.
+    Drop rule: one frame is stored. If the next one arrives before `grab` took it, the stored frame is dropped and
+    counted. Indices count every received frame. Timestamps are seconds since the first one, by this machine's clock.
 
-    A source that breaks off is opened again until it comes back, or is given up as `lost` after ``reconnect``
-    seconds. What it sends then begins a new stretch, at the size of the first frame.
+    A source that ends is reopened, or reported as `lost` after ``reconnect`` seconds. Frames after a reconnection form
+    a new segment and are resized to the first frame's size.
     """
 
     live = True
@@ -46,8 +47,8 @@ class LiveReader(Reader):
     ) -> None:
         """
         Args:
-            reopen: opens the source once more, or raises InputError; None: its end is its end.
-            reconnect: seconds; 0: its end is its end.
+            reopen: opens the source again, or raises InputError; None: no reconnection.
+            reconnect: seconds to wait for a lost source; 0: no reconnection.
 
         Raises:
             InputError: no frame arrives.
@@ -55,13 +56,13 @@ class LiveReader(Reader):
         super().__init__(name, capture_rate(capture))
         self._capture: cv2.VideoCapture | None = capture
         self._reopen = reopen if reconnect > 0 else None
-        self._reconnect = reconnect
+        self._reconnect_s = reconnect
         self._changed = threading.Condition()
         self._newest: tuple[int, float, int, NDArray[np.uint8]] | None = None
-        self._taken: NDArray[np.uint8] | None = None
+        self._grabbed: NDArray[np.uint8] | None = None
         self._count = 0
         self._opened_after = 0
-        """Frames that had come when the source was last opened: if none has since, it did not come back."""
+        """Number of frames received when the source was last opened."""
         self._size: tuple[int, int] | None = None
         self._ended = False
         self._closed = False
@@ -80,12 +81,12 @@ class LiveReader(Reader):
                 return None
             index, seconds, self.segment, bgr = self._newest
             self._newest = None
-        self._taken = bgr
+        self._grabbed = bgr
         return index, seconds
 
     def retrieve(self) -> NDArray[np.uint8] | None:
-        assert self._taken is not None, "retrieve comes after grab"
-        rgb: NDArray[np.uint8] = cv2.cvtColor(self._taken, cv2.COLOR_BGR2RGB)
+        assert self._grabbed is not None, "retrieve comes after grab"
+        rgb: NDArray[np.uint8] = cv2.cvtColor(self._grabbed, cv2.COLOR_BGR2RGB)
         return rgb
 
     def close(self) -> None:
@@ -94,71 +95,76 @@ class LiveReader(Reader):
             self._closed = self._ended = True
             self._newest = None
             self._changed.notify_all()
-        # Where the program ends while OpenCV reads, Python takes the thread down in the midst of it: that aborts.
-        self._thread.join(LEAVING_SECONDS)
+        # If Python exits while the thread is inside OpenCV's read, the process aborts.
+        self._thread.join(CLOSE_SECONDS)
 
     def _receive(self) -> None:
         try:
-            self._begun = self._last = time.monotonic()
-            while self._read_frames() and self._come_back():
+            self._start = self._last_time = time.monotonic()
+            while self._read_frames() and self._reopen_source():
                 pass
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
-            # Released by the thread that reads: another one would pull the capture away in mid-read.
+            # Released by the thread that reads: another thread would release the capture during a read.
             if self._capture is not None:
                 self._capture.release()
 
     def _read_frames(self) -> bool:
-        """Frames until the source breaks off; False if it was closed here."""
+        """Receive frames until the source ends. Returns False after `close`."""
         failures = 0
         while not self._closed and failures < READ_ATTEMPTS:
             assert self._capture is not None
             asked = time.monotonic()
             ok, bgr = self._capture.read()
             if ok:
-                self._keep(bgr)
+                self._store_newest(bgr)
                 failures = 0
             else:
                 failures += 1
                 self.damaged += self._count > 0
-                # A source that has ended says so at once, and will say it again.
+                # A slow failure is a timeout: the source is gone. One that has ended fails at once, several times.
                 if time.monotonic() - asked > LONGEST_PAUSE_SECONDS:
                     break
         return not self._closed
 
-    def _keep(self, bgr: NDArray[np.uint8]) -> None:
+    def _store_newest(self, bgr: NDArray[np.uint8]) -> None:
         now = time.monotonic()
         if not self._count:
-            self._begun = now
-        elif now - self._last > LONGEST_PAUSE_SECONDS:
+            self._start = now
+        elif now - self._last_time > LONGEST_PAUSE_SECONDS:
             self._begin_segment(now)
-        self._last = now
+        self._last_time = now
         bgr = self._at_first_size(bgr, now)
         with self._changed:
-            if self._newest is not None:
-                self.dropped += 1
+            self._drop_waiting_frame()
             if not self._closed:
-                self._newest = (self._count, now - self._begun, len(self.segments), bgr)
+                self._newest = (self._count, now - self._start, len(self.segments), bgr)
             self._changed.notify_all()
         self._count += 1
 
+    def _drop_waiting_frame(self) -> None:
+        """Drop and count the stored frame if `grab` has not taken it. The caller holds the lock."""
+        if self._newest is not None:
+            self.dropped += 1
+            self._newest = None
+
     def _begin_segment(self, now: float) -> None:
-        silent = f"no frames from {self._last - self._begun:.1f} s to {now - self._begun:.1f} s"
-        self.segments.append(FrameRange(self._count, now - self._begun, silent))
-        self.warnings.append(f"{self.name}: {silent}; what follows is a new stretch")
+        reason = f"no frames from {self._last_time - self._start:.1f} s to {now - self._start:.1f} s"
+        self.segments.append(FrameRange(self._count, now - self._start, reason))
+        self.warnings.append(f"{self.name}: {reason}; a new segment begins")
 
     def _at_first_size(self, bgr: NDArray[np.uint8], now: float) -> NDArray[np.uint8]:
-        """The image, if need be cut to the first one's shape and resized: all frames of a run have one size."""
+        """Image [H, W, 3] cropped and resized to the first frame's size, if its size differs."""
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
         if size == self._size:
             return bgr
         width, height = self._size
-        said = f"{self.name} sends {size[0]}x{size[1]} instead of {width}x{height}: cut and resized"
-        if said not in self.warnings:
-            self.warnings.append(said)
+        warning = f"{self.name} sends {size[0]}x{size[1]} instead of {width}x{height}: cropped and resized"
+        if warning not in self.warnings:
+            self.warnings.append(warning)
         scale = max(width / size[0], height / size[1])
         used_width, used_height = max(1, round(width / scale)), max(1, round(height / scale))
         left, top = (size[0] - used_width) // 2, (size[1] - used_height) // 2
@@ -166,18 +172,18 @@ class LiveReader(Reader):
         resized: NDArray[np.uint8] = cv2.resize(used, self._size, interpolation=cv2.INTER_AREA)
         return resized
 
-    def _come_back(self) -> bool:
-        """Open the source again; False if it was closed here, has no second life, or did not come back in time."""
+    def _reopen_source(self) -> bool:
+        """Reopen the source. Returns False after `close`, without reconnection, and after the time limit."""
         assert self._capture is not None
         self._capture.release()
         self._capture = None
-        # A source that never sent a frame is refused, not waited for.
+        # A source that never sent a frame is an error of the user's, so nothing waits for it.
         if self._reopen is None or not self._count:
-            self.warnings.append(f"{self.name} ended after {self._last - self._begun:.1f} s")
+            self.warnings.append(f"{self.name} ended after {self._last_time - self._start:.1f} s")
             return False
         tried = self._opened_after == self._count
         while not self._closed:
-            left = self._last + self._reconnect - time.monotonic()
+            left = self._last_time + self._reconnect_s - time.monotonic()
             if tried and left <= 0:
                 break
             if tried:
@@ -193,7 +199,7 @@ class LiveReader(Reader):
         if not self._closed:
             self.lost = True
             self.warnings.append(
-                f"{self.name} was lost after {self._last - self._begun:.1f} s and did not come back within "
-                f"{self._reconnect:g} s"
+                f"{self.name} was lost after {self._last_time - self._start:.1f} s and did not come back within "
+                f"{self._reconnect_s:g} s"
             )
         return False

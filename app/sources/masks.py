@@ -1,4 +1,4 @@
-"""Masks beside the frames of a source: what is black in one is left out of all that comes of its frame."""
+"""Mask images of a source's frames: black pixels are excluded from depth and points."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from stream_recon.app.sources.readers import IMAGE_SUFFIXES, list_images, read_i
 from stream_recon.configs.errors import InputError
 
 BLACK = 128
-"""Levels below count as black."""
+"""Grey level below which a pixel is masked: half of the range, so that JPEG artefacts do not matter."""
 
 
 class MaskFolder:
-    """Mask images, each called like its frame's image or by the frame's number.
+    """Mask images, named like the frame's image or by the frame's number.
 
-    The mask of ``walk_07.jpg`` is ``walk_07.png`` or ``walk_07.jpg.png``; that of frame 12 of a video any image with 12
-    as the last number of its name. A frame without a mask is taken whole.
+    The mask of ``walk_07.jpg`` is ``walk_07.png`` or ``walk_07.jpg.png``. The mask of frame 12 of a video is any image
+    whose name has 12 as its last number. A frame without a mask is used completely.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,20 +35,20 @@ class MaskFolder:
         self._by_number = {int(found[-1]): path for path, found in zip(images, numbers, strict=True) if found}
 
     def check(self, names: list[str] | None) -> None:
-        """See whether any mask is of a source with images of these names, or of a video (None). Raises InputError."""
+        """Check that a mask fits one of the image ``names``, or a video (None). Raises InputError."""
         if names is None and not self._by_number:
             raise InputError(f"--masks {self.folder}: no mask has a frame's number in its name")
         if names is not None and not any(_bare(name) in self._by_name for name in names):
-            raise InputError(f"--masks {self.folder}: no mask is called like one of the images, such as {names[0]}")
+            raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
     def read(self, name: str | None, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
-        """What is left out [h, w] of a frame of that width and height; None where it has no mask.
+        """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
         Args:
-            name: of the frame's image file; None: of a video, where its number counts.
+            name: image file of the frame; None: a frame of a video, found by its number.
 
         Raises:
-            InputError: an unreadable mask, or one of another shape.
+            InputError: an unreadable mask, or one of another aspect ratio.
         """
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:
@@ -59,7 +59,7 @@ class MaskFolder:
         height, width = image.shape[:2]
         if abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
-                f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: they are of different shapes"
+                f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: their aspect ratios differ"
             )
         grey = image.max(axis=2)
         if (width, height) != size:
@@ -68,7 +68,7 @@ class MaskFolder:
 
 
 def _bare(name: str) -> str:
-    """A name without the suffixes of images."""
+    """File name without image suffixes, in lower case."""
     path = Path(name)
     while path.suffix.lower() in IMAGE_SUFFIXES:
         path = path.with_suffix("")

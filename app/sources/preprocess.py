@@ -1,4 +1,4 @@
-"""From a source image of any shape to the network's image: the whole picture on a grid of patches."""
+"""Resizing of source images of any shape to a grid of network patches, and grey images for tracking."""
 
 import math
 
@@ -11,19 +11,18 @@ from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import ImageConfig
 
-# How much a bent aspect ratio costs against patches lost: a grid may bend the picture by 1 % for every 5 % of
-# patches that it gains. At 5 the published rule (longer side full, shorter side rounded) falls out for usual
-# aspect ratios, and a grid that would bend the picture by several per cent is passed over for a smaller one.
 ASPECT_PRICE = 5.0
+"""Percent of patches that 1 % of change in aspect ratio is worth. With 5 the published rule (longer side full, shorter
+side rounded) results for usual aspect ratios; a grid that distorts by several percent loses to a smaller one."""
 GREY_SIDE = 640
-"""Longer side in pixels of the image for tracking."""
+"""Longer side in pixels of the image for tracking: more costs time and hardly improves feature positions."""
 
 
 def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int) -> ImageTransform:
     """Choose the network's image size for sources of ``source_size`` (width, height).
 
-    The whole image is used, whatever its aspect ratio. Of all patch grids within ``image.max_patches`` and
-    ``image.max_side`` the one is taken that keeps the most patches and bends the aspect ratio the least.
+    The complete image is used at any aspect ratio. Among patch grids within ``image.max_patches`` and
+    ``image.max_side`` the best trade of patches against change in aspect ratio wins, see `ASPECT_PRICE`.
 
     Raises:
         InputError: an image without pixels.
@@ -47,17 +46,17 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
 
 
 def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
-    """The network's image of a frame: the crop, resized with every source pixel weighed in.
+    """Crop and resize a frame to the network's image.
 
-    Area averaging where the image shrinks (no aliasing), bicubic where it grows.
+    Shrinking uses area averaging, against aliasing; enlarging is bicubic.
 
     Raises:
-        InputError: the frame's size is not the one that ``transform`` was planned for.
+        InputError: the frame's size is not ``transform.source_size``.
     """
     height, width = frame.rgb.shape[:2]
     check_frame_size(f"frame {frame.index}", (width, height), "the first one", transform.source_size)
     left, top, crop_width, crop_height = (round(v) for v in transform.crop)
-    assert (left, top, crop_width, crop_height) == transform.crop, "a crop lies on whole pixels"
+    assert (left, top, crop_width, crop_height) == transform.crop, "a crop has integer bounds"
     used = frame.rgb[top : top + crop_height, left : left + crop_width]
     shrinks = transform.network_size[0] < crop_width or transform.network_size[1] < crop_height
     resized: NDArray[np.uint8] = cv2.resize(
@@ -69,7 +68,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
 
 
 def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The whole picture [H, W, 3] in grey, its longer side shrunk to `GREY_SIDE` where it is longer: [H', W'].
+    """Grey image [H', W'] of a frame [H, W, 3], with a longer side of at most `GREY_SIDE` pixels.
 
     A source pixel (x, y) lies at (x * W' / W, y * H' / H); pixel (0, 0) covers [0, 1) x [0, 1) in both.
     """

@@ -1,4 +1,4 @@
-"""What can be opened: video files and folders of images. A reader steps through all frames of one."""
+"""Readers of video files and folders of images, which step through all frames, and reading of single images."""
 
 import re
 from abc import ABC, abstractmethod
@@ -17,92 +17,96 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 IMAGE_FOLDER_FPS = 30.0
-"""Rate that a folder of images is taken to have unless told otherwise."""
+"""Frames per second assumed for a folder of images; most videos they come from have it."""
 PNG = b"\x89PNG\r\n\x1a\n"
-"""What such a file begins with."""
+"""Signature at the start of a PNG file."""
 MAX_IMAGE_BYTES = 2**31
-MOST_ASKED = 100
-"""Photographs of a folder that are asked for their camera."""
-
-# Some damage is passed by trying again: the decoder hands out what it still holds, or finds a keyframe.
+"""Larger files cannot be passed to OpenCV's decoder."""
+EXIF_SAMPLES = 100
+"""Photographs of a folder whose EXIF is read; more would slow the start and agree anyway."""
 GRAB_ATTEMPTS = 4
-# A container's length and the last timestamp may differ by this many frames without anything being lost.
+"""Attempts to pass damage: the decoder still holds frames, or finds the next keyframe."""
 END_TOLERANCE_FRAMES = 2.5
+"""Frames by which a container's length and the last timestamp differ in undamaged files."""
 
 
 @dataclass(frozen=True)
 class FrameRange:
-    """Frames from here on may show another place than those before: nothing connects the two."""
+    """Start of a segment: frames from here on are not known to show the same place as those before."""
 
     index: int
-    """The first frame's number in its source."""
+    """Number of the segment's first frame in its source."""
     timestamp: float
-    """Its time in seconds."""
+    """Time of that frame in seconds."""
     reason: str
+    """Discontinuity before it, for the user."""
 
 
 class Reader(ABC):
-    """Steps through the frames of one source in order. ``grab`` moves on; ``retrieve`` is the costly part."""
+    """Steps through the frames of one source in order: ``grab`` moves on, ``retrieve`` decodes and converts."""
 
     image_names: list[str] | None = None
-    """Of a source of image files, by the frames' numbers; None: its frames have none."""
+    """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
-    """Of the camera, where the source itself says it."""
+    """Camera that the source itself describes; None if it does not."""
     live = False
-    """Frames come by the clock and are dropped when nobody takes them."""
+    """Whether frames arrive in real time and are dropped if they are not taken in time."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name
         self.rate = rate
-        """Nominal frames a second."""
+        """Nominal frames per second."""
         self.frame_hint = frame_hint
         self.damaged = 0
-        """Frames that should be there and could not be decoded."""
+        """Number of frames that could not be decoded."""
         self.dropped = 0
+        """Number of frames that a live source dropped."""
         self.warnings: list[str] = []
         self.segments: list[FrameRange] = []
-        """Where new ones began; not the first."""
+        """Starts of segments, without the first segment."""
         self.segment = 0
-        """Number of the stretch that the frame of the last ``grab`` is of."""
+        """Segment number of the frame of the last ``grab``."""
         self.lost = False
-        """A live source broke off and did not come back."""
+        """Whether a live source ended and could not be reopened."""
 
     @abstractmethod
     def grab(self) -> tuple[int, float] | None:
-        """Go to the next frame: its index and timestamp in seconds, or None at the end."""
+        """Go to the next frame. Returns its index and timestamp in seconds, or None at the end."""
 
     @abstractmethod
     def retrieve(self) -> NDArray[np.uint8] | None:
-        """The frame of the last ``grab`` as RGB [H, W, 3], or None where it is unreadable."""
+        """Frame of the last ``grab`` as RGB [H, W, 3], or None if it is unreadable."""
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
-        """The camera by what it wrote into its files, for frames of that width and height.
+        """Camera by the metadata of the files, for frames of ``size`` (width, height).
 
         Raises:
-            InputError: it did not say.
-            ConfigError: no such thing can be said of this kind of source.
+            InputError: the files do not state a focal length.
+            ConfigError: this kind of source has no such metadata.
         """
         raise ConfigError(f"--intrinsics exif is for photographs and films of phones, which {self.name} is not")
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file or device."""
+        """Release the file or device."""
 
     def seek(self, index: int) -> bool:
-        """Before the first ``grab``: have it go to frame ``index``. False, and nothing done, where that frame cannot be
-        told from its neighbours without reading all before it."""
+        """Go to frame ``index``, before the first ``grab``.
+
+        Returns False, and does nothing, if a frame can only be found by reading all before it.
+        """
         return False
 
 
 class VideoReader(Reader):
-    """A video with an end. Frames are decoded in order; where to begin is told by time, which the packets give
-    exactly: by number seeking is wrong with a varying frame rate."""
+    """A video file, decoded in order. It is entered by the exact time of a packet, since seeking by frame number is
+    wrong with a varying frame rate."""
 
     def __init__(self, capture: cv2.VideoCapture, name: str, path: Path | None = None) -> None:
-        """``path``: of a file, in which `seek` may be possible.
+        """``path``: file, for `seek`; None: `seek` is impossible.
 
         Raises:
-            InputError: not one frame can be decoded, or the file is text that a decoder draws.
+            InputError: no frame can be decoded, or the file is text.
         """
         super().__init__(name, capture_rate(capture), capture_frame_count(capture))
         self._capture = capture
@@ -110,7 +114,7 @@ class VideoReader(Reader):
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
-        # FFmpeg renders plain text files as a terminal's screen.
+        # FFmpeg decodes plain text files as pictures of a terminal.
         if int(capture.get(cv2.CAP_PROP_FOURCC)) == cv2.VideoWriter.fourcc(*"ansi"):
             raise InputError(f"{name} is a text file, not a video")
         self._first = self._step()
@@ -177,15 +181,15 @@ class VideoReader(Reader):
             end = self._time + 1 / self.rate
             self._report(
                 lost,
-                f"{self.name} breaks off at {end:.2f} s of {end + lost / self.rate:.2f} s "
-                f"(after frame {self._index}): what was decoded before is used",
+                f"{self.name} is cut off at {end:.2f} s of {end + lost / self.rate:.2f} s "
+                f"(after frame {self._index}): the frames before are used",
             )
         return None
 
     def _missing(self) -> int:
-        """Frames between here and the container's end; 0 where this is the end or the container does not say.
+        """Number of frames from here to the container's end; 0 at the end or if the container does not state it.
 
-        The count alone is no proof: for a varying rate some containers give length times the highest rate.
+        The count alone is not reliable: for a varying rate some containers state length times the highest rate.
         The length in seconds decides.
         """
         if self.frame_hint is None or self._index + 1 >= self.frame_hint:
@@ -194,7 +198,7 @@ class VideoReader(Reader):
         return round(short) if short > END_TOLERANCE_FRAMES else 0
 
     def _timestamp(self) -> float:
-        # Containers without timestamps report 0 for ever; time always moves on here.
+        # Containers without timestamps report 0 for every frame; timestamps must increase.
         time = float(self._capture.get(cv2.CAP_PROP_POS_MSEC)) / 1000
         return time if time > self._time else self._time + 1 / self.rate
 
@@ -204,10 +208,10 @@ class VideoReader(Reader):
 
 
 class ImageReader(Reader):
-    """Image files as frames. Unreadable ones are left out and counted."""
+    """Image files as frames. Unreadable files are skipped and counted."""
 
     def __init__(self, paths: list[Path], name: str, fps: float | None) -> None:
-        assert paths, "a folder without images is refused before"
+        assert paths, "an empty folder is an InputError of the caller"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
         self.image_names = [path.name for path in paths]
@@ -223,7 +227,7 @@ class ImageReader(Reader):
         rgb = read_image(path)
         if rgb is None:
             self.damaged += 1
-            self.warnings.append(f"{path.name} is not a readable image and was left out")
+            self.warnings.append(f"{path.name} is not a readable image and was skipped")
             return None
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
@@ -231,7 +235,7 @@ class ImageReader(Reader):
         return rgb
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
-        chosen = self._paths[:: -(-len(self._paths) // MOST_ASKED)]
+        chosen = self._paths[:: -(-len(self._paths) // EXIF_SAMPLES)]
         return camera_from_photographs(chosen, size, self.name)
 
     def close(self) -> None:
@@ -239,10 +243,10 @@ class ImageReader(Reader):
 
 
 def read_image(path: Path) -> NDArray[np.uint8] | None:
-    """An image file as 8-bit RGB [H, W, 3], or None where it is unreadable.
+    """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
-    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range
-    (0..65535, 0..1) to 0..255, and the orientation noted by the camera is applied.
+    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0..65535, 0..1)
+    to 0..255, and the EXIF orientation is applied.
     """
     data = image_bytes(path)
     if data is None:
@@ -261,53 +265,55 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
         np.clip(bgr, 0, 1, out=bgr)
         bgr *= 255
         bgr = np.rint(bgr, out=bgr).astype(np.uint8)
-    # In place, as all the above: a large image is there once.
+    # In place, like all of the above, so that a large image is in memory once.
     rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr)
     return rgb
 
 
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
-    """A 16-bit image of one channel as it is, [H, W]; None where it is something else or unreadable."""
+    """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
     data = image_bytes(path)
     try:
-        units = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     except cv2.error:
         return None
-    return units if units is not None and units.dtype == np.uint16 and units.ndim == 2 else None
+    return image if image is not None and image.dtype == np.uint16 and image.ndim == 2 else None
 
 
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:
-    """The content of an image file; None where it cannot be read, is empty, no plain file, or too long for an image."""
+    """Content of an image file; None if it is unreadable, empty, not a regular file, or too large."""
     try:
-        # A pipe would keep its reader waiting, and a device may never end.
+        # A pipe would block, and a device may never end.
         if not path.is_file() or not 0 < path.stat().st_size <= MAX_IMAGE_BYTES:
             return None
         data = np.fromfile(path, np.uint8)
     except (OSError, ValueError):  # such as a name with a zero byte
         return None
-    return None if breaks_off(data) else data
+    return None if is_truncated_png(data) else data
 
 
-def breaks_off(data: NDArray[np.uint8]) -> bool:
-    """Whether a chunk of a PNG says that it is longer than the file: OpenCV asks for that much memory, up to 4 GB,
-    before it finds out."""
+def is_truncated_png(data: NDArray[np.uint8]) -> bool:
+    """Whether a PNG chunk states a length beyond the end of the file.
+
+    OpenCV allocates the stated length, up to 4 GB, before it reads the chunk.
+    """
     if data[: len(PNG)].tobytes() != PNG:
         return False
-    at, kind = len(PNG), b""
-    while at + 8 <= len(data) and kind != b"IEND":
-        kind = data[at + 4 : at + 8].tobytes()
-        at += 12 + int.from_bytes(data[at : at + 4].tobytes(), "big")
-    return at > len(data)
+    offset, kind = len(PNG), b""
+    while offset + 8 <= len(data) and kind != b"IEND":
+        kind = data[offset + 4 : offset + 8].tobytes()
+        offset += 12 + int.from_bytes(data[offset : offset + 4].tobytes(), "big")
+    return offset > len(data)
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files right in ``folder``, in natural order, without hidden ones."""
+    """Image files directly in ``folder``, in natural order, without hidden ones."""
     paths = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")]
     return sorted((p for p in paths if p.is_file()), key=lambda p: natural_key(p.name))
 
 
 def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:
-    """Sort key under which 2 comes before 10: runs of digits count as numbers, of any length."""
+    """Sort key by which 2 comes before 10: digits in a row compare as a number of any length."""
     parts: list[str | tuple[int, str]] = []
     for number, part in enumerate(re.split(r"([0-9]+)", name.casefold())):
         digits = part.lstrip("0")

@@ -1,4 +1,4 @@
-"""Recordings of robots: ROS 1 bags, ROS 2 bag folders and files, and MCAP, by the library rosbags."""
+"""Reader of ROS recordings: ROS 1 bags, ROS 2 bag folders and files, and MCAP, by the library rosbags."""
 
 import struct
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from stream_recon.app import MOST_PIXELS
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.readers import Reader, breaks_off
+from stream_recon.app.sources.readers import Reader, is_truncated_png
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
 RATE_FRAMES = 30
-"""Of whose times the rate is told."""
+"""First frames whose median interval gives the rate: about a second, read in a moment."""
 DAMAGE = (
     OSError, LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError, EOFError,
     RecursionError, MemoryError, NotImplementedError, StopIteration, RuntimeError, struct.error, cv2.error,
 )  # fmt: skip
-"""What readers of such files raise for bytes that nobody wrote, beside their own errors."""
+"""Exceptions that the library raises for damaged files, in addition to its own."""
 _GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16}
 _COLOURS = {
     "rgb8": (3, None),
@@ -37,17 +37,17 @@ _COLOURS = {
     "uyvy": (2, cv2.COLOR_YUV2RGB_UYVY),
     "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
     "yuyv": (2, cv2.COLOR_YUV2RGB_YUY2),
-    # OpenCV names a pattern by its second row and column.
+    # OpenCV names a Bayer pattern by its second row and column.
     "bayer_rggb8": (1, cv2.COLOR_BayerBG2RGB),
     "bayer_bggr8": (1, cv2.COLOR_BayerRG2RGB),
     "bayer_gbrg8": (1, cv2.COLOR_BayerGR2RGB),
     "bayer_grbg8": (1, cv2.COLOR_BayerGB2RGB),
 }
-"""Channels of 8 bits, and how they become RGB."""
+"""Number of 8-bit channels by ROS encoding, and OpenCV's conversion to RGB."""
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file or folder is one of these, by its name and what is in it."""
+    """Whether a file or folder is a ROS recording, by its name and content."""
     if path.is_dir():
         return (path / "metadata.yaml").is_file() and any(
             file.name.endswith((".db3", ".mcap", ".db3.zstd", ".mcap.zstd")) for file in path.iterdir()
@@ -56,17 +56,17 @@ def is_recording(path: Path) -> bool:
 
 
 class RecordingReader(Reader):
-    """The images of one topic. Times are the messages' own, from the first one on; the camera is that of its
-    ``camera_info``, where that says one."""
+    """Images of one topic. Timestamps are those of the message headers, relative to the first one; the camera is that
+    of the topic's ``camera_info``, if it has one."""
 
     def __init__(self, path: Path, topic: str | None = None) -> None:
         """
         Args:
-            topic: of images; None: the only one there is.
+            topic: image topic; None: the only one.
 
         Raises:
-            InputError: not such a file, a damaged one, or no images in it.
-            ConfigError: no such topic, or several and none chosen.
+            InputError: not a recording, a damaged one, or one without images.
+            ConfigError: no such topic, or several topics and none chosen.
             ResourceError: the library is not installed.
         """
         library = _library()
@@ -89,9 +89,9 @@ class RecordingReader(Reader):
         except StreamReconError:
             raise
         except self._errors as error:
-            raise InputError(f"{path.name} is no recording that can be read: {_line(error)}") from error
+            raise InputError(f"{path.name} is not a readable recording: {_line(error)}") from error
         try:
-            self._topic = _chosen(topics, topic, path.name)
+            self._topic = _choose_topic(topics, topic, path.name)
             self._connections = [c for c in self._bag.connections if c.topic == self._topic]
             times = self._first_times()
             super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
@@ -111,12 +111,12 @@ class RecordingReader(Reader):
             except self._errors as error:
                 self._message = None
                 self.damaged += 1
-                self.warnings.append(f"{self.name} breaks off after frame {self._index}: {_line(error)}")
+                self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
             if self._message is None:
                 return None
             self._index += 1
             time = _stamp(self._message, self._origin)
-            # Clocks may be set back; time always moves on here.
+            # A clock may be set back; timestamps must increase.
             self._time = time if time > self._time else self._time + 1 / self.rate
             return self._index, self._time
 
@@ -127,7 +127,7 @@ class RecordingReader(Reader):
             rgb = None
         if rgb is None:
             self.damaged += 1
-            self.warnings.append(f"frame {self._index} of {self.name} is no image that can be read, and was left out")
+            self.warnings.append(f"frame {self._index} of {self.name} is not a readable image and was skipped")
             return None
         size = (rgb.shape[1], rgb.shape[0])
         name = f"image {self._index} of {self._topic}"
@@ -160,7 +160,7 @@ class RecordingReader(Reader):
         return times
 
     def _camera(self) -> Calibration | None:
-        """The first that the topic's ``camera_info`` says; zeros say nothing."""
+        """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
         names = _info_topics(self._topic)
         connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
         try:
@@ -172,10 +172,10 @@ class RecordingReader(Reader):
 
 
 def decoded(message: Any) -> NDArray[np.uint8] | None:
-    """The image [H, W, 3] of a message, raw or compressed; None where it is of no known form. May raise `DAMAGE`."""
+    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`."""
     data = np.frombuffer(message.data, np.uint8)
     if not hasattr(message, "encoding"):
-        bgr = None if breaks_off(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
+        bgr = None if is_truncated_png(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
         return None if bgr is None else np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
     height, width, step = int(message.height), int(message.width), int(message.step)
     if not 0 < height * width <= MOST_PIXELS:
@@ -188,22 +188,22 @@ def decoded(message: Any) -> NDArray[np.uint8] | None:
         return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
     if message.encoding not in _COLOURS:
         return None
-    channels, how = _COLOURS[message.encoding]
+    channels, conversion = _COLOURS[message.encoding]
     image = np.ascontiguousarray(_rows(data, height, width * channels, step).reshape(height, width, channels))
-    return image if how is None else np.asarray(cv2.cvtColor(image, how), np.uint8)
+    return image if conversion is None else np.asarray(cv2.cvtColor(image, conversion), np.uint8)
 
 
 def _rows(data: NDArray[np.uint8], height: int, used: int, step: int) -> NDArray[np.uint8]:
-    """The used bytes of each row of an image, whose rows may be longer."""
+    """First ``used`` bytes of each row of an image whose rows are ``step`` bytes long."""
     return data[: height * step].reshape(height, step)[:, :used]
 
 
-def _chosen(topics: dict[str, Any], wanted: str | None, name: str) -> str:
+def _choose_topic(topics: dict[str, Any], wanted: str | None, name: str) -> str:
     if wanted is not None:
         if wanted not in topics:
-            raise ConfigError(f"--topic {wanted}: the topics of images in {name} are {_listed(topics)}")
+            raise ConfigError(f"--topic {wanted}: the image topics of {name} are {_listed(topics)}")
         return wanted
-    # A raw topic says the same as its compressed one, and depth is no picture.
+    # A raw topic is preferred to its compressed copy. Depth images are not pictures.
     pictures = {
         topic: info
         for topic, info in topics.items()
@@ -212,9 +212,9 @@ def _chosen(topics: dict[str, Any], wanted: str | None, name: str) -> str:
         and not (topic.endswith("/compressed") and topic.removesuffix("/compressed") in topics)
     }
     if not pictures:
-        raise InputError(f"{name} has no topic of images" + (f" but {_listed(topics)}" if topics else ""))
+        raise InputError(f"{name} has no image topic" + (f"; it has {_listed(topics)}" if topics else ""))
     if len(pictures) > 1:
-        raise ConfigError(f"{name} has several topics of images, choose one by --topic: {_listed(pictures)}")
+        raise ConfigError(f"{name} has several image topics; choose one with --topic: {_listed(pictures)}")
     return next(iter(pictures))
 
 
@@ -223,21 +223,21 @@ def _listed(topics: dict[str, Any]) -> str:
 
 
 def _info_topics(topic: str) -> tuple[str, ...]:
-    """Where the camera of a topic of images is told, by ROS's convention: beside it."""
+    """Topics that may hold the camera of an image topic, by ROS's naming convention."""
     base = topic.removesuffix("/compressed")
     return (f"{base.rpartition('/')[0]}/camera_info", f"{base}/camera_info")
 
 
 def _stamp(message: Any, origin: float) -> float:
-    """Seconds of the header's clock since ``origin``."""
+    """Time of the message header in seconds since ``origin``."""
     stamp = message.header.stamp
     return float(stamp.sec) - origin + float(stamp.nanosec) * 1e-9
 
 
 def _rate(times: list[float]) -> float:
     steps = np.diff(times)
-    usual = float(np.median(steps)) if len(steps) else 0.0
-    return 1 / usual if 1e-3 < usual < 1e3 else 30.0
+    interval = float(np.median(steps)) if len(steps) else 0.0
+    return 1 / interval if 1e-3 < interval < 1e3 else 30.0
 
 
 def _calibration(message: Any) -> Calibration | None:
@@ -248,23 +248,23 @@ def _calibration(message: Any) -> Calibration | None:
         return None
     fisheye = message.distortion_model in ("equidistant", "fisheye")
     if not fisheye and any(D[5:]):
-        raise ConfigError(f"its distortion model {message.distortion_model} is not known here")
-    bent = tuple(float(value) for value in (D[:4] if fisheye else D[:5]))
-    lens = bent if len(bent) in (4, 5) else ()
-    # ROS's (0, 0) is the middle of the first pixel.
+        raise ConfigError(f"its distortion model {message.distortion_model} is not supported")
+    coefficients = tuple(float(value) for value in (D[:4] if fisheye else D[:5]))
+    coefficients = coefficients if len(coefficients) in (4, 5) else ()
+    # In ROS (0, 0) is the centre of the first pixel.
     return Calibration(
         float(K[0]),
         float(K[4]),
         float(K[2]) + 0.5,
         float(K[5]) + 0.5,
         "fisheye" if fisheye else "perspective",
-        lens,
+        coefficients,
         size,
     )
 
 
 def _line(error: BaseException) -> str:
-    """What an error says first; some tell half of the file."""
+    """First line of an error's message; some contain half of the file."""
     return next((line[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -278,13 +278,13 @@ def _library() -> ModuleType:
         import rosbags.typesys
     except ImportError as error:
         raise ResourceError(
-            "recordings of ROS are read by the library rosbags: pip install 'stream-recon[recordings]'"
+            "ROS recordings need the library rosbags: pip install 'stream-recon[recordings]'"
         ) from error
     return rosbags  # type: ignore[no-any-return,unused-ignore]
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
-    """Of the library that reads ROS 2's databases."""
+    """Errors of the library that reads the databases of ROS 2."""
     try:
         import apsw
     except ImportError:

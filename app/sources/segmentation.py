@@ -1,14 +1,11 @@
-"""Where a video breaks: cuts, black stretches, a covered lens. What follows may show another place.
+"""Shot-boundary detection: splits a video into segments at cuts and removes blank frames (black or covered lens).
 
-Two frames belong together if the middle of one is found again in the other, by correlation of small images, or else if
-enough ORB features (Rublee et al., ICCV 2011) of both agree on one homography. A frame that does not belong to the one
-before is held back until the next ones tell a cut, after which frames belong together again, from a moment of blur, in
-which none do. Of two hundred pairs from different videos one has as many features in common as asked for here.
+Two frames overlap if thumbnails correlate, or if enough ORB features (Rublee et al., ICCV 2011) agree on one
+homography. A frame that does not overlap with its predecessor is held back. After a cut the next frames overlap with
+each other again; during blur none do. One of two hundred frame pairs from different videos passes the feature test.
 
-Where the camera moves so fast that neighbouring frames have little in common anyway, colours tell: at a cut they change
-by far more than from frame to frame before and after it.
-
-How much two frames of a video have in common, and whether a frame shows anything at all.
+If the camera moves so fast that neighbouring frames hardly overlap, colours decide: at a cut they change far more than
+from frame to frame before and after it.
 """
 
 from bisect import bisect_right
@@ -26,29 +23,32 @@ from stream_recon.app.core.types import PreparedFrame
 from stream_recon.app.sources.readers import FrameRange
 
 THUMBNAIL = (64, 48)
-MIDDLE = (slice(10, 38), slice(14, 50))
-"""Of a thumbnail: rows and columns that are looked for in the other one."""
+"""Width and height of the images for correlation: noise and small motion vanish at this size."""
+TEMPLATE = (slice(10, 38), slice(14, 50))
+"""Rows and columns of a thumbnail that are searched in the other one; the margin allows for motion."""
 FEATURE_PIXELS = 224 * 168
-"""Of the image that features are taken from."""
+"""Size of the image for ORB features: the network's default size, where 500 features take a few milliseconds."""
 FEATURES = 500
-ALIKE = 0.8
-"""Correlation above which thumbnails show one place: of pairs from different videos none has more."""
-IN_COMMON = 18
-"""Features that agree, at the least."""
-SURE = 60
-"""Features that frames have in common where the camera does not move much between them."""
+"""ORB features per frame, with which neighbouring frames share well over `MANY_MATCHES`."""
+SAME_CORRELATION = 0.8
+"""Correlation of thumbnails above which frames overlap: no pair from different videos exceeds it."""
+MIN_MATCHES = 18
+"""Matches on one homography from which frames overlap: one of 200 pairs from different videos has as many."""
+MANY_MATCHES = 60
+"""Matches of frames between which the camera moves little."""
 LEVELS = 32
-"""Of a channel's histogram."""
+"""Bins of a channel's histogram, coarse enough for noise."""
 DARK = 16.0
-"""Mean brightness, of 255, below which a picture without contrast is dark, not covered."""
-PLAIN = 4.0
-"""Standard deviation of brightness below which there is nothing to see."""
-LEAST_KEYPOINTS = 20
+"""Mean brightness, of 255, below which a blank frame is called dark, else covered."""
+BLANK_CONTRAST = 4.0
+"""Standard deviation of brightness, of 255, below which a frame is blank: only noise is left."""
+MIN_KEYPOINTS = 20
+"""Keypoints of a frame below which a homography cannot be told from chance."""
 
 
 @dataclass
 class ImageSignature:
-    """A frame with what it is compared by."""
+    """A frame with the features by which it is compared; each is computed on first use."""
 
     frame: PreparedFrame
     grey: NDArray[np.uint8] = field(init=False)
@@ -67,7 +67,7 @@ class ImageSignature:
 
     @cached_property
     def features(self) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-        """Positions [N, 2] and descriptors [N, 32]."""
+        """Keypoints [N, 2] and ORB descriptors [N, 32]."""
         orb: Any = cv2.ORB_create(  # type: ignore[attr-defined]
             FEATURES, scaleFactor=1.3, nlevels=4, edgeThreshold=12, patchSize=21, fastThreshold=7
         )
@@ -76,7 +76,7 @@ class ImageSignature:
 
     @cached_property
     def colours(self) -> NDArray[np.float32]:
-        """Shares of pixels up to each level, for each channel [3, LEVELS]."""
+        """Cumulative histogram of each channel, [3, `LEVELS`]."""
         small = cv2.resize(self.frame.rgb, THUMBNAIL, interpolation=cv2.INTER_AREA)
         levels = small.reshape(-1, 3) // (256 // LEVELS)
         counts = [np.bincount(levels[:, channel], minlength=LEVELS) for channel in range(3)]
@@ -89,23 +89,24 @@ class ImageSignature:
         return float(self.thumbnail.std())
 
     @property
-    def shows_nothing(self) -> str | None:
-        """Why there is nothing to see, if so."""
-        if self.contrast >= PLAIN:
+    def blank_reason(self) -> str | None:
+        """Reason why the frame is blank, for the user; None if it shows something."""
+        if self.contrast >= BLANK_CONTRAST:
             return None
         return "dark" if self.thumbnail.mean() < DARK else "covered"
 
     def correlation(self, other: "ImageSignature") -> float:
-        middle = self.thumbnail[MIDDLE]
-        if middle.std() < 1:
+        """Highest correlation of the thumbnail's centre with a part of the other thumbnail."""
+        template = self.thumbnail[TEMPLATE]
+        if template.std() < 1:
             return 0.0
-        found: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, middle, cv2.TM_CCOEFF_NORMED)
+        found: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, template, cv2.TM_CCOEFF_NORMED)
         return float(found.max())
 
-    def in_common(self, other: "ImageSignature") -> int:
-        """Features of both that agree on one homography."""
+    def matches(self, other: "ImageSignature") -> int:
+        """Number of feature matches that agree on one homography."""
         (here, ours), (there, theirs) = self.features, other.features
-        if ours is None or theirs is None or min(len(here), len(there)) < LEAST_KEYPOINTS:
+        if ours is None or theirs is None or min(len(here), len(there)) < MIN_KEYPOINTS:
             return 0
         pairs = cv2.BFMatcher(cv2.NORM_HAMMING).knnMatch(ours, theirs, k=2)
         good = [p[0] for p in pairs if len(p) == 2 and p[0].distance < 0.8 * p[1].distance]
@@ -116,150 +117,155 @@ class ImageSignature:
         _, agree = cv2.findHomography(source, target, cv2.RANSAC, 4.0)
         return 0 if agree is None else int(agree.sum())
 
-    def tie(self, other: "ImageSignature") -> int:
-        """How surely both show one place: features in common, and enough where the correlation tells already."""
-        return SURE if self.correlation(other) >= ALIKE else self.in_common(other)
+    def overlap(self, other: "ImageSignature") -> int:
+        """Number of matches with the other frame; `MANY_MATCHES` if the thumbnails correlate."""
+        return MANY_MATCHES if self.correlation(other) >= SAME_CORRELATION else self.matches(other)
 
-    def recoloured(self, other: "ImageSignature") -> float:
-        """By how many levels, of 256, colours differ, wherever in the picture they are (the earth mover's distance)."""
+    def colour_change(self, other: "ImageSignature") -> float:
+        """Earth mover's distance of the colour histograms, in levels of 256."""
         return float(np.abs(self.colours - other.colours).sum(axis=1).mean()) * 256 / LEVELS
 
 
-CALM = 5
-"""Frames before a cut that have to be tied surely: where frames are far apart, as with a stride, none can be told."""
-COHERENT = 2
-"""Frames after a cut that have to be tied surely to those before them."""
-LONGEST_DOUBT = 5
-"""Frames that are held back at most."""
-RECOLOURED = 4.0
-"""Times as much as from frame to frame: so far do colours change at a cut."""
-FADING = 10
-"""Frames in which a picture may fade until nothing is to be seen."""
-STEADY = 2.0
-"""Levels by which colours change from frame to frame in any video."""
+OVERLAPS_BEFORE_CUT = 5
+"""Latest overlaps that must all have `MANY_MATCHES` for a cut without a colour change: with a large stride neighbouring
+frames hardly overlap, and missing overlap proves nothing."""
+OVERLAPS_AFTER_CUT = 2
+"""Overlaps in a row with `MANY_MATCHES` that end the doubt about a cut: blur has none."""
+MAX_HELD = 5
+"""Frames that are held back at most, a delay of a sixth of a second at 30 frames per second."""
+CUT_COLOUR_RATIO = 4.0
+"""Colour change at a cut relative to the largest change from frame to frame around it."""
+FADE_FRAMES = 10
+"""Frames before a blank one among which the clearest is compared afterwards: a fade takes up to as many."""
+NORMAL_COLOUR_CHANGE = 2.0
+"""Levels by which colours change from frame to frame in any video, from exposure and noise."""
 
 
 class DiscontinuityDetector:
-    """Passes frames on, with the number of their stretch raised at each break; what shows nothing is left out."""
+    """Passes frames on with the number of their segment, and removes blank frames."""
 
     def __init__(
         self, known: Sequence[FrameRange] = (), blank_frames: int = 0, last: PreparedFrame | None = None
     ) -> None:
-        """``known``, ``unseen``, ``last``: of a run that this one goes on with; its last frame comes not again."""
+        """Arguments of a continued run: starts of its segments, number of its blank frames, its last frame."""
         self.segments = list(known)
-        """Where new ones were found to begin."""
+        """Starts of segments, without the first segment."""
         self.blank_frames = blank_frames
-        """Frames left out, since there is nothing on them."""
-        self._before = None if last is None else ImageSignature(last)
-        self._begins = [segment.index for segment in known]
-        self._ties: deque[int] = deque(maxlen=CALM)
-        self._steps: deque[float] = deque(maxlen=CALM)
-        """By how much colours changed from frame to frame."""
-        self._clear: deque[ImageSignature] = deque([] if self._before is None else [self._before], maxlen=FADING)
-        """The last ones that were passed on."""
-        self._coherent = 0
+        """Number of blank frames, which were removed."""
+        self._previous = None if last is None else ImageSignature(last)
+        self._starts = [segment.index for segment in known]
+        self._overlaps: deque[int] = deque(maxlen=OVERLAPS_BEFORE_CUT)
+        self._colour_changes: deque[float] = deque(maxlen=OVERLAPS_BEFORE_CUT)
+        """Colour change from frame to frame."""
+        self._recent: deque[ImageSignature] = deque(
+            [] if self._previous is None else [self._previous], maxlen=FADE_FRAMES
+        )
+        """Last frames that were passed on."""
+        self._coherent_count = 0
         self._held: list[ImageSignature] = []
-        self._blind: tuple[float, str] | None = None
+        self._blank_since: tuple[float, str] | None = None
 
     @property
-    def blind(self) -> tuple[float, str] | None:
-        """Since when nothing is to be seen, in seconds, and why; another thread may ask."""
-        return self._blind
+    def blank_since(self) -> tuple[float, str] | None:
+        """Time in seconds of the first blank frame of a row, and the reason; None outside. Safe from any thread."""
+        return self._blank_since
 
     def watch(self, frames: Iterable[PreparedFrame]) -> Iterator[PreparedFrame]:
-        """The frames that show something, in order."""
+        """Yield the frames that are not blank, in order, up to `MAX_HELD` frames late."""
         for frame in frames:
             yield from self._push(frame)
         yield from self._release()
 
     def _push(self, frame: PreparedFrame) -> list[PreparedFrame]:
         view = ImageSignature(frame)
-        if self._before is not None and frame.segment != self._before.frame.segment:
-            # The source knows of a gap itself.
+        if self._previous is not None and frame.segment != self._previous.frame.segment:
+            # The source itself reports a gap.
             released = self._release()
-            self._before, self._blind = None, None
-            self._forget()
+            self._previous, self._blank_since = None, None
+            self._reset_history()
             return [*released, *self._push(frame)]
-        reason = view.shows_nothing
-        if self._before is None or (reason is not None and self._before.shows_nothing):
-            # A video that shows nothing from its beginning on is a matter of its own.
+        reason = view.blank_reason
+        if self._previous is None or (reason is not None and self._previous.blank_reason):
+            # Blank frames at the very beginning are passed on: there is no segment to end yet.
             return [self._accept(view)]
         if reason is not None:
             released = self._release() if self._held else []
-            if self._blind is None:
-                # What fades is compared as it was while it was clear.
-                self._before = max(self._clear, key=lambda seen: seen.contrast)
+            if self._blank_since is None:
+                # After a fade the next frame is compared with the clearest one before it.
+                self._previous = max(self._recent, key=lambda signature: signature.contrast)
             self.blank_frames += 1
-            self._blind = self._blind or (frame.timestamp, reason)
+            self._blank_since = self._blank_since or (frame.timestamp, reason)
             return released
-        if self._before.shows_nothing:
-            self._begin(view, f"the picture was {self._before.shows_nothing} until {frame.timestamp:.2f} s")
+        if self._previous.blank_reason:
+            self._begin_segment(view, f"the picture was {self._previous.blank_reason} until {frame.timestamp:.2f} s")
             return [self._accept(view)]
         if self._held:
             return self._decide(view)
-        tie = self._tie(view)
-        calm = bool(self._ties) and min(self._ties) >= SURE
-        if tie >= IN_COMMON or not (calm or self._blind or self._is_recoloured(view, self._steps)):
-            self._ties.append(tie)
-            self._blind = None
+        overlap = self._overlap(view)
+        steady = bool(self._overlaps) and min(self._overlaps) >= MANY_MATCHES
+        if overlap >= MIN_MATCHES or not (
+            steady or self._blank_since or self._colours_jump(view, self._colour_changes)
+        ):
+            self._overlaps.append(overlap)
+            self._blank_since = None
             return [self._accept(view)]
-        self._held, self._coherent = [view], 0
+        self._held, self._coherent_count = [view], 0
         return []
 
     def _decide(self, view: ImageSignature) -> list[PreparedFrame]:
-        """Whether what is held back is of another place than what came before, by one more frame."""
-        back = self._tie(view) >= IN_COMMON
+        """Decide with one more frame whether the frames held back begin a new segment; [] while in doubt."""
+        returned = self._overlap(view) >= MIN_MATCHES
         last = self._held[-1]
-        tie = view.in_common(last) if self._blind else view.tie(last)
-        together = tie >= SURE or self._is_recoloured(self._held[0], [view.recoloured(last)])
-        self._coherent = self._coherent + 1 if together else 0
+        overlap = view.matches(last) if self._blank_since else view.overlap(last)
+        coherent = overlap >= MANY_MATCHES or self._colours_jump(self._held[0], [view.colour_change(last)])
+        self._coherent_count = self._coherent_count + 1 if coherent else 0
         self._held.append(view)
-        if not back and self._coherent < COHERENT and len(self._held) < LONGEST_DOUBT:
+        if not returned and self._coherent_count < OVERLAPS_AFTER_CUT and len(self._held) < MAX_HELD:
             return []
-        if not back and (self._coherent >= COHERENT or self._blind):
-            first = self._held[-1 - COHERENT] if self._coherent >= COHERENT else self._held[0]
-            self._begin(first, self._why(first.frame.timestamp))
-            self._ties.append(tie)
+        if not returned and (self._coherent_count >= OVERLAPS_AFTER_CUT or self._blank_since):
+            certain = self._coherent_count >= OVERLAPS_AFTER_CUT
+            first = self._held[-1 - OVERLAPS_AFTER_CUT] if certain else self._held[0]
+            self._begin_segment(first, self._cut_reason(first.frame.timestamp))
+            self._overlaps.append(overlap)
         else:
-            self._ties.append(0)
+            self._overlaps.append(0)
         return self._release()
 
-    def _tie(self, view: ImageSignature) -> int:
-        """To the frame before. In the half-dark, before and after a picture without anything, small images are all
-        alike: there only features tell."""
-        assert self._before is not None
-        return view.in_common(self._before) if self._blind else view.tie(self._before)
+    def _overlap(self, view: ImageSignature) -> int:
+        """Overlap with the previous frame; around blank frames by features alone, as all dim thumbnails correlate."""
+        assert self._previous is not None
+        return view.matches(self._previous) if self._blank_since else view.overlap(self._previous)
 
-    def _is_recoloured(self, view: ImageSignature, steps: Iterable[float]) -> bool:
-        """Whether colours are so far from those of the frame before as ``steps`` from frame to frame do not explain."""
-        assert self._before is not None
-        return view.recoloured(self._before) > RECOLOURED * max(STEADY, *steps, 0.0)
+    def _colours_jump(self, view: ImageSignature, usual: Iterable[float]) -> bool:
+        """Whether colours differ from the previous frame's far more than the ``usual`` changes from frame to frame."""
+        assert self._previous is not None
+        return view.colour_change(self._previous) > CUT_COLOUR_RATIO * max(NORMAL_COLOUR_CHANGE, *usual, 0.0)
 
-    def _begin(self, view: ImageSignature, reason: str) -> None:
-        self._forget()
+    def _begin_segment(self, view: ImageSignature, reason: str) -> None:
+        self._reset_history()
         self.segments.append(FrameRange(view.frame.index, view.frame.timestamp, reason))
-        self._begins.append(view.frame.index)
+        self._starts.append(view.frame.index)
 
-    def _forget(self) -> None:
-        """What was before tells nothing of how the next frames hang together."""
-        self._ties.clear()
-        self._steps.clear()
-        self._clear.clear()
+    def _reset_history(self) -> None:
+        """Forget overlaps and colours from before a discontinuity."""
+        self._overlaps.clear()
+        self._colour_changes.clear()
+        self._recent.clear()
 
-    def _why(self, seconds: float) -> str:
-        if self._blind is None:
+    def _cut_reason(self, seconds: float) -> str:
+        if self._blank_since is None:
             return f"a cut at {seconds:.2f} s"
-        return f"the picture was {self._blind[1]} from {self._blind[0]:.2f} s to {seconds:.2f} s"
+        return f"the picture was {self._blank_since[1]} from {self._blank_since[0]:.2f} s to {seconds:.2f} s"
 
     def _release(self) -> list[PreparedFrame]:
-        held, self._held, self._blind = self._held, [], None
+        held, self._held, self._blank_since = self._held, [], None
         return [self._accept(view) for view in held]
 
     def _accept(self, view: ImageSignature) -> PreparedFrame:
-        if self._before is not None:
-            self._steps.append(view.recoloured(self._before))
-        self._before = view
-        self._clear.append(view)
+        if self._previous is not None:
+            self._colour_changes.append(view.colour_change(self._previous))
+        self._previous = view
+        self._recent.append(view)
         frame = view.frame
-        begun = bisect_right(self._begins, frame.index)
-        return replace(frame, segment=frame.segment + begun) if begun else frame
+        count = bisect_right(self._starts, frame.index)
+        return replace(frame, segment=frame.segment + count) if count else frame

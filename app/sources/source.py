@@ -1,4 +1,4 @@
-"""One way in for every kind of input: video file, folder of images, camera, stream address.
+"""Frames of every kind of input: video file, folder of images, camera, stream address, ROS recording.
 
 >>> with open_source("walk.mp4", FrameChoice(stride=2)) as source:
 ...     for frame in source:
@@ -38,24 +38,20 @@ ALL_FRAMES = FrameChoice()
 
 
 class Source:
-    """Frames of one input, in order, after the choice of which ones. Iterate once; a context manager."""
+    """Chosen frames of one input, in order. An iterator, to be used once, and a context manager."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        choice: FrameChoice = ALL_FRAMES,
-    ) -> None:
+    def __init__(self, reader: Reader, choice: FrameChoice = ALL_FRAMES) -> None:
         self._reader = reader
         self._choice = choice
         self._start = choice.start or 0.0
         self._end = math.inf if choice.end is None else choice.end
         self._to_skip = 0
-        self._taken_up_to: int | None = None
-        self._taken = 0
-        self._by_exif = choice.camera == EXIF
-        given = parse_camera(choice.camera) if choice.camera and not self._by_exif else None
-        self._calibration = given or reader.calibration
-        self._rectify: Undistorter | None = None
+        self._resume_index: int | None = None
+        self._resume_count = 0
+        self._exif = choice.camera == EXIF
+        known = parse_camera(choice.camera) if choice.camera and not self._exif else None
+        self._calibration = known or reader.calibration
+        self._undistorter: Undistorter | None = None
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
@@ -63,13 +59,13 @@ class Source:
 
     @property
     def intrinsics(self) -> Intrinsics | None:
-        """The camera of the frames as they are given, where it is known, from the first frame on."""
-        return self._rectify.intrinsics if self._rectify else None
+        """Camera of the frames, in pixels, from the first frame on; None if it is not known."""
+        return self._undistorter.intrinsics if self._undistorter else None
 
     @property
     def camera(self) -> str | None:
-        """The known camera of the images that are read, as `Calibration.text` has it."""
-        if self._by_exif:
+        """Known camera of the images before undistortion, as `Calibration.text`, or `EXIF`."""
+        if self._exif:
             return EXIF
         return self._calibration.text() if self._calibration else None
 
@@ -79,37 +75,37 @@ class Source:
 
     @property
     def live(self) -> bool:
-        """Frames come by the clock; those that nobody takes in time are dropped. Files never drop."""
+        """Whether frames arrive in real time and are dropped if they are not taken in time."""
         return self._reader.live
 
     @property
     def damaged(self) -> int:
-        """Frames so far that should be there and could not be decoded."""
+        """Number of frames so far that could not be decoded."""
         return self._reader.damaged
 
     @property
     def dropped(self) -> int:
-        """Frames so far that a live source sent while the one before was still waiting."""
+        """Number of frames so far that a live source dropped, see `LiveReader`."""
         return self._reader.dropped
 
     @property
     def segments(self) -> list[FrameRange]:
-        """Where a new stretch began so far, beside the first."""
+        """Starts of segments so far, without the first segment."""
         return list(self._reader.segments)
 
     @property
     def lost(self) -> bool:
-        """Whether a live source broke off and did not come back."""
+        """Whether a live source ended and could not be reopened."""
         return self._reader.lost
 
     @property
     def warnings(self) -> list[str]:
-        """What went wrong so far without ending the run, one line each."""
+        """Warnings so far, one line each."""
         return list(self._reader.warnings)
 
     @property
     def frame_hint(self) -> int | None:
-        """About how many frames will come; containers err, so it is for progress bars alone."""
+        """Approximate number of frames, for progress bars; containers often state a wrong number."""
         count = self._choice.count(self._reader.frame_hint, self._reader.rate)
         return None if count is None else max(1, count)
 
@@ -119,7 +115,7 @@ class Source:
     def __next__(self) -> Frame:
         """
         Raises:
-            InputError: images of different sizes; no frame at all was readable or within the chosen range.
+            InputError: images of different sizes, or no readable frame in the chosen range.
         """
         return next(self._frames)
 
@@ -132,24 +128,26 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file or device. Not while another thread iterates: see `interrupt`."""
+        """Release the file or device. While another thread iterates use `interrupt`."""
         self._reader.close()
 
     def skip(self, frames: int, *, read_through: bool = False) -> None:
-        """Pass over so many of the frames that would come first; images are not decoded, videos not converted.
+        """Skip the first ``frames`` chosen frames without decoding images or converting colours.
 
-        Where a video's packets tell which frame is next, those before it are not read at all. A damaged video may
-        have packets without a frame, and then be entered too early: ``read_through`` counts frames alone.
+        A video with exact packet times is entered by seeking. A damaged video may have packets without a frame, so
+        that seeking enters it too early; ``read_through`` counts frames in place of packets.
         """
-        assert self._choice.fps is None and self._start == 0.0 and frames >= 0, "frames are counted, not timed"
+        assert self._choice.fps is None and self._start == 0.0 and frames >= 0, (
+            "skip counts frames and needs a choice without fps and start"
+        )
         self._to_skip = frames
         if frames and not read_through and self._reader.seek(frames * self._choice.stride):
             self._to_skip = 0
 
     def resume(self, index: int, timestamp: float, taken: int) -> bool:
-        """Leave out all frames up to that of number ``index``, at ``timestamp`` seconds, the last of ``taken`` before.
+        """Continue after frame ``index`` at ``timestamp`` seconds, the last of ``taken`` frames of an earlier run.
 
-        False where that frame is not where the file's packets say: open the source once more and `resume_by_reading`.
+        Returns False if the file's packets do not lead to that frame: reopen the source and `resume_by_reading`.
         """
         self.resume_by_reading(index, taken)
         if self._choice.fps is None and self._reader.seek(index):
@@ -158,30 +156,30 @@ class Source:
         return True
 
     def resume_by_reading(self, index: int, taken: int) -> None:
-        """As `resume`, but all that comes before is read."""
-        self._taken_up_to, self._taken = index, taken
+        """Continue after frame ``index`` as `resume` does, but read all frames before it."""
+        self._resume_index, self._resume_count = index, taken
 
     def interrupt(self) -> None:
-        """From any thread: a live source waiting for a frame ends at once. A file never waits; it reads on."""
+        """End a live source at once, from any thread. A file is not affected."""
         if self._reader.live:
             self._reader.close()
 
     def _choose(self) -> Iterator[Frame]:
-        count = self._taken
+        count = self._resume_count
         if count == self._choice.max_frames:
             return
-        frames = self._every_stride() if self._choice.fps is None else self._nearest_to_grid(self._choice.fps)
+        frames = self._strided_frames() if self._choice.fps is None else self._frames_on_grid(self._choice.fps)
         for frame in frames:
-            if self._taken_up_to is not None and frame.index <= self._taken_up_to:
+            if self._resume_index is not None and frame.index <= self._resume_index:
                 continue
             yield frame
             count += 1
             if count == self._choice.max_frames:
                 return
         if not count and not self._reader.live:
-            raise InputError(self._why_nothing())
+            raise InputError(self._no_frame_message())
 
-    def _within(self) -> Iterator[tuple[int, float]]:
+    def _steps_in_range(self) -> Iterator[tuple[int, float]]:
         while (step := self._reader.grab()) is not None:
             if step[1] >= self._end:
                 return
@@ -190,46 +188,46 @@ class Source:
 
     def _retrieve(self) -> NDArray[np.uint8] | None:
         rgb = self._reader.retrieve()
-        if rgb is None or (self._calibration is None and not self._by_exif):
+        if rgb is None or (self._calibration is None and not self._exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
         self._calibration = self._calibration or self._reader.exif_camera(size)
-        if self._rectify is None or self._rectify.size != size:
-            self._rectify = Undistorter(self._calibration.for_size(size), size)
-        return self._rectify(rgb)
+        if self._undistorter is None or self._undistorter.size != size:
+            self._undistorter = Undistorter(self._calibration.for_size(size), size)
+        return self._undistorter(rgb)
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
         mask = None
         if self._masks is not None:
             names = self._reader.image_names
             mask = self._masks.read(names[index] if names else None, index, (rgb.shape[1], rgb.shape[0]))
-            if mask is not None and self._rectify is not None and self._rectify.bends:
-                # What a known camera's lens shows of it; what it does not show at all is black there, too.
-                mask = self._rectify(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
+            if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
+                # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
+                mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
         return Frame(index, timestamp, rgb, self._reader.segment, mask)
 
-    def _every_stride(self) -> Iterator[Frame]:
-        taken = self._taken_up_to
+    def _strided_frames(self) -> Iterator[Frame]:
+        taken = self._resume_index
         due = -1 if taken is None else taken + self._choice.stride
-        for index, timestamp in self._within():
+        for index, timestamp in self._steps_in_range():
             if index >= due and self._to_skip:
                 due = index + self._choice.stride
                 self._to_skip -= 1
                 continue
-            # Not a remainder: a live source may have dropped the very frame that was due.
+            # A remainder would not do: a live source may have dropped the frame that was due.
             if index >= due and (rgb := self._retrieve()) is not None:
                 due = index + self._choice.stride
                 yield self._frame(index, timestamp, rgb)
 
-    def _nearest_to_grid(self, fps: float) -> Iterator[Frame]:
-        """For each point of the grid (first timestamp + k / fps) the nearest of the frames nearest to it.
+    def _frames_on_grid(self, fps: float) -> Iterator[Frame]:
+        """Frame nearest to each point of the grid: first timestamp + k / fps.
 
-        A live source takes the first of these frames instead, since waiting for the others would delay it.
+        A live source takes the first frame of a grid cell, since waiting for a nearer one would add latency.
         """
         cell, best, error = -1, None, math.inf
         origin: float | None = None
         covered = 0.0
-        for index, timestamp in self._within():
+        for index, timestamp in self._steps_in_range():
             origin = timestamp if origin is None else origin
             position = (timestamp - origin) * fps
             here = math.floor(position + 0.5)
@@ -245,13 +243,13 @@ class Source:
                     if self.live:
                         yield best
                         best = None
-        # A last point after the end of the last frame is none of this source's.
+        # A last grid point after the end of the last frame lies outside the source.
         if best is not None and (cell == 0 or cell < covered - 1e-6):
             yield best
 
-    def _why_nothing(self) -> str:
+    def _no_frame_message(self) -> str:
         if self._reader.damaged:
-            return f"not one frame of {self.name} is readable"
+            return f"no frame of {self.name} is readable"
         end = f" and --end {self._end:g} s" if self._end < math.inf else " and its end"
         return f"{self.name} has no frame between --start {self._start:g} s{end}"
 
@@ -310,7 +308,9 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return ImageReader([path], path.name, fps)
     if not path.is_file():
-        raise InputError(f"{spec} is no plain file: a program's output is read by an address, such as tcp:// or udp://")
+        raise InputError(
+            f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
+        )
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -322,7 +322,7 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
 
 
 def without_password(address: str) -> str:
-    """An address fit for messages and result files: without ``user:password@``."""
+    """Address without ``user:password@``, for messages and result files."""
     return re.sub(r"(?<=://)[^/]*@", "", address)
 
 
@@ -333,7 +333,7 @@ def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReade
 def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
     capture = open_capture(spec, name)
-    # A finished file behind a web address has a length; it is read like a file, and nothing is dropped.
+    # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
         return VideoReader(capture, name)
     return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)

@@ -107,8 +107,8 @@ def exif(folder: Path, source: Path, draw: random.Random) -> None:
         camera_of_video(path, SIZE)
         return
     said = read_exif(path)
-    if said.place is not None:
-        assert abs(said.place[0]) <= 90 and abs(said.place[1]) <= 180
+    if said.position is not None:
+        assert abs(said.position[0]) <= 90 and abs(said.position[1]) <= 180
     for focal in (said.focal_35mm, said.focal_widths):
         assert focal is None or 0 < focal < 1e9
 

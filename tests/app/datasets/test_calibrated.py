@@ -90,9 +90,9 @@ def test_truth_follows_the_lens(tmp_path: Path) -> None:
     assert after.uvz[:, 2] == pytest.approx(before.uvz[:, 2])
 
 
-@pytest.mark.parametrize("bending", ["perspective", "fisheye"])
-def test_pixels_there_and_back(bending: str) -> None:
-    lens = replace(LENS, bending=bending, coefficients=(0.05, -0.01, 0.001, 0.0005))
+@pytest.mark.parametrize("distortion", ["perspective", "fisheye"])
+def test_pixels_there_and_back(distortion: str) -> None:
+    lens = replace(LENS, distortion=distortion, coefficients=(0.05, -0.01, 0.001, 0.0005))
     rectifier = Undistorter(lens, (WIDTH, HEIGHT))
     pixels = np.array([[80.0, 60], [60, 40], [100, 90]])
     k = rectifier.intrinsics

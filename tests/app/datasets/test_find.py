@@ -220,7 +220,7 @@ def test_unreadable_images_are_reported_when_they_are_reached(tmp_path: Path) ->
     with scene.open() as source:
         assert [frame.index for frame in source] == [1, 3]
         assert source.damaged == 2
-        assert source.warnings == [f"{n}.png is not a readable image and was left out" for n in (0, 2)]
+        assert source.warnings == [f"{n}.png is not a readable image and was skipped" for n in (0, 2)]
 
 
 def test_one_size_for_all_images(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_video_that_breaks_off_ends_normally(tmp_path: Path) -> None:
     summary = run(open_source(str(write_broken_avi(tmp_path / "b.avi", 30))), tmp_path / "out")
     record = run_json(tmp_path / "out")
     assert summary.frames_damaged == 30 - summary.frames_read > 0
-    assert not summary.interrupted and "breaks off at" in str(record["warnings"])
+    assert not summary.interrupted and "is cut off at" in str(record["warnings"])
     assert record["frames"] == {
         "read": summary.frames_read, "reconstructed": summary.frames_read, "keyframes": summary.keyframes,
         "dropped": 0, "damaged": summary.frames_damaged, "blank": 0, "without_depth": 0,
@@ -119,7 +119,7 @@ def test_an_input_error_in_mid_run_keeps_what_was_done(tmp_path: Path) -> None:
 def test_no_readable_frame_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.png").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not one frame"):
+    with pytest.raises(InputError, match="no frame of"):
         run(open_source(str(tmp_path / "in")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

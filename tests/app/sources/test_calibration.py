@@ -80,7 +80,7 @@ def test_files_of_other_programs_say_the_same(tmp_path: Path, name: str) -> None
     (tmp_path / name).write_text(FILES[name])
     found = parse_camera(str(tmp_path / name))
     assert (found.fx, found.fy, found.cx, found.cy, found.size) == (500, 510, 320.5, 242.5, (640, 480))
-    assert found.bending == "perspective" and found.coefficients[:4] == BENT
+    assert found.distortion == "perspective" and found.coefficients[:4] == BENT
 
 
 def test_opencv_writes_what_is_read(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_fish_eyes_are_told_from_others(tmp_path: Path) -> None:
         {"size": (0, 480)},
         {"size": (640, 10**9)},
         {"coefficients": (0.1, 0.2)},
-        {"bending": "fisheye", "coefficients": (0.0, 0.0)},
+        {"distortion": "fisheye", "coefficients": (0.0, 0.0)},
     ],
 )
 def test_numbers_that_no_camera_has_are_refused(changed: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def test_focal_length_and_place_are_read_from_all_kinds_of_files(tmp_path: Path,
     else:
         path.write_bytes(block)
     found = read_exif(path)
-    assert found.focal_35mm == 26 and found.place == pytest.approx(PLACE, abs=1e-6)
+    assert found.focal_35mm == 26 and found.position == pytest.approx(PLACE, abs=1e-6)
 
 
 def test_a_sensor_of_known_density_tells_as_much(tmp_path: Path) -> None:
@@ -75,7 +75,11 @@ def test_files_that_say_nothing_or_junk_end_in_one_line(
         jpeg(tmp_path / f"{number}.jpg", RGB, tiff(26 + 9 * number))
     sample = Path(__file__).parents[3] / "app/sample/walkthrough.mp4"
     out = ("--no-viewer", "-o", str(tmp_path / "out"), "--intrinsics", "exif")
-    for source, what in ((tmp_path, "differ in focal length"), (sample, "does not say"), ("rtsp://localhost:1/a", "")):
+    for source, what in (
+        (tmp_path, "differ in focal length"),
+        (sample, "does not state"),
+        ("rtsp://localhost:1/a", ""),
+    ):
         assert exit_code(monkeypatch, str(source), *out) == 2
         error = capsys.readouterr().err.strip()
         assert len(error.splitlines()) == 1 and what in error

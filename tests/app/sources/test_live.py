@@ -132,7 +132,7 @@ def test_another_size_is_made_the_first(size: tuple[int, int]) -> None:
     reader, _ = lives(images(10), images(10, size), reconnect=0.2)
     source = Source(reader)
     assert {frame.rgb.shape for frame in source} == {(48, 64, 3)}
-    assert f"cam sends {size[0]}x{size[1]} instead of 64x48: cut and resized" in source.warnings
+    assert f"cam sends {size[0]}x{size[1]} instead of 64x48: cropped and resized" in source.warnings
 
 
 def test_impossible_waits_are_refused() -> None:

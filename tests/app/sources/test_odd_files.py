@@ -109,7 +109,7 @@ def test_only_files_are_read_as_images(tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_video(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
-    with pytest.raises(InputError, match="no plain file"):
+    with pytest.raises(InputError, match="not a regular file"):
         open_source(str(tmp_path / "pipe.mp4"))
 
 

@@ -121,7 +121,7 @@ def test_what_a_camera_says_of_itself_may_be_nothing(tmp_path: Path) -> None:
         bag.camera("/camera_info", (WIDTH, HEIGHT), [40, 0, 31.5, 0, 40, 23.5, 0, 0, 1], [0.1, 0, 0, 0], "equidistant")
         bag.raw("/image", 0, picture(0), "rgb8")
     with open_source(str(tmp_path / "fish")) as source:
-        assert source.camera is not None and parse_camera(source.camera).bending == "fisheye"
+        assert source.camera is not None and parse_camera(source.camera).distortion == "fisheye"
 
 
 def test_damaged_messages_are_left_out_and_clocks_set_back_do_not_matter(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_junk_is_told_in_one_line(
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     with Bag(tmp_path / "empty") as bag:
         bag.camera("/camera_info", (WIDTH, HEIGHT), [1.0] * 9, [])
-    with pytest.raises(InputError, match="no topic of images"):
+    with pytest.raises(InputError, match="no image topic"):
         open_source(str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="no recording"):
         open_source(str(Path(__file__).parents[3] / "app/sample/walkthrough.mp4"), FrameChoice(topic="/a"))

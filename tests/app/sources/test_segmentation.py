@@ -119,7 +119,7 @@ def test_who_asks_is_told_while_nothing_is_to_be_seen(walk: list[Image]) -> None
 
     def asking() -> Iterator[PreparedFrame]:
         for frame in frames:
-            blind.append(watch.blind)
+            blind.append(watch.blank_since)
             yield frame
 
     assert len(list(watch.watch(asking()))) == 10

@@ -164,13 +164,13 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path) -> None:
     source = open_source(str(tmp_path))
     assert indices(source) == [0, 2]
     assert source.damaged == 1
-    assert source.warnings == ["2.png is not a readable image and was left out"]
+    assert source.warnings == ["2.png is not a readable image and was skipped"]
 
 
 def test_no_readable_image_at_all(tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"")
     (tmp_path / "2.png").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not one frame"):
+    with pytest.raises(InputError, match="no frame of"):
         list(open_source(str(tmp_path)))
 
 
@@ -189,7 +189,7 @@ def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
         "text.txt": "not a video|text file",
         "bytes.mp4": "not a video",
         "zero.mp4": "empty file",
-        "cut.mp4": "not a video that can be read",
+        "cut.mp4": "not a readable video",
     }.items():
         with pytest.raises(InputError, match=message) as error:
             open_source(str(tmp_path / name))
@@ -202,7 +202,7 @@ def test_a_video_that_breaks_off_keeps_what_was_decoded(tmp_path: Path) -> None:
     assert 5 < count < 20
     assert source.damaged == 30 - count
     (warning,) = source.warnings
-    assert "breaks off at" in warning and f"after frame {count - 1}" in warning
+    assert "is cut off at" in warning and f"after frame {count - 1}" in warning
 
 
 def test_a_chosen_end_is_no_damage(tmp_path: Path) -> None:
