@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.batch.jobs import ChunkRange, Job, windows_folder
-from stream_recon.app.core.depth_points import depth_ratio, moved
+from stream_recon.app.core.depth_points import depth_ratio, transform_result
 from stream_recon.app.core.transforms import Similarity, align_poses, rotation_angle_deg
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import Camera
@@ -149,7 +149,7 @@ class AlignedChunks:
     def results_of(self, number: int) -> Iterator[FrameResult]:
         """Their results in the first window's world."""
         for camera in self.frames_of(number):
-            yield moved(result_of(self.windows[number].folder, camera), self.transforms[number])
+            yield transform_result(result_of(self.windows[number].folder, camera), self.transforms[number])
 
     def _crossing(self, seam: int) -> int:
         return (self.seams[seam].first + self.seams[seam].last + 1) // 2

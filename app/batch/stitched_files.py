@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.manifest import Mark, recorded_files
-from stream_recon.app.core.ply import Vertices, positions, taken
+from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, weak_spans
@@ -81,7 +81,7 @@ class StitchedCloud:
         keys = self._voxels.keys(_move_points(vertices, transform))
         first = first_of_each(keys)
         keys = keys[first]
-        return taken(vertices, first), keys, self._voxels.parts(keys, self._bits)
+        return select_vertices(vertices, first), keys, self._voxels.parts(keys, self._bits)
 
     def _new_in(self, keys: NDArray[np.uint64], part: NDArray[np.intp]) -> NDArray[np.intp]:
         return part[self._voxels.take_new_keys(keys[part])]
@@ -91,7 +91,7 @@ def _gather(vertices: Vertices, new: Sequence[Future[NDArray[np.intp]]]) -> Vert
     indices = np.concatenate([part.result() for part in new])
     # In the order in which they came, whatever part of the table they belong to.
     indices.sort()
-    return taken(vertices, indices)
+    return select_vertices(vertices, indices)
 
 
 def _move_points(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:
@@ -208,9 +208,9 @@ def stitched_segments(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
 
 def _segments(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
     for number, window in enumerate(joined.windows):
-        taken = {camera.index for camera in joined.frames_of(number)}
+        indices = {camera.index for camera in joined.frames_of(number)}
         told = window.run.get("segments")
-        yield from (segment for segment in (told if isinstance(told, list) else []) if segment["index"] in taken)
+        yield from (segment for segment in (told if isinstance(told, list) else []) if segment["index"] in indices)
 
 
 def _span(why: str, cameras: Sequence[Camera]) -> WeakInterval:

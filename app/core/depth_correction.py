@@ -1,8 +1,8 @@
-"""A frame's smooth correction of depth: a coarse grid of logarithms, over its depth map.
+"""Smooth depth correction of a frame: a coarse log-scale grid over its depth map.
 
-A field is [`GRID`, `GRID`] float16, rows from top to bottom: nodes lie evenly over the depth map from border to border,
-its corners on the map's. Between nodes it is bilinear; beyond the border it is what it is there. Depth is multiplied
-with its exponential, so a field of zeros changes nothing, bit for bit, and no field makes a depth negative.
+A field is [`GRID`, `GRID`] float16, rows from top to bottom. Its nodes lie evenly over the depth map, the outer ones on
+the borders. Values between nodes are bilinear, beyond the border those of the border. Depth is multiplied by the
+exponential, so that a field of zeros changes no bit and depth stays positive.
 """
 
 from collections.abc import Sequence
@@ -13,42 +13,43 @@ from numpy.typing import NDArray
 Field = NDArray[np.float16]
 
 GRID = 7
+"""Nodes along each side: the network's depth errors vary slowly over the image."""
 MOST = 1.0
-"""No node is further from 0: depth is corrected, not replaced."""
+"""Largest absolute value of a node, a factor of e: larger errors are not smooth scale errors."""
 
 
-def no_field() -> Field:
-    """One that changes nothing."""
+def zero_field() -> Field:
+    """Field that changes nothing."""
     return np.zeros((GRID, GRID), np.float16)
 
 
-def checked(nodes: Sequence[Sequence[float]] | NDArray[np.floating]) -> Field:
-    """A field of these nodes. Raises ValueError, TypeError: not [`GRID`, `GRID`] numbers up to `MOST`."""
+def validated_field(nodes: Sequence[Sequence[float]] | NDArray[np.floating]) -> Field:
+    """Field with the given nodes. Raises ValueError, TypeError: not [`GRID`, `GRID`] numbers up to `MOST`."""
     field = np.array(nodes, np.float64)
     if field.shape != (GRID, GRID) or not (np.abs(field) <= MOST).all():
-        raise ValueError("a depth field is none")
+        raise ValueError(f"a depth field needs {GRID}x{GRID} numbers up to {MOST:g}")
     return field.astype(np.float16)
 
 
-def weights(at: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Of places [N], 0 to 1 along an axis: the node before each [N], and the share of the one after it [N]."""
-    place = np.clip(np.asarray(at, np.float64), 0, 1) * (GRID - 1)
-    node = np.minimum(place.astype(np.intp), GRID - 2)
-    return node, place - node
+def weights(position: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Node before each position [N] (0 to 1 along an axis), and weight [N] of the node after it."""
+    scaled = np.clip(np.asarray(position, np.float64), 0, 1) * (GRID - 1)
+    node = np.minimum(scaled.astype(np.intp), GRID - 2)
+    return node, scaled - node
 
 
-def factors(field: Field, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """What the depth [h, w] of a map of that ``shape`` is to be multiplied with."""
-    rows, columns = (_rows_of_weights((np.arange(count) + 0.5) / count) for count in shape)
+def depth_factors(field: Field, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Factors [h, w] for a depth map of the given ``shape``."""
+    rows, columns = (_weight_rows((np.arange(count) + 0.5) / count) for count in shape)
     return np.asarray(np.exp(rows @ field.astype(np.float32) @ columns.T))
 
 
-def factors_at(
+def depth_factors_at(
     fields: NDArray[np.floating], xy: NDArray[np.floating], which: NDArray[np.integer] | int = 0
 ) -> NDArray[np.float32]:
-    """What depths [N] are to be multiplied with at places [N, 2], x and y from 0 to 1 over the depth map.
+    """Factors [N] at positions [N, 2], x and y from 0 to 1 over the depth map.
 
-    ``fields``: [k, `GRID`, `GRID`], of which ``which`` [N] names each place's.
+    ``fields``: [k, `GRID`, `GRID`]; ``which``: index [N] of each position's field.
     """
     (column, right), (row, down) = weights(xy[:, 0]), weights(xy[:, 1])
     flat, first = np.asarray(fields, np.float64).reshape(-1, GRID**2), row * GRID + column
@@ -57,20 +58,22 @@ def factors_at(
     return np.asarray(np.exp((1 - down) * above + down * below), np.float32)
 
 
-def corrected(
+def correct_depth(
     depth: NDArray[np.float32], depth_scale: float, field: NDArray[np.floating] | None
 ) -> NDArray[np.float32]:
-    """Depth [h, w] times the scale and what the field says."""
+    """Depth [h, w] times the scale and the field's factors."""
     scaled = depth if depth_scale == 1 else depth * np.float32(depth_scale)
     return (
-        scaled if field is None else scaled * factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
+        scaled
+        if field is None
+        else scaled * depth_factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
     )
 
 
-def _rows_of_weights(at: NDArray[np.floating]) -> NDArray[np.float32]:
-    """[N, `GRID`] of places [N] along an axis."""
-    node, share = weights(at)
-    found = np.zeros((len(at), GRID), np.float32)
-    which = np.arange(len(at))
-    found[which, node], found[which, node + 1] = 1 - share, share
-    return found
+def _weight_rows(position: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Bilinear weights [N, `GRID`] of positions [N] along an axis."""
+    node, share = weights(position)
+    rows = np.zeros((len(position), GRID), np.float32)
+    index = np.arange(len(position))
+    rows[index, node], rows[index, node + 1] = 1 - share, share
+    return rows

@@ -1,4 +1,4 @@
-"""Depth maps: to points and back to pixels, compared, and moved to another world."""
+"""Depth maps: unprojection, projection, comparison, and change of the world frame."""
 
 from dataclasses import dataclass, replace
 
@@ -10,12 +10,12 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
 UNSURE = 0.1
-"""Share of the median confidence: less is next to none."""
+"""Fraction of the median confidence below which a pixel, such as sky, has practically no confidence."""
 
 
 @dataclass(frozen=True)
 class FramePoints:
-    """The points of one frame in its camera's axes (x right, y down, z forward), in row-major pixel order."""
+    """Points of one frame in camera axes (x right, y down, z forward), in row-major pixel order."""
 
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
@@ -25,12 +25,12 @@ class FramePoints:
         return len(self.xyz)
 
     def take(self, indices: NDArray[np.intp] | NDArray[np.bool_]) -> "FramePoints":
-        """The points at ``indices`` (numbers or a mask)."""
+        """Points at ``indices`` (numbers or a mask)."""
         return FramePoints(self.xyz[indices], self.rgb[indices], self.confidence[indices])
 
 
 def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
-    """Unproject a frame's sure pixels: those of `sure_pixels`."""
+    """Unproject the `sure_pixels` of a frame."""
     pixels = np.flatnonzero(sure_pixels(result, config))
     xyz = np.take(result.camera_points.reshape(-1, 3), pixels, axis=0)
     rgb = np.take(result.rgb.reshape(-1, 3), pixels, axis=0)
@@ -38,11 +38,10 @@ def frame_points(result: FrameResult, config: PointsConfig) -> FramePoints:
 
 
 def sure_pixels(result: FrameResult, config: PointsConfig) -> NDArray[np.bool_]:
-    """Mask [h, w] of the pixels whose depth may be taken for a surface.
+    """Mask [h, w] of the pixels that become points.
 
-    Left out are pixels without a finite positive depth, depth edges, pixels below ``config.min_confidence``, and the
-    least confident share of the pixels (``config.confidence_quantile``; pixels as confident as the last one kept all
-    stay).
+    Excluded are pixels without finite positive depth, depth edges, pixels below ``config.min_confidence``, and the
+    fraction ``config.confidence_quantile`` of lowest confidence. Of equal confidences at that limit all are kept.
     """
     depth = result.depth
     with np.errstate(invalid="ignore"):
@@ -57,9 +56,9 @@ def sure_pixels(result: FrameResult, config: PointsConfig) -> NDArray[np.bool_]:
 def unproject(
     rows: NDArray[np.integer], columns: NDArray[np.integer], z: NDArray[np.float32], camera: Intrinsics
 ) -> NDArray[np.float32]:
-    """Points [N, 3] in the camera's axes of pixels [N] at depths ``z`` [N]."""
+    """Points [N, 3] in camera axes of pixels [N] at depths ``z`` [N]."""
     xyz = np.empty((len(z), 3), np.float32)
-    # Pixel (0, 0) covers [0, 1) x [0, 1): rays pass through its centre.
+    # Pixel (0, 0) covers [0, 1) x [0, 1), and rays pass through pixel centres.
     xyz[:, 0] = ((columns + np.float32(0.5)) - np.float32(camera.cx)) * np.float32(1 / camera.fx) * z
     xyz[:, 1] = ((rows + np.float32(0.5)) - np.float32(camera.cy)) * np.float32(1 / camera.fy) * z
     xyz[:, 2] = z
@@ -67,10 +66,10 @@ def unproject(
 
 
 def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
-    """Mask [h, w] of the pixels on either side of a depth step.
+    """Mask [h, w] of the pixels on both sides of a depth step.
 
-    A step lies between two 4-neighbours whose depths differ by more than ``ratio`` of the nearer one.
-    NaN marks pixels without depth; they make no step.
+    A step lies between two 4-neighbours whose depths differ by more than ``ratio`` of the nearer one. Pixels without
+    depth are NaN and form no step.
     """
     edges = np.zeros(depth.shape, bool)
     limit = np.float32(1 + ratio)
@@ -86,14 +85,14 @@ def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
 
 
 def _quantile(values: NDArray[np.float32], share: float) -> np.float32:
-    """Smallest value that is kept when ``share`` of ``values`` is dropped from below; no interpolation."""
+    """Quantile of ``values`` without interpolation: the smallest one above the lowest ``share``."""
     rank = min(int(share * len(values)), len(values) - 1)
     kept: np.float32 = np.partition(values, rank)[rank]
     return kept
 
 
 def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Pixels [N, 2] of camera-space points [N, 3] under the 3x3 matrix ``K``; NaN behind the camera."""
+    """Pixels [N, 2] of points [N, 3] in camera axes, by the matrix ``K`` [3, 3]; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     depth = np.where(points[:, 2:] > 0, points[:, 2:], np.nan)
     pixels: NDArray[np.float64] = (points / depth) @ np.asarray(K, np.float64)[:2].T
@@ -101,10 +100,10 @@ def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.fl
 
 
 def depth_ratio(earlier: FrameResult, later: FrameResult) -> float | None:
-    """Ratio of the median depths of two maps of one picture; None where no pixel has depth in both.
+    """Ratio of the median depths of two results of one image; None if no pixel has depth in both.
 
-    Only pixels of next to no confidence, such as sky, are left out: the surest ones alone lie at some depths rather
-    than others, where the ratio may be another one.
+    Only pixels with practically no confidence are excluded. A stricter selection would prefer certain depths, where the
+    ratio may differ.
     """
     chosen = (earlier.depth > 0) & (later.depth > 0)
     for result in (earlier, later):
@@ -112,7 +111,7 @@ def depth_ratio(earlier: FrameResult, later: FrameResult) -> float | None:
     return float(np.median(earlier.depth[chosen]) / np.median(later.depth[chosen])) if chosen.any() else None
 
 
-def moved(result: FrameResult, transform: Similarity) -> FrameResult:
-    """A result in another world of another unit."""
+def transform_result(result: FrameResult, transform: Similarity) -> FrameResult:
+    """Result in the coordinate frame and scale that ``transform`` leads to."""
     pose = transform.move_pose(result.T_world_camera)
     return replace(result, T_world_camera=pose, depth=result.depth * np.float32(transform.scale))

@@ -1,4 +1,4 @@
-"""What a run has to remember of each frame, for runs that may have no end: on the disk, or 8 bytes a frame."""
+"""Per-frame tables for runs without a limit: columns on the disk, and frame numbers with 8 bytes per frame."""
 
 import os
 import tempfile
@@ -13,24 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1024
-"""Rows that are read or written at once, at most."""
+"""Most rows of one read or write; it limits memory to some hundred kilobytes."""
 GAP = 8
-"""Rows between two that are wanted which are rather read than passed over."""
+"""Unwanted rows up to which two wanted rows are read together: a read costs more than a few rows."""
 
 Rows = int | slice | NDArray[np.integer] | NDArray[np.bool_] | list[int]
 
 
 class DiskTable:
-    """Columns of numbers, in a file without a name that goes with its process; memory does not grow with the rows.
+    """Columns of float64 in an anonymous temporary file, which disappears with its process.
 
-    One thread at a time may add or set rows. Columns are indexed like arrays, by rows alone; see `DiskColumn`.
+    One thread at a time may add or set rows. Columns are indexed by rows like arrays; see `DiskColumn`.
     """
 
     def __init__(self, folder: Path | None = None, **shapes: tuple[int, ...]) -> None:
         """
         Args:
-            folder: where the file is made with the first row; None: where the system has temporary files.
-            shapes: of one row of each column, which has float64.
+            folder: folder of the file, which is created with the first row; None: the system's temporary folder.
+            shapes: shape of one row, for each column by name.
         """
         self._folder = folder
         self._dtype = np.dtype([(name, np.float64, shape) for name, shape in shapes.items()])
@@ -44,7 +44,7 @@ class DiskTable:
         return DiskColumn(self, name)
 
     def append(self, **values: Any) -> None:
-        """Add a row. Raises OSError: no room; the table is as it was."""
+        """Add a row. Raises OSError if the disk is full; the table is then unchanged."""
         if self._file < 0:
             with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
                 self._file = os.dup(file.fileno())
@@ -56,14 +56,14 @@ class DiskTable:
         self._count += 1
 
     def read(self, first: int, last: int) -> NDArray[np.void]:
-        """The rows from ``first`` to before ``last``. Raises OSError."""
+        """Read the rows from ``first`` up to, but without, ``last``. Raises OSError."""
         size = self._dtype.itemsize
         rows = np.empty(last - first, self._dtype)
         view, offset = memoryview(rows.view(np.uint8).data), first * size
         while view:
             count = os.preadv(self._file, [view], offset)
             if not count:
-                raise OSError("a table on the disk was cut off")
+                raise OSError("a temporary table is shorter than its rows")
             view, offset = view[count:], offset + count
         return rows
 
@@ -76,7 +76,7 @@ class DiskTable:
 
 
 class DiskColumn:
-    """A column [n, ...]. What indexing gives is a copy; assigning to rows changes the table. Both raise OSError."""
+    """Column [n, ...] of a table. Reading by index gives a copy; assignment changes the table. Both raise OSError."""
 
     def __init__(self, table: DiskTable, name: str) -> None:
         self._table, self._name = table, name
@@ -87,17 +87,17 @@ class DiskColumn:
     def __getitem__(self, rows: Rows) -> NDArray[np.float64]:
         numbers = self._numbers(rows)
         out = np.empty((len(numbers), *self._shape))
-        for places, first, last in _pieces(numbers):
-            out[places] = self._table.read(first, last)[self._name][numbers[places] - first]
+        for positions, first, last in _read_ranges(numbers):
+            out[positions] = self._table.read(first, last)[self._name][numbers[positions] - first]
         return out[0] if isinstance(rows, int | np.integer) else out
 
     def __setitem__(self, rows: Rows, values: Any) -> None:
         numbers = self._numbers(rows)
         values = np.broadcast_to(values, (len(numbers), *self._shape))
-        for places, first, last in _pieces(numbers):
-            piece = self._table.read(first, last)
-            piece[self._name][numbers[places] - first] = values[places]
-            self._table.write(first, piece)
+        for positions, first, last in _read_ranges(numbers):
+            block = self._table.read(first, last)
+            block[self._name][numbers[positions] - first] = values[positions]
+            self._table.write(first, block)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -117,22 +117,22 @@ class DiskColumn:
         return numbers
 
 
-def _pieces(numbers: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], int, int]]:
-    """Which of the ``numbers`` [m] lie close together, by their places, and from which row to before which they go."""
+def _read_ranges(numbers: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], int, int]]:
+    """Ranges of rows read at once: positions in ``numbers`` [m], first row, row after the last."""
     if not len(numbers):
         return
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     begin = 0
-    # What is close together is also cut where a block of rows is full.
-    block = np.diff(ordered // BLOCK) > 0
-    for end in [*(np.flatnonzero((np.diff(ordered) > GAP) | block) + 1).tolist(), len(ordered)]:
+    # A range also ends at the border of a block.
+    new_block = np.diff(ordered // BLOCK) > 0
+    for end in [*(np.flatnonzero((np.diff(ordered) > GAP) | new_block) + 1).tolist(), len(ordered)]:
         yield order[begin:end], int(ordered[begin]), int(ordered[end - 1]) + 1
         begin = end
 
 
 class AscendingColumn:
-    """Numbers of frames, each larger than the one before: 8 bytes each."""
+    """Ascending frame numbers, with 8 bytes each."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
@@ -144,16 +144,15 @@ class AscendingColumn:
         return self._numbers[position]
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_left(self._numbers, number)
-        return at < len(self._numbers) and self._numbers[at] == number
+        position = bisect_left(self._numbers, number)
+        return position < len(self._numbers) and self._numbers[position] == number
 
     def append(self, number: int) -> None:
-        assert not self._numbers or number > self._numbers[-1], "frames have to come in their order"
+        assert not self._numbers or number > self._numbers[-1], "frame numbers must ascend"
         self._numbers.append(number)
 
     def position(self, number: int) -> int:
-        """How many are smaller. Raises KeyError if it is not one of them."""
-        at = bisect_left(self._numbers, number)
-        if at == len(self._numbers) or self._numbers[at] != number:
+        """Position of a frame number. Raises KeyError if it is missing."""
+        if number not in self:
             raise KeyError(number)
-        return at
+        return bisect_left(self._numbers, number)

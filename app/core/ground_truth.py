@@ -1,4 +1,4 @@
-"""What is known of a scene: poses, a camera, depth. Readers of data sets make it, evaluation measures against it."""
+"""Ground truth of a scene: poses, camera, depth. Data set readers create it; evaluation compares with it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import ImageTransform, Intrinsics
 
 DEPTH_RANGE_M = (0.1, 60.0)
-"""Metric truth outside of it is left out."""
+"""Range of metric ground-truth depth that is used: sensors err outside, and the sky is far."""
 
 
 @dataclass(frozen=True)
 class MatchedPixels:
-    """True depths and the network pixels that see the same points."""
+    """Ground-truth depths and the network pixels that show the same points."""
 
     z: NDArray[np.float64]  # [K]
     rows: NDArray[np.intp]  # [K]
@@ -23,12 +23,12 @@ class MatchedPixels:
 
 @dataclass(frozen=True)
 class DepthMap:
-    """Dense truth: depth in metres over the whole source image, at any resolution."""
+    """Dense ground truth: depth in metres over the complete source image, at any resolution."""
 
     metres: NDArray[np.floating]  # [H, W], 0 where unknown
 
     def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The truth under each network pixel's centre, where it is known and in range."""
+        """Ground truth at the centre of each network pixel, where it is known and in `DEPTH_RANGE_M`."""
         width, height = transform.network_size
         left, top, _, _ = transform.crop
         scale_x, scale_y = transform.scale
@@ -43,12 +43,12 @@ class DepthMap:
 
 @dataclass(frozen=True)
 class DepthPoints:
-    """Sparse truth: points in source pixels with depth, in a unit of its own."""
+    """Sparse ground truth: points in source pixels with depth, in the scale of the scene."""
 
     uvz: NDArray[np.float64]  # [K, 3]
 
     def at_network(self, transform: ImageTransform) -> MatchedPixels:
-        """The points in front of the camera that fall on the network's image, with the pixel each lies in."""
+        """Points in front of the camera and inside the network's image, with their pixels."""
         width, height = transform.network_size
         scale_x, scale_y = transform.scale
         columns = np.floor((self.uvz[:, 0] - transform.crop[0]) * scale_x).astype(np.intp)
@@ -58,7 +58,7 @@ class DepthPoints:
 
 
 def _cells(position: NDArray[np.floating], extent: int, cells: int) -> NDArray[np.intp]:
-    """Cell of a grid of ``cells`` over [0, extent) that each position lies in."""
+    """Cell of each position on a grid of ``cells`` over [0, extent)."""
     found: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
     return found
 
@@ -68,29 +68,29 @@ Poses = Mapping[int, NDArray[np.float64]]
 
 
 def no_depth(index: int) -> DepthTruth | None:
-    """Depth of a scene that has none."""
+    """Ground-truth depth of a scene without depth: None."""
     return None
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """What is known of a scene, by frame index as in `Frame.index`."""
+    """Ground truth of a scene, by frame number as in `Frame.index`."""
 
     source_size: tuple[int, int]
     """Width and height of the images."""
     poses: Poses
-    """Camera-to-world [4, 4], camera axes x right, y down, z forward; frames without a true pose are missing."""
+    """Camera-to-world [4, 4], camera axes x right, y down, z forward; frames without a known pose are missing."""
     intrinsics: Intrinsics | None
-    """In pixels of the images; pixel (0, 0) covers [0, 1) x [0, 1). None too where no pinhole describes the lens."""
+    """Camera in pixels of the images, see `Intrinsics`; None if it is unknown or not a pinhole."""
     metric: bool
-    """Lengths are metres; else in a unit of the scene's own (structure from motion)."""
+    """Whether lengths are metres; else in an arbitrary scale, as from structure from motion."""
     has_depth: bool
     read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
 
     def depth(self, index: int) -> DepthTruth | None:
-        """Truth for one frame, read from its file; None where there is none.
+        """Ground-truth depth of one frame, read from its file; None if it has none.
 
         Raises:
-            InputError: a depth file of the wrong form.
+            InputError: a depth file of the wrong format.
         """
         return self.read_depth(index)

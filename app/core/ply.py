@@ -1,17 +1,17 @@
-"""Coloured points in the PLY format (Turk, 1994), binary little-endian: layout and header for whoever writes them."""
+"""Layout and header of coloured points in the PLY format (Turk, 1994), binary little-endian."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 VERTEX = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])
 Vertices = NDArray[np.void]
-"""Points [N], laid out as `VERTEX` without gaps between them."""
-# Room for the count: the comment in front of it shrinks as the number gets longer.
+"""Points [N] with dtype `VERTEX`."""
 COUNT_DIGITS = 20
+"""Characters for the vertex count and its filler: a 64-bit count fits, and the header keeps its length."""
 
 
 def header(count: int) -> bytes:
-    """The header of a file with ``count`` vertices; always of the same length."""
+    """Header of a file with ``count`` vertices; its length does not depend on the count."""
     number = str(count)
     filler = "." * (COUNT_DIGITS - len(number))
     properties = "".join(f"property float {n}\n" for n in "xyz")
@@ -23,7 +23,7 @@ def header(count: int) -> bytes:
 
 
 def vertices_of(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> Vertices:
-    """Points [N, 3] with colours [N, 3] as they lie in a file."""
+    """Vertices of points [N, 3] with colours [N, 3]."""
     vertices = np.empty(len(xyz), VERTEX)
     for axis, name in enumerate("xyz"):
         vertices[name] = xyz[:, axis]
@@ -33,10 +33,10 @@ def vertices_of(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> Vertices:
 
 
 def positions(vertices: Vertices) -> NDArray[np.float32]:
-    """Where points are, [N, 3]."""
+    """Positions [N, 3] of vertices."""
     return np.stack([vertices[axis] for axis in "xyz"], axis=1)
 
 
-def taken(vertices: Vertices, indices: NDArray[np.intp]) -> Vertices:
-    """Some of the points, copied as bytes: field by field, as numpy would otherwise, takes ten times as long."""
+def select_vertices(vertices: Vertices, indices: NDArray[np.intp]) -> Vertices:
+    """Vertices at ``indices``, copied as bytes: numpy's own copy, field by field, takes ten times as long."""
     return vertices.view(np.dtype((np.void, VERTEX.itemsize))).take(indices)

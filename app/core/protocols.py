@@ -1,4 +1,4 @@
-"""What the program needs of an engine. Nothing here knows a network."""
+"""Interface of an engine, without dependence on a network."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,13 +8,13 @@ from stream_recon.configs.schema import Preset
 
 
 class FrameEngine(Protocol):
-    """Frames in, results out, one stream at a time; `Engine` is the one that ships."""
+    """Turns the frames of one stream into results; implemented by `Engine`."""
 
     threads: int
-    """Threads of a CPU that the network works with; 0 where it does not work on one. May be set between two frames."""
+    """CPU threads of the network; 0 on a GPU. May be set between two frames."""
 
     weights_sha256: str
-    """Set by a worker whose weights another process hashed."""
+    """Hash of the weights; a worker gets it from the process that computed it."""
 
     @property
     def preset(self) -> Preset: ...
@@ -27,32 +27,33 @@ class FrameEngine(Protocol):
 
     @property
     def cache(self) -> str:
-        """What the frames' keys and values are kept in; see `RunInfo`."""
+        """Data type of cached keys and values, see `RunInfo`."""
 
     @property
     def attention(self) -> str: ...
 
     @property
     def submaps(self) -> int:
-        """How many the run has been so far."""
+        """Number of submaps of the run so far."""
 
     @property
     def reference_frames(self) -> tuple[int, ...]:
-        """Numbers of the scale frames of the stream under way; () where none has begun."""
+        """Frame numbers of the current submap's scale frames; () before the first submap."""
 
     def reset(self) -> None:
-        """Forget the frames; the next one begins another run."""
+        """Forget all frames; the next one begins a new run."""
 
     def prepare(self, frame: Frame) -> PreparedFrame:
-        """Called by another thread than all else, some frames ahead of ``push``."""
+        """Resize a frame. Called from another thread than the other methods, some frames ahead of ``push``."""
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
 
     def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
-        """Before the first frame: go on after frames of an earlier run, in its world.
+        """Continue an earlier run in its coordinate frame; called before the first frame.
 
         Args:
-            first: what the stream stands on; ``later``: keyframes after these, as far as they are remembered.
+            first: scale frames of the submap with their results.
+            later: keyframes after these that the cache remembers.
         """
 
     def finish(self) -> Sequence[FrameResult]: ...

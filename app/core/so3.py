@@ -1,4 +1,4 @@
-"""Rotations and their tangent vectors, in stacks of any shape."""
+"""SO(3): exponential and logarithm of rotations, in arrays of any leading shape."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from stream_recon.app.core.transforms import quaternion_xyzw
 FloatArray = NDArray[np.float64]
 
 _SMALL = 1e-4
-"""Below this angle in rad series take the place of quotients of nothing by nothing."""
+"""Angle in rad below which Taylor series replace quotients of two vanishing numbers."""
 
 
 def skew(v: FloatArray) -> FloatArray:
@@ -20,7 +20,7 @@ def skew(v: FloatArray) -> FloatArray:
 
 
 def exp(v: FloatArray) -> FloatArray:
-    """Rotations [..., 3, 3] about the axes v [..., 3] by their lengths in rad (Rodrigues)."""
+    """Rotations [..., 3, 3] of rotation vectors [..., 3] in rad (Rodrigues)."""
     square = np.sum(v * v, axis=-1)[..., None, None]
     angle = np.sqrt(square)
     small = angle < _SMALL
@@ -32,8 +32,8 @@ def exp(v: FloatArray) -> FloatArray:
 
 
 def log(R: FloatArray) -> FloatArray:
-    """Axis times angle [..., 3], angle in [0, pi] rad, of rotations [..., 3, 3]."""
-    # Through the quaternion: exact near 0 and near pi alike.
+    """Rotation vectors [..., 3], with lengths in [0, pi] rad, of rotations [..., 3, 3]."""
+    # The quaternion is accurate near 0 and near pi.
     q = quaternion_xyzw(R)
     sine = np.linalg.norm(q[..., :3], axis=-1, keepdims=True)
     small = sine < _SMALL
@@ -44,7 +44,7 @@ def log(R: FloatArray) -> FloatArray:
 
 
 def inverse_right_jacobian(v: FloatArray) -> FloatArray:
-    """[..., 3, 3] with log(exp(v) @ exp(d)) = v + it @ d to first order in d (Sola et al. 2018, eq. 144)."""
+    """Matrices J [..., 3, 3] with log(exp(v) @ exp(d)) = v + J @ d to first order in d (Sola et al. 2018, eq. 144)."""
     square = np.sum(v * v, axis=-1)[..., None, None]
     angle = np.sqrt(square)
     small = angle < _SMALL

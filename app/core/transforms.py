@@ -1,7 +1,7 @@
-"""Rigid motions and similarities of space: compose, invert, apply, fit, and turn into matrices and quaternions.
+"""Rigid transforms and similarities: composition, inversion, application, fitting and conversion.
 
-Poses are rigid [..., 4, 4] matrices named ``T_to_from``; quaternions are ordered x, y, z, w, as in TUM's files and
-scipy. All is float64 but `transform_points`, which moves clouds.
+Poses are rigid [..., 4, 4] matrices named ``T_to_from``. Quaternions are ordered x, y, z, w, as in TUM files and scipy.
+All is float64 except `transform_points`, which is for clouds.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 RIGID_TOLERANCE = 1e-3
-"""How far the columns of a pose's rotation may be from orthonormal; float32 rounding is a thousand times less."""
+"""Largest deviation of a rotation from orthonormal; float32 rounding is a thousand times smaller."""
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """y = scale * rotation @ x + translation: a change of world and unit. Rigid if ``scale`` is 1.
+    """Similarity y = scale * rotation @ x + translation; rigid if ``scale`` is 1.
 
-    These form a group: ``a @ b`` applies ``b`` first, ``a.inverse()`` undoes ``a``.
+    ``a @ b`` applies ``b`` first; ``a.inverse()`` is the inverse of ``a``.
     """
 
     scale: float
@@ -29,25 +29,25 @@ class Similarity:
 
     @classmethod
     def identity(cls) -> "Similarity":
-        """The similarity that changes nothing."""
+        """Identity."""
         return cls.of_scale(1.0)
 
     @classmethod
     def of_scale(cls, scale: float) -> "Similarity":
-        """The same axes and origin in another unit."""
+        """Change of scale alone."""
         return cls(scale, np.eye(3), np.zeros(3))
 
     @classmethod
     def of_pose(cls, T: NDArray[np.floating]) -> "Similarity":
-        """The rigid motion of a pose [4, 4]. Raises ValueError for a matrix that is not rigid."""
+        """Rigid transform of a pose [4, 4]. Raises ValueError for a matrix that is not rigid."""
         pose = np.asarray(T, np.float64)
         if not is_rigid(pose):
-            raise ValueError("not a rigid motion; for a matrix with scale see Similarity.of_matrix")
+            raise ValueError("not a rigid transform; for a matrix with scale see Similarity.of_matrix")
         return cls(1.0, pose[:3, :3].copy(), pose[:3, 3].copy())
 
     @classmethod
     def of_matrix(cls, matrix: NDArray[np.floating]) -> "Similarity":
-        """The similarity of a matrix [3, 4] or [4, 4]. Raises ValueError if it mirrors, shears or flattens."""
+        """Similarity of a matrix [3, 4] or [4, 4]. Raises ValueError if it mirrors, shears or flattens."""
         values = np.asarray(matrix, np.float64)
         scale = float(np.cbrt(np.linalg.det(values[:3, :3])))
         if not scale > 0:
@@ -62,36 +62,36 @@ class Similarity:
     def of_quaternion(
         cls, xyzw: NDArray[np.floating], translation: NDArray[np.floating], scale: float = 1.0
     ) -> "Similarity":
-        """The similarity of a turn by a quaternion [4] of any length but zero, then a shift."""
+        """Rotation by a quaternion [4] of any length except zero, then a translation [3]."""
         return cls(scale, rotation_matrix(xyzw), np.array(translation, np.float64))
 
     @property
     def matrix(self) -> FloatArray:
-        """The matrix [4, 4] for homogeneous points."""
+        """Matrix [4, 4] for homogeneous points."""
         T = np.eye(4)
         T[:3, :3], T[:3, 3] = self.scale * self.rotation, self.translation
         return T
 
     @property
     def quaternion(self) -> FloatArray:
-        """The rotation as a unit quaternion [4]; see `quaternion_xyzw`."""
+        """Rotation as a unit quaternion [4]; see `quaternion_xyzw`."""
         return quaternion_xyzw(self.rotation)
 
     def __matmul__(self, inner: "Similarity") -> "Similarity":
-        """First ``inner``, then this one."""
+        """Composition: ``inner`` first, then this one."""
         return Similarity(self.scale * inner.scale, self.rotation @ inner.rotation, self.apply(inner.translation))
 
     def inverse(self) -> "Similarity":
-        """The similarity that undoes this one. Raises ZeroDivisionError for scale 0, see `align`."""
+        """Inverse. Raises ZeroDivisionError for scale 0, see `align`."""
         scale = 1.0 / self.scale
         return Similarity(scale, self.rotation.T, -scale * (self.rotation.T @ self.translation))
 
     def apply(self, points: FloatArray) -> FloatArray:
-        """Move points [..., 3]."""
+        """Transform points [..., 3]."""
         return np.asarray(self.scale * points @ self.rotation.T + self.translation)
 
     def move_pose(self, T_world_camera: FloatArray) -> FloatArray:
-        """Cameras [..., 4, 4], rigid, in the other world. What they see has to be scaled there, not they."""
+        """Rigid poses [..., 4, 4] in the new coordinate frame. Their depth has to be scaled separately."""
         T = np.zeros_like(T_world_camera)
         T[..., :3, :3] = self.rotation @ T_world_camera[..., :3, :3]
         T[..., :3, 3] = self.apply(T_world_camera[..., :3, 3])
@@ -105,7 +105,7 @@ def align(source: FloatArray, target: FloatArray, weights: FloatArray | None = N
     Coinciding source points get scale 0.
     """
     if weights is not None:
-        # As if a point were there as often as its weight says.
+        # A weight counts like that number of equal points.
         share = weights / weights.mean()
         source_mean, target_mean = (share @ source) / len(source), (share @ target) / len(source)
         root = np.sqrt(share)[:, None]
@@ -118,17 +118,17 @@ def align(source: FloatArray, target: FloatArray, weights: FloatArray | None = N
     rotation = (u * signs) @ vt
     variance = float(np.square(source_centred).sum() / len(source))
     extent = float(np.abs(source).max())
-    # A spread at the rounding of the coordinates is no spread: dividing by it would blow noise up to the target's size.
+    # A variance at the level of rounding counts as zero: dividing by it would amplify noise.
     degenerate = variance <= (1e-12 * max(extent, 1e-12)) ** 2
     scale = 0.0 if degenerate else float(singular @ signs) / variance
     return Similarity(scale, rotation, target_mean - scale * rotation @ source_mean)
 
 
 def align_poses(source: FloatArray, target: FloatArray, scale: float) -> Similarity:
-    """Similarity of given ``scale`` from one world to another, by poses [N, 4, 4] of the same cameras in both.
+    """Similarity of given ``scale`` from poses [N, 4, 4] to poses of the same cameras in another coordinate frame.
 
-    The rotation is the mean of the cameras' relative rotations, the translation the median of what is then left: unlike
-    `align` it needs no motion, and bears a few outliers in position.
+    The rotation is the mean of the cameras' relative rotations, the translation the median of the remaining offsets.
+    Unlike `align` it needs no motion and tolerates a few outliers in position.
     """
     rotation = mean_rotation(target[:, :3, :3] @ np.swapaxes(source[:, :3, :3], 1, 2))
     translation = np.median(target[:, :3, 3] - scale * source[:, :3, 3] @ rotation.T, axis=0)
@@ -136,28 +136,28 @@ def align_poses(source: FloatArray, target: FloatArray, scale: float) -> Similar
 
 
 def mean_rotation(rotations: FloatArray) -> FloatArray:
-    """The rotation [3, 3] nearest to all of [N, 3, 3] in the least-squares sense (chordal mean, by SVD)."""
+    """Chordal mean [3, 3] of rotations [N, 3, 3], by SVD."""
     u, _, vt = np.linalg.svd(rotations.sum(axis=0))
     mean: FloatArray = (u * np.array([1.0, 1.0, np.linalg.det(u) * np.linalg.det(vt)])) @ vt
     return mean
 
 
 def is_rigid(T: NDArray[np.floating], tolerance: float = RIGID_TOLERANCE) -> bool:
-    """Whether matrices [..., 4, 4] turn and shift, and do nothing else; False if any is not finite."""
+    """Whether all matrices [..., 4, 4] are rigid transforms and finite."""
     pose = np.asarray(T, np.float64)
     R = pose[..., :3, :3]
-    off = np.abs(np.swapaxes(R, -1, -2) @ R - np.eye(3))
+    deviation = np.abs(np.swapaxes(R, -1, -2) @ R - np.eye(3))
     last_row = np.array([0.0, 0.0, 0.0, 1.0])
     return bool(
         np.isfinite(pose).all()
-        and (off <= tolerance).all()
+        and (deviation <= tolerance).all()
         and (np.linalg.det(R) > 0).all()
         and (np.abs(pose[..., 3, :] - last_row) <= tolerance).all()
     )
 
 
 def invert_pose(T: NDArray[np.floating]) -> FloatArray:
-    """Inverses of rigid transforms [..., 4, 4]; wrong for any with scale."""
+    """Inverses of rigid transforms [..., 4, 4]; wrong for transforms with scale."""
     pose = np.asarray(T, np.float64)
     inverse = np.zeros_like(pose)
     R_inverse = np.swapaxes(pose[..., :3, :3], -1, -2)
@@ -168,17 +168,17 @@ def invert_pose(T: NDArray[np.floating]) -> FloatArray:
 
 
 def transform_points(T: NDArray[np.floating], xyz: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Points [N, 3] moved by a [3, 4] or [4, 4] transform (rigid or similar); product and shift are in float32."""
+    """Transform points [N, 3] by a rigid or similarity matrix [3, 4] or [4, 4], in float32."""
     if not len(xyz):
         return np.empty((0, 3), np.float32)
-    # For matrices this thin numpy's product takes twenty times as long.
+    # numpy's product of such thin matrices takes twenty times as long.
     points = np.ascontiguousarray(xyz, np.float32)[:, None]
     moved: NDArray[np.float32] = cv2.transform(points, np.asarray(T[:3], np.float32)).reshape(-1, 3)
     return moved
 
 
 def rotation_angle_deg(R: NDArray[np.floating]) -> FloatArray:
-    """Angles [...] in degrees of rotations [..., 3, 3]; exact near 0 and 180, unlike arccos of the trace."""
+    """Angles [...] in degrees of rotations [..., 3, 3]; unlike arccos of the trace accurate near 0 and 180."""
     m = np.asarray(R, np.float64)
     axis = np.stack([m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]], axis=-1)
     sine, cosine = np.linalg.norm(axis, axis=-1), np.trace(m, axis1=-2, axis2=-1) - 1.0
@@ -189,17 +189,17 @@ def rotation_angle_deg(R: NDArray[np.floating]) -> FloatArray:
 def quaternion_xyzw(R: NDArray[np.floating]) -> FloatArray:
     """Unit quaternions [..., 4] (x, y, z, w; w >= 0) of rotations [..., 3, 3].
 
-    Of the four ways to solve for a quaternion the one with the largest divisor is taken (Shepperd 1978).
+    Of the four solutions the one with the largest divisor is used (Shepperd 1978).
     """
     m = np.asarray(R, np.float64)
     xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
-    # Outer product 4 q q^T, written in the entries of the matrix; its longest row is the best conditioned.
+    # Outer product 4 q q^T in terms of the matrix; the row with the largest diagonal is the best conditioned.
     outer = np.empty((*m.shape[:-2], 4, 4))
     outer[..., 0, 0], outer[..., 1, 1] = 1 + xx - yy - zz, 1 - xx + yy - zz
     outer[..., 2, 2], outer[..., 3, 3] = 1 - xx - yy + zz, 1 + xx + yy + zz
     for a, b, c in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
         outer[..., a, b] = outer[..., b, a] = m[..., a, b] + m[..., b, a]
-        # (c + 2) % 3 and (c + 1) % 3 are the rows left over, in the order that gives +sin.
+        # (c + 2) % 3 and (c + 1) % 3 are the other rows, in the order that gives +sin.
         outer[..., c, 3] = outer[..., 3, c] = m[..., (c + 2) % 3, (c + 1) % 3] - m[..., (c + 1) % 3, (c + 2) % 3]
     best = np.argmax(np.diagonal(outer, axis1=-2, axis2=-1), axis=-1)
     q = np.take_along_axis(outer, best[..., None, None], axis=-2)[..., 0, :]
@@ -209,7 +209,7 @@ def quaternion_xyzw(R: NDArray[np.floating]) -> FloatArray:
 
 
 def rotation_matrix(quaternion: NDArray[np.floating]) -> FloatArray:
-    """Rotations [..., 3, 3] of quaternions [..., 4] (x, y, z, w) of any length but zero."""
+    """Rotations [..., 3, 3] of quaternions [..., 4] (x, y, z, w) of any length except zero."""
     q = np.asarray(quaternion, np.float64)
     x, y, z, w = np.moveaxis(q / np.linalg.norm(q, axis=-1, keepdims=True), -1, 0)
     rows = [

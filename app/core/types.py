@@ -1,4 +1,4 @@
-"""What travels through the program: frames in, results and revisions of them out. Nothing here knows a network."""
+"""Data types that pass through the program: frames, results, and revisions of results."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,43 +17,43 @@ class Frame:
     """Seconds from the start of the source."""
     rgb: NDArray[np.uint8]  # [H, W, 3]
     segment: int = 0
-    """Counts up where nothing connects a frame with those before it, as after a gap of a live source."""
+    """Number of the part of the video between two discontinuities, such as gaps of a live source."""
     mask: NDArray[np.bool_] | None = None
-    """[H, W], what is to be left out of all that comes of the frame; None: nothing."""
+    """[H, W], pixels excluded from depth and points; None: none."""
 
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """How a source image became the network's: a crop in source pixels, then a resize. Sizes are (width, height)."""
+    """Mapping from a source image to the network's: a crop, then a resize. Sizes are (width, height)."""
 
     source_size: tuple[int, int]
     crop: tuple[float, float, float, float]
-    """Left, top, width and height of the used part, in source pixels; the whole image unless stated otherwise."""
+    """Left, top, width and height of the used part in source pixels; the program always uses the complete image."""
     network_size: tuple[int, int]
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Network pixels for each source pixel, along x and y."""
+        """Network pixels per source pixel, along x and y."""
         return self.network_size[0] / self.crop[2], self.network_size[1] / self.crop[3]
 
 
 @dataclass(frozen=True)
 class PreparedFrame:
-    """A frame as the network takes it: what waits for the network, since it is far smaller than the source's image."""
+    """A frame at the network's size. Queues hold it in place of the frame, whose image is far larger."""
 
     index: int
     timestamp: float
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
     grey: NDArray[np.uint8] | None = None
-    """[H', W'], the source's image in grey for tracking, see `grey_image`; None where nobody asked for it."""
+    """[H', W'], grey image for tracking, see `grey_image`; None without a back end."""
     segment: int = 0
-    """See `Frame`."""
+    """Segment number, see `Frame`."""
 
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """A pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    """Pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
 
     fx: float
     fy: float
@@ -63,48 +63,47 @@ class Intrinsics:
 
 @dataclass(frozen=True)
 class NetworkEstimate:
-    """What the network said of a frame that geometry has placed otherwise."""
+    """The network's own estimate of a frame whose result the back end has changed."""
 
     T_world_camera: NDArray[np.float64]  # [4, 4]
     intrinsics: Intrinsics
     depth_scale: float = 1.0
-    """What the depth that was given out has to be multiplied with to be the network's."""
+    """Factor from the result's depth to the network's depth."""
 
 
 @dataclass(frozen=True)
 class FrameResult:
-    """What is known of one frame. Lengths are in the unit of the reconstruction (metric only if the weights are)."""
+    """Pose, camera and depth of one frame. Lengths are in the scale of the reconstruction, which is arbitrary."""
 
     index: int
-    """The frame's number in its source."""
+    """Number of the frame in its source."""
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
-    """The camera in pixels of the source image."""
+    """Camera in pixels of the source image."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
-    confidence: NDArray[np.float32]  # [h, w], above 0, higher is surer; the published networks' is more by 1
-    # Both are 0 where a mask leaves pixels out.
+    confidence: NDArray[np.float32]  # [h, w], above 0, higher is better; from the published weights above 1
+    # Depth and confidence are 0 at masked pixels.
     rgb: NDArray[np.uint8]  # [h, w, 3], the network's image
     transform: ImageTransform
     is_keyframe: bool
     flow: float | None = None
-    """Mean displacement in network pixels since the last keyframe; None where it was not measured."""
+    """Mean optical flow in network pixels since the last keyframe; None if it was not measured."""
     segment: int = 0
-    """See `Frame`. Each has a world of its own: where it lies beside those before is a guess, that the camera did not
-    move meanwhile."""
+    """Segment number, see `Frame`. The relative pose of a new segment is a guess: that the camera did not move."""
     health: float | None = None
-    """How well it fits the frame before, 0 to 1; see `stream_recon.app.pipeline.health`. None where nobody looked."""
+    """Tracking quality from 0 to 1, see `stream_recon.app.pipeline.health`; None if it was not measured."""
     network: NetworkEstimate | None = None
-    """Where a stage has placed the frame; None where all is as the network gave it."""
+    """The network's estimate if the back end has changed the result, else None."""
 
     @property
     def masked(self) -> NDArray[np.bool_]:
-        """[h, w], the pixels that a mask left out."""
+        """Masked pixels [h, w]."""
         return np.asarray((self.depth == 0) & (self.confidence == 0))
 
     @property
     def network_intrinsics(self) -> Intrinsics:
-        """The same camera in pixels of ``depth`` and ``rgb``."""
+        """Camera in pixels of ``depth`` and ``rgb``."""
         sx, sy = self.transform.scale
         left, top = self.transform.crop[:2]
         k = self.intrinsics
@@ -112,10 +111,7 @@ class FrameResult:
 
     @cached_property
     def camera_points(self) -> NDArray[np.float32]:
-        """Where each pixel's surface lies in the camera's axes [h, w, 3]; of no meaning where there is no depth.
-
-        Worked out once, for whoever asks first.
-        """
+        """Point of each pixel in camera axes [h, w, 3], meaningless at pixels without depth. Computed on first use."""
         height, width = self.depth.shape
         k = self.network_intrinsics
         # Rays pass through the pixels' centres.
@@ -130,43 +126,42 @@ class FrameResult:
 
 
 Pair = tuple[PreparedFrame, FrameResult]
-"""What the network saw, and what came of it."""
+"""A frame and its result."""
 
 
 @dataclass(frozen=True)
 class OverlapError:
-    """How well frames that were run twice agree: medians over them."""
+    """Disagreement of two results of the same frames: medians over the frames."""
 
     index: int
-    """The last one's number."""
+    """Number of the last of these frames."""
     rotation_deg: float
     position: float
-    """In units of the median depth."""
+    """Distance of the positions as a multiple of the median depth."""
     depth: float
     """Relative difference of depth."""
 
 
 @dataclass(frozen=True)
 class FrameRevision:
-    """What is now known of a frame whose result was given out before."""
+    """New pose, depth and camera of a frame whose result was published before."""
 
     index: int
-    """The frame's number in its source."""
+    """Number of the frame in its source."""
     T_world_camera: NDArray[np.float64]  # [4, 4], rigid
     depth_scale: float = 1.0
-    """What the depth first given out has to be multiplied with: against that one, not against the last revision."""
+    """Factor for the depth of the first result, not for that of the last revision."""
     intrinsics: Intrinsics | None = None
-    """A camera in pixels of the source image; None: as before."""
+    """Camera in pixels of the source image; None: unchanged."""
     depth_field: NDArray[np.float16] | None = None
-    """Log-scale grid that corrects that depth, see `stream_recon.app.core.depth_correction`; None: no correction."""
+    """Log-scale grid for the depth of the first result, see `stream_recon.app.core.depth_correction`; None: none."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """One complete change of what was given out before.
+    """A consistent change of published results.
 
-    Every frame whose pose, depth or intrinsics change is named, at most once. Frames without a name do not move,
-    anywhere: not in the files, not on the page, not in the figures.
+    It lists every frame whose pose, depth or intrinsics change, once. All other frames stay as they are.
     """
 
     frames: tuple[FrameRevision, ...]

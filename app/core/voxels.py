@@ -1,4 +1,4 @@
-"""Thinning of points: one for each voxel, at once or over a whole run."""
+"""Voxel downsampling: the first point of each voxel, in one array or over a run."""
 
 import math
 
@@ -6,16 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 TABLE_BITS = 22
-"""A table of 2^22 voxels, 32 MB."""
+"""Size of the hash table: 2^22 voxels in 32 MB, more than the points of most scenes."""
 
 
 class VoxelTable:
-    """Remembers voxels that have a point already, in memory that never grows.
+    """Set of voxels that already have a point, in constant memory.
 
-    Rule: each voxel has one place in a table of ``2 ** bits``, found by hashing; a later voxel with the same place
-    takes it over. A voxel that was displaced and is seen again gets a second point. So the thinning is exact but
-    for hash collisions while the scene is small against the table, and fades for the longest unseen places after
-    that. Coordinates wrap at 2^21 voxels along an axis.
+    Each voxel hashes to one slot of a table of ``2 ** bits``; a later voxel replaces an earlier one in its slot. A
+    replaced voxel that is seen again gets a second point. Downsampling is thus exact except for hash collisions while
+    the scene is small compared with the table. Coordinates wrap at 2^21 voxels along an axis.
     """
 
     def __init__(self, voxel: float, bits: int = TABLE_BITS) -> None:
@@ -25,20 +24,20 @@ class VoxelTable:
         self._keys = np.zeros(1 << bits, np.uint64)
 
     def take_new(self, xyz: NDArray[np.float32]) -> NDArray[np.intp]:
-        """Ascending indices of the points [N, 3] that are the first in their voxel, and remember these voxels."""
+        """Add the voxels of points [N, 3]; returns the ascending indices of the first point in each new voxel."""
         return self.take_first(self.keys(xyz))
 
     def take_first(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """`take_new` for the voxels [N] of points."""
-        # Looking first leaves little to do: most points of a frame are in voxels seen before.
+        """Do the same as `take_new` for voxel keys [N]."""
+        # The lookup comes first, since most points of a frame lie in known voxels.
         unknown = self._unknown(keys)
         indices: NDArray[np.intp] = unknown[first_of_each(keys[unknown])]
         self._remember(keys[indices])
         return indices
 
     def keys(self, xyz: NDArray[np.float32]) -> NDArray[np.uint64]:
-        """The voxels [N] of points [N, 3], each as one number. May be called by any thread."""
-        # The top bit tells a key from an empty place.
+        """Voxel keys [N] of points [N, 3]. Safe from any thread."""
+        # The top bit distinguishes a key from an empty slot.
         keys = np.ones(len(xyz), np.uint64)
         for axis in range(3):
             cells = _cells(xyz[:, axis], self._voxel).astype(np.int64)
@@ -47,49 +46,49 @@ class VoxelTable:
         return keys
 
     def take_new_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """`take_new` for voxels [N] of which no two are the same."""
+        """Do the same as `take_new` for voxel keys [N] without duplicates."""
         unknown = self._unknown(keys)
         self._remember(keys[unknown])
         return unknown
 
     def parts(self, keys: NDArray[np.uint64], bits: int) -> list[NDArray[np.intp]]:
-        """Ascending indices of voxels [N] in each of ``2 ** bits`` parts of the table.
+        """Ascending indices of the voxel keys [N] in each of ``2 ** bits`` parts of the table.
 
-        Threads that each keep to one part may use `take_new_keys` side by side.
+        Threads may call `take_new_keys` in parallel, each with keys of one part.
         """
-        part = _places(keys, bits).astype(np.uint8) if bits else np.zeros(len(keys), np.uint8)
+        part = _slots(keys, bits).astype(np.uint8) if bits else np.zeros(len(keys), np.uint8)
         order = np.argsort(part, kind="stable")
         return np.split(order, np.searchsorted(part[order], np.arange(1, 1 << bits)))
 
     def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-        return np.flatnonzero(self._keys[_places(keys, self._bits)] != keys)
+        return np.flatnonzero(self._keys[_slots(keys, self._bits)] != keys)
 
     def _remember(self, keys: NDArray[np.uint64]) -> None:
-        self._keys[_places(keys, self._bits)] = keys
+        self._keys[_slots(keys, self._bits)] = keys
 
 
 def first_of_each(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Ascending indices of the first of each value [N]. By hashing: a stable sort takes twice as long."""
+    """Ascending indices of the first occurrence of each value [N], by hashing: a stable sort takes twice as long."""
     bits = len(keys).bit_length() + 1
-    places = _places(keys, bits)
+    slots = _slots(keys, bits)
     holders = np.empty(1 << bits, np.intp)
     first, pending = [], np.arange(len(keys))
     while len(pending):
-        here = places[pending]
-        # Backwards, since of several values for one place the last one stays.
+        here = slots[pending]
+        # Reversed, since of several assignments to one slot the last one counts.
         holders[here[::-1]] = pending[::-1]
         held = holders[here]
         first.append(pending[held == pending])
-        # A place's own value is done with; another one that hashes to the same place waits for its turn.
+        # Values in their slot are finished; others that hash to the same slot follow in the next pass.
         pending = pending[keys[held] != keys[pending]]
     return np.sort(np.concatenate(first)) if first else pending
 
 
-def _places(keys: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    """Fibonacci hashing (Knuth, volume 3, 6.4): the high bits of a product with 2^64 / golden ratio."""
-    places: NDArray[np.uint64] = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
-    # By signed numbers numpy indexes faster, and lets other threads work meanwhile.
-    return places.view(np.int64)
+def _slots(keys: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    """Slots [N] by Fibonacci hashing (Knuth, volume 3, 6.4): high bits of the product with 2^64 / golden ratio."""
+    slots: NDArray[np.uint64] = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
+    # Indexing with signed numbers is faster in numpy and releases the GIL.
+    return slots.view(np.int64)
 
 
 def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
@@ -97,7 +96,7 @@ def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
     assert voxel > 0, voxel
     if not len(xyz):
         return np.empty(0, np.intp)
-    # Axis by axis: numpy's reductions over rows of three take many times as long.
+    # Axis by axis, since reductions over rows of three are many times slower in numpy.
     cells = [_cells(xyz[:, axis], voxel) for axis in range(3)]
     lowest = [float(c.min()) for c in cells]
     assert np.isfinite(lowest).all(), "points must be finite"
@@ -108,7 +107,7 @@ def voxel_first(xyz: NDArray[np.floating], voxel: float) -> NDArray[np.intp]:
             keys *= int(span)
             keys += (c - low).astype(np.int64)
         return first_of_each(keys.view(np.uint64))
-    # Too many cells for one integer each: a stray point far away, or a tiny voxel.
+    # Cell numbers overflow an integer, with a distant outlier or a tiny voxel.
     first = np.unique(np.stack(cells, axis=1), axis=0, return_index=True)[1]
     first.sort()
     return first

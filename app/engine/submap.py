@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_points import depth_ratio, moved, project, unproject
+from stream_recon.app.core.depth_points import depth_ratio, project, transform_result, unproject
 from stream_recon.app.core.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 from stream_recon.app.core.types import FrameResult, OverlapError, Pair, PreparedFrame
 
@@ -74,7 +74,7 @@ class SubmapManager:
             here = np.array([results[0].T_world_camera])
             self._world = align_poses(here, self._last[None], self._scale)
             self._parted = False
-        placed = list(results) if self._world is None else [moved(result, self._world) for result in results]
+        placed = list(results) if self._world is None else [transform_result(result, self._world) for result in results]
         self._last = placed[-1].T_world_camera
         if not self._overlap:
             return placed
@@ -107,7 +107,7 @@ class SubmapManager:
 
     def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> OverlapError:
         assert self._world is not None
-        placed = [moved(result, self._world) for result in results]
+        placed = [transform_result(result, self._world) for result in results]
         unit = float(np.median([np.median(result.depth) for result in known]))
         turned = [
             rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import factors
+from stream_recon.app.core.depth_correction import depth_factors
 from stream_recon.app.core.ground_truth import MatchedPixels
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics
@@ -41,7 +41,7 @@ class SampledPixels:
         if frame.depth_field is None:
             return depth
         width, height = self.transform.network_size
-        return depth * factors(frame.depth_field, (height, width))[self.rows, self.columns]
+        return depth * depth_factors(frame.depth_field, (height, width))[self.rows, self.columns]
 
     @property
     def positions(self) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import Field, checked
+from stream_recon.app.core.depth_correction import Field, validated_field
 from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
@@ -206,7 +206,7 @@ class Camera:
             depth_scale_causal=depth_scale_causal,
             health=None if health is None else float(health),
             network=_network(record["network"]) if "network" in record else None,
-            depth_field=checked(record["depth_field"]) if "depth_field" in record else None,
+            depth_field=validated_field(record["depth_field"]) if "depth_field" in record else None,
         )
 
     def to_tum(self) -> str:

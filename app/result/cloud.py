@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field
 from stream_recon.app.core.depth_points import frame_points
-from stream_recon.app.core.ply import Vertices, positions, taken, vertices_of
+from stream_recon.app.core.ply import Vertices, positions, select_vertices, vertices_of
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameResult, FrameRevision
 from stream_recon.app.core.voxels import VoxelTable, voxel_first
@@ -199,7 +199,7 @@ class PointCloud:
             vertices = self._ply.read(self._ends[first], self._ends[last])
             keys = voxels.keys(positions(vertices))
             ends = np.array(self._ends[first + 1 : last + 1], np.intp) - self._ends[first]
-            return _Piece(keys, ends, lambda new: taken(vertices, new))
+            return _Piece(keys, ends, lambda new: select_vertices(vertices, new))
 
         return make
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.core.depth_correction import corrected
+from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
@@ -87,7 +87,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
         timestamp=camera.timestamp,
         T_world_camera=camera.T_world_camera,
         intrinsics=camera.intrinsics,
-        depth=corrected(stored.depth, camera.depth_scale, camera.depth_field),
+        depth=correct_depth(stored.depth, camera.depth_scale, camera.depth_field),
         confidence=stored.confidence,
         rgb=stored.rgb,
         transform=stored.transform,

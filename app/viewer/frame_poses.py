@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import GRID, factors_at
+from stream_recon.app.core.depth_correction import GRID, depth_factors_at
 from stream_recon.app.core.disk_table import DiskColumn, DiskTable
 from stream_recon.app.core.transforms import Similarity, align
 
@@ -115,7 +115,7 @@ class FramePoses:
         window = self._rows["window"][frames][which]
         with np.errstate(divide="ignore", invalid="ignore"):
             place = np.nan_to_num((local[:, :2] / local[:, 2:] - window[:, :2]) / window[:, 2:])
-        local *= factors_at(fields, place, which)[:, None]
+        local *= depth_factors_at(fields, place, which)[:, None]
         return move_each(maps, which, local)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import GRID, checked, corrected
+from stream_recon.app.core.depth_correction import GRID, correct_depth, validated_field
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix, transform_points
@@ -68,7 +68,7 @@ def bulging(frame: FrameRevision, size: float) -> FrameRevision:
     """Besides, its depth is corrected by a smooth field, another one for each frame."""
     rows, columns = np.indices((GRID, GRID)) / (GRID - 1)
     field = size * (np.sin(3 * columns + frame.index) + rows * columns)
-    return replace(frame, depth_field=checked(field))
+    return replace(frame, depth_field=validated_field(field))
 
 
 def expected(results: Sequence[FrameResult], revisions: Sequence[Revision]) -> list[FrameResult]:
@@ -81,7 +81,7 @@ def expected(results: Sequence[FrameResult], revisions: Sequence[Revision]) -> l
         replace(
             result,
             T_world_camera=last[result.index].T_world_camera,
-            depth=corrected(result.depth, last[result.index].depth_scale, last[result.index].depth_field),
+            depth=correct_depth(result.depth, last[result.index].depth_scale, last[result.index].depth_field),
             intrinsics=cameras[result.index],
         )
         if result.index in last

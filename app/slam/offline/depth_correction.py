@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import GRID, MOST, factors_at, weights
+from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.robust_ba import BAState
@@ -266,7 +266,7 @@ def _disagreement(lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], 
 def _corrected(grid: DepthGrid, field: FloatArray, view: FrameData, size: tuple[int, int]) -> DepthGrid:
     left, top, width, height = view.extent or (0, 0, *size)
     x, y = np.meshgrid((grid.u - left) / width, (grid.v - top) / height)
-    by = factors_at(field[None], np.stack([x.ravel(), y.ravel()], axis=1))
+    by = depth_factors_at(field[None], np.stack([x.ravel(), y.ravel()], axis=1))
     return DepthGrid(grid.u, grid.v, grid.z * by.reshape(grid.z.shape))
 
 

@@ -20,7 +20,7 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import Row
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, SerialPool
-from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import Frame, FrameResult, OverlapError, Pair, PreparedFrame
@@ -128,7 +128,7 @@ class RoomEngine:
     def _see(self, frame: PreparedFrame) -> FrameResult:
         assert self._world is not None
         result = replace(room_result(frame.index), timestamp=frame.timestamp, is_keyframe=frame.index % 3 == 0)
-        return moved(result, self._world)
+        return transform_result(result, self._world)
 
     def _perhaps_die(self, frame: PreparedFrame) -> None:
         marker = self._loader.die_once

@@ -27,7 +27,7 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import Stitching
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.health import HealthWatch, WeakInterval
@@ -204,7 +204,7 @@ def test_true_poses_cut_into_windows_are_stitched_to_numerical_precision(tmp_pat
         writer = ResultWriter(tmp_path / str(number), run_info())
         for index in range(window.first, window.last or len(truth)):
             true = replace(room_result(0), index=index, timestamp=index / 10, T_world_camera=truth[index])
-            writer.add(moved(true, world))
+            writer.add(transform_result(true, world))
         writer.close()
         windows.append(read_result(tmp_path / str(number)))
     joined = joined_of(windows)
@@ -226,7 +226,7 @@ def test_one_bad_depth_map_moves_no_seam(tmp_path: Path) -> None:
     for number, (first, last) in enumerate(((0, 30), (18, 48))):
         writer = ResultWriter(tmp_path / str(number), run_info())
         for index in range(first, last):
-            result = moved(room_result(index), Similarity(2.0**number, np.eye(3), np.zeros(3)))
+            result = transform_result(room_result(index), Similarity(2.0**number, np.eye(3), np.zeros(3)))
             wrong = number == 1 and index in (19, 23, 27, 29)
             writer.add(replace(result, depth=result.depth * np.float32(3 if wrong else 1)))
         writer.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_points import depth_edges, depth_ratio, frame_points, moved, project
+from stream_recon.app.core.depth_points import depth_edges, depth_ratio, frame_points, project, transform_result
 from stream_recon.app.core.transforms import Similarity, rotation_matrix, transform_points
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.configs.schema import PointsConfig
@@ -123,7 +123,7 @@ def test_no_ratio_without_depth() -> None:
 def test_a_moved_result_has_its_points_where_the_similarity_puts_them() -> None:
     room = room_result(7)
     to_other = Similarity(1.7, rotation_matrix(np.array([0.1, -0.4, 0.2, 0.8])), np.array([3.0, -1.0, 0.5]))
-    here, there = (frame_points(result, EVERYTHING) for result in (room, moved(room, to_other)))
+    here, there = (frame_points(result, EVERYTHING) for result in (room, transform_result(room, to_other)))
     expected = to_other.apply(transform_points(room.T_world_camera, here.xyz).astype(np.float64))
-    other = transform_points(moved(room, to_other).T_world_camera, there.xyz)
+    other = transform_points(transform_result(room, to_other).T_world_camera, there.xyz)
     np.testing.assert_allclose(other, expected, atol=1e-5)

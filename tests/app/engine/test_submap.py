@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine import session
 from stream_recon.app.engine.engine import Engine
@@ -32,8 +32,8 @@ def play(results: list[FrameResult], overlap: float) -> tuple[list[FrameResult],
         if anchor.is_lost:
             begun.append(result.index)
             world = world_of(result.index)
-            anchor.renew([moved(known[frame.index], world) for frame in anchor.frames])
-        placed += anchor.place([prepared(result)], [moved(result, world)])
+            anchor.renew([transform_result(known[frame.index], world) for frame in anchor.frames])
+        placed += anchor.place([prepared(result)], [transform_result(result, world)])
     return placed, begun
 
 
@@ -61,7 +61,7 @@ def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: f
     truth = [room_result(index) for index in range(40)]
     anchor, placed = SubmapManager(overlap, SCALE), []
     for begin, end, world in ((0, 20, world_of(0)), (20, 40, world_of(20))):
-        part = [moved(result, world) for result in truth[begin:end]]
+        part = [transform_result(result, world) for result in truth[begin:end]]
         placed += anchor.place([prepared(r) for r in part[:SCALE]], part[:SCALE])
         for result in part[SCALE:]:
             assert not anchor.is_lost

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.core.depth_points import moved
+from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth, MatchedPixels
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.evaluation.gather import Evaluator, Figures
@@ -32,7 +32,7 @@ def gathered(truth: GroundTruth | None, results: list[FrameResult]) -> Evaluator
 
 
 def room(world: int = 0) -> list[FrameResult]:
-    return [moved(room_result(index), world_of(world)) for index in range(FRAMES)]
+    return [transform_result(room_result(index), world_of(world)) for index in range(FRAMES)]
 
 
 def test_the_room_in_another_world_and_unit_has_no_errors(truth: GroundTruth) -> None:

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.core.depth_correction import GRID, checked, factors
+from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.evaluation.gather import Evaluator
@@ -119,13 +119,13 @@ def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video:
 def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05))
-    field = checked(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
+    field = validated_field(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
     exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
     folder, size = tmp_path / "out", video.results[0].transform.source_size
     known = GroundTruth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
     evaluator, writer = Evaluator(known), ResultWriter(folder, run_info())
     for result in video.results:
-        wrong = result.depth * factors(field, (result.depth.shape[0], result.depth.shape[1]))
+        wrong = result.depth * depth_factors(field, (result.depth.shape[0], result.depth.shape[1]))
         for listener in (evaluator, writer):
             listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
     writer.finish(RunSummary(interrupted=False))

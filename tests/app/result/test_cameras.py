@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.core.depth_correction import GRID, checked
+from stream_recon.app.core.depth_correction import GRID, validated_field
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, NetworkEstimate
 from stream_recon.app.result.cameras import Camera, CameraFiles, iterate_cameras, revision_since_causal
@@ -77,7 +77,7 @@ def test_what_the_network_said_is_kept_beside_what_was_given_out(tmp_path: Path)
 
 
 def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None:
-    field = checked(np.random.default_rng(1).normal(0, 0.1, (GRID, GRID)))
+    field = validated_field(np.random.default_rng(1).normal(0, 0.1, (GRID, GRID)))
     plain = cameras(1)[0]
     assert "depth_field" not in plain.to_json()
     refined = plain.revised(FrameRevision(plain.index, pose_at(2), 1.1, depth_field=field))

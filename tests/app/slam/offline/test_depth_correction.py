@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import GRID, factors
+from stream_recon.app.core.depth_correction import GRID, depth_factors
 from stream_recon.app.slam.offline import depth_correction
 from stream_recon.app.slam.offline.depth_correction import Seen, fitted, of_all
 from stream_recon.app.slam.offline.refine import refine
@@ -26,7 +26,7 @@ def bulge(size: float = 0.15) -> FloatArray:
 def bent(video: Video, nodes: FloatArray) -> Video:
     """With depth that is wrong by a field."""
     shape = video.results[0].depth.shape
-    wrong = factors(nodes.astype(np.float16), (shape[0], shape[1]))
+    wrong = depth_factors(nodes.astype(np.float16), (shape[0], shape[1]))
     video.results = [replace(result, depth=result.depth * wrong) for result in video.results]
     return video
 
@@ -37,7 +37,7 @@ def spread(video: Video, found: Refinement, *, with_fields: bool) -> float:
     exact = Video(video.truth, video.truth, scale_noise=0.0)
     for result, true, field in zip(video.results, exact.results, found.depth_fields, strict=True):
         shape = result.depth.shape
-        depth = result.depth * factors(field, (shape[0], shape[1])) if with_fields else result.depth
+        depth = result.depth * depth_factors(field, (shape[0], shape[1])) if with_fields else result.depth
         off.append(np.std(np.log(depth / true.depth)))
     return float(np.mean(off))
 
