@@ -1,5 +1,5 @@
-# Sourced by scripts/demo and scripts/test: a virtual environment in .venv with the package and what tests need.
-# Sets nothing up again as long as the dependencies are the same.
+# Sourced by scripts/demo and scripts/test: creates .venv with the package and the test dependencies, and activates it.
+# Does nothing if the dependencies have not changed.
 venv=.venv
 stamp="$venv/.stream-recon-setup"
 wanted="$(cat pyproject.toml constraints*.txt | cksum) $(pwd)"

@@ -1,15 +1,15 @@
-"""What all tests need of the process they run in."""
+"""Settings of the test process."""
 
 import importlib
 import os
 import signal
 
-# A shell ignores SIGINT for what it starts in the background, and programs that tests start would inherit that: those
-# that are to end by Ctrl-C would never end.
+# A shell starts background processes with SIGINT ignored. Programs that tests start would inherit that, and those that
+# tests stop by Ctrl-C would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Beside other processes of tests each has one core, and so have the programs that it starts.
+# With several test processes each one, and each program that it starts, uses one core.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The program says how many threads numpy's products have, as long as numpy is not there yet: with another number here
-# than in processes of its own they would differ in their last digits.
+# The package sets the thread count of numpy's products before numpy is imported. With another count here than in the
+# program's own processes, results would differ in their last digits.
 importlib.import_module("stream_recon.app")

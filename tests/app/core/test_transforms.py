@@ -135,7 +135,7 @@ def test_a_pose_is_inverted_and_composed_as_the_rigid_motion_it_is() -> None:
 
 def test_what_is_no_motion_of_its_kind_is_refused() -> None:
     scaled = random_similarities(1, seed=9)[0].matrix
-    with pytest.raises(ValueError, match="not a rigid motion"):
+    with pytest.raises(ValueError, match="not a rigid transform"):
         Similarity.of_pose(scaled)
     for matrix in (np.diag([1.0, 1.0, -1.0, 1.0]), np.diag([1.0, 1.0, 0.0, 1.0]), np.diag([1.0, 2.0, 3.0, 1.0])):
         with pytest.raises(ValueError, match="not a similarity"):
