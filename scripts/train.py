@@ -76,7 +76,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--odd-looks", type=float, default=shares.odd_looks, help=f"of random filters ({shares.odd_looks})"
     )
-    parser.add_argument("--seed", type=int, help="random seed (0; one made from the weights' digest if any are given)")
+    parser.add_argument(
+        "--seed", type=int, help="random seed (default: 0, or derived from the digest of given weights)"
+    )
     parser.add_argument("--max-steps", type=int, help="stop after this many steps")
     parser.add_argument("--validate-clips", type=int, default=96, help="held-out clips; 0: no validation (96)")
     parser.add_argument("--no-compile", action="store_true", help="run everything uncompiled")

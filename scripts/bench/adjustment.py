@@ -1,4 +1,4 @@
-"""How long the solver takes that refinement rests on, on made problems of the sizes that videos lead to."""
+"""Time of the solvers behind refinement, on synthetic problems of typical sizes."""
 
 import resource
 import time
@@ -26,7 +26,7 @@ def bench_adjustment(sizes: Sequence[tuple[int, int, int]] = SIZES, nodes: int =
     for cameras, count, views in sizes:
         problem = walk(cameras, count // views, views)
         begin = time.perf_counter()
-        # Never content, so that each takes as many.
+        # A tolerance of 0, so that all sizes take the same number of iterations.
         found = adjust(problem, 2.0, ITERATIONS, tolerance=0.0)
         spent = 1e3 * (time.perf_counter() - begin) / found.iterations
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -57,7 +57,7 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def walk(cameras: int, points: int, views: int) -> Problem:
-    """Cameras .1 apart that turn as they go, points at depths of 1.5 to 5, noise of half a pixel; a start a bit off."""
+    """Problem of cameras 0.1 apart that rotate, points at depths of 1.5 to 5, pixel noise of 0.5, a perturbed start."""
     rng = np.random.default_rng(0)
     n = np.arange(cameras)
     T = np.tile(np.eye(4), (cameras, 1, 1))
@@ -85,7 +85,7 @@ def walk(cameras: int, points: int, views: int) -> Problem:
 
 
 def drifting_loop(count: int) -> tuple[NDArray[np.float64], Edges]:
-    """A circle whose steps are each a little too long, turned and grown; and the edges, the last of which closes it."""
+    """Poses of a circle with drift in length, rotation and scale, and the edges, the last of which closes the loop."""
     rng = np.random.default_rng(0)
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False)
     S = np.tile(np.eye(4), (count, 1, 1))

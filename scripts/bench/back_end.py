@@ -132,7 +132,7 @@ def bench_back_end(video: Path | None, step_ms: float, frames: int, network: boo
     with tempfile.TemporaryDirectory() as folder:
         if video is None:
             video = Path(folder) / "generated.mp4"
-            _write_there_and_back(video, frames)
+            _write_shuttle_video(video, frames)
         engine = full_size() if network else None
         step = "the full-size network" if engine else f"a step of {step_ms:g} ms"
 
@@ -180,7 +180,7 @@ def _run(video: Path, engine: Shuttle, back_end: Watched | None, frames: int, ou
         return reconstruct(source, cast(FrameEngine, engine), writer, back_end=back_end)
 
 
-def _write_there_and_back(path: Path, frames: int) -> None:
+def _write_shuttle_video(path: Path, frames: int) -> None:
     """The sample at 640x480."""
     capture, images = cv2.VideoCapture(str(SAMPLE)), []
     while True:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def run_batch(root: Path, out: Path, *options: str) -> dict[str, Any]:
-    """The summary of ``stream-recon batch``; every scene has to be done."""
+    """Run ``stream-recon batch`` and return its summary; every scene has to succeed."""
     command = [sys.executable, "-m", "stream_recon", "batch", str(root), "-o", str(out), *options]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -26,16 +26,16 @@ def run_batch(root: Path, out: Path, *options: str) -> dict[str, Any]:
 def bench_batch(root: Path, workers: int, options: list[str]) -> None:
     """Wall time from the first worker's start to the last scene's end, model loading included."""
     several = ["--workers", str(workers)]
-    ways = {"1 worker": ["--workers", "1"], f"{workers} workers": several}
+    modes = {"1 worker": ["--workers", "1"], f"{workers} workers": several}
     if importlib.util.find_spec("ray") is not None:
-        ways[f"Ray, {workers} actors"] = [*several, "--ray", "local"]
+        modes[f"Ray, {workers} actors"] = [*several, "--ray", "local"]
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, way in ways.items():
-            totals = run_batch(root, Path(folder) / name, *options, *way)["totals"]
+        for name, mode in modes.items():
+            totals = run_batch(root, Path(folder) / name, *options, *mode)["totals"]
             seconds[name] = totals["seconds"]
-            said = f"{totals['scenes_per_hour']:.0f} scenes/hour ({totals['scenes']} scenes, {totals['frames']} frames"
-            print(f"| batch, {name} | {said} in {totals['seconds']:.1f} s) |", flush=True)
+            shown = f"{totals['scenes_per_hour']:.0f} scenes/hour ({totals['scenes']} scenes, {totals['frames']} frames"
+            print(f"| batch, {name} | {shown} in {totals['seconds']:.1f} s) |", flush=True)
     alone, together, *ray = seconds.values()
     print(f"| speed-up of {workers} workers over 1 | {alone / together:.2f} |")
     if ray:

@@ -1,8 +1,7 @@
-"""Videos that geometry has trouble with, and what becomes of them: network, stream and refinement beside the truth.
+"""Errors of network, online back end and refinement on videos that are difficult for geometry.
 
-What goes wrong is put into a walk through a rendered room, or into a sequence with truth; other cases are rendered as
-they are: turning on the spot, driving straight ahead, photographs far apart, one plane, looking down on ground, also
-with half turns.
+Faults are inserted into a rendered walk or into a sequence with ground truth. Other cases are difficult motions and
+scenes: rotation on the spot, driving straight ahead, distant photographs, one plane, ground seen from above.
 """
 
 import tempfile
@@ -77,10 +76,10 @@ def bench_cases(
     """Print a line for each case.
 
     Args:
-        sequence: what the faults are put into; None: a rendered walk.
-        count: frames of each; None: `FRAMES`.
-        only: names with commas between; None: all, of a sequence those that can be made of one.
-        seed: of the rendered scenes; another one is another scene.
+        sequence: sequence that gets the faults; None: a rendered walk.
+        count: frames of each case; None: `FRAMES`.
+        only: names separated by commas; None: all that fit the sequence.
+        seed: seed of the rendered scenes.
     """
     frames = count or FRAMES
     walk = cache(lambda: _rendered("walk", frames, seed) if sequence is None else _read(sequence, stride, frames))
@@ -114,10 +113,10 @@ def _figures(engine: Engine, clip: Clip) -> str:
         with scene.open() as source:
             writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
             reconstruct(source, engine, writer, [evaluator], back_end=RecordingBackEnd(back_end, network))
-        said = [network.poses(), evaluator.poses(first=True), evaluator.poses()]
+        online = [network.poses(), evaluator.poses(first=True), evaluator.poses()]
         depth = [network.depth_errors(), evaluator.depth_errors(first=True), evaluator.depth_errors()]
         refine_result(read_result(folder), scene.open, listeners=[evaluator])
-        poses, depths = [*said, evaluator.poses()], [*depth, evaluator.depth_errors()]
+        poses, depths = [*online, evaluator.poses()], [*depth, evaluator.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
     ate, turn = zip(*(_errors(T, index, clip) for T in poses), strict=True)
     if _turns_on_the_spot(clip):
@@ -138,7 +137,7 @@ def _turns_on_the_spot(clip: Clip) -> bool:
 
 
 def _errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, float]:
-    """ATE / path and degrees a step of frames ``index``, in the mean over the parts."""
+    """ATE / path and degrees a step of frames ``index``, averaged over the parts."""
     edges = [0, *clip.parts, len(clip.images)]
     found = []
     for begin, end in pairwise(edges):
@@ -262,19 +261,19 @@ def _blurred(image: Image) -> Image:
     return np.asarray(cv2.GaussianBlur(image, None, BLUR_PX * image.shape[1] / 640), np.uint8)
 
 
-def _blurred_stretch(clip: Clip) -> Clip:
+def _blurred_interval(clip: Clip) -> Clip:
     middle = len(clip.images) // 2
     return clip.change(lambda k, image: _blurred(image) if middle - 4 <= k < middle + 4 else image)
 
 
-def _blank_stretch(clip: Clip) -> Clip:
+def _blank_interval(clip: Clip) -> Clip:
     middle, noise = len(clip.images) // 2, np.random.default_rng(1)
     return clip.change(
         lambda k, image: _noisy(np.full_like(image, 90), noise) if middle - 3 <= k < middle + 3 else image
     )
 
 
-def _static_stretch(clip: Clip) -> Clip:
+def _static_interval(clip: Clip) -> Clip:
     count, noise = len(clip.images), np.random.default_rng(2)
     frames = [*range(count // 2), *[count // 2] * (count // 4), *range(count // 2 + 1, count)]
     return clip.take(frames).change(lambda k, image: _noisy(image, noise))
@@ -306,9 +305,9 @@ def _cut(clip: Clip) -> Clip:
 
 FAULTS: dict[str, Callable[[Clip], Clip]] = {
     "as it is": lambda clip: clip,
-    "blurred stretch": _blurred_stretch,
-    "blank stretch": _blank_stretch,
-    "static stretch": _static_stretch,
+    "blurred interval": _blurred_interval,
+    "blank interval": _blank_interval,
+    "static interval": _static_interval,
     "blurred": lambda clip: clip.change(lambda k, image: _blurred(image)),
     "moving patch": _moving_patch,
     "cut": _cut,

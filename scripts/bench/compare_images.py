@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Statistics of rendered images beside those of real ones, and how well a classifier tells them apart by them.
+"""Statistics of rendered and of real images, and the accuracy of a classifier that separates them.
 
 scripts/bench/compare_images.py FOLDER... [--clips 96] [--tiles .tiles/tiles.npz] [--plain 0.55]
 
 Each folder is a sequence with images in rgb/. Both kinds are compared as the network gets them. For each statistic
 the 10 %, 50 % and 90 % quantiles are printed, of the real images (all sequences weigh the same) and of the rendered
-ones. The classifier is Fisher's linear discriminant with shrinkage; its accuracy, 0.5 where nothing tells both apart,
+ones. The classifier is Fisher's linear discriminant with shrinkage; its accuracy, 0.5 at random,
 is the mean over the sequences, each judged without having been learnt from. Real images are looked at, not kept.
 """
 
@@ -88,7 +88,7 @@ def middle(grey: NDArray[np.float32]) -> float:
 
 
 def blocks(plane: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[H, W] -> [number of whole blocks, pixels of one]."""
+    """[H, W] -> [number of complete blocks, pixels per block]."""
     rows, columns = (n // BLOCK for n in plane.shape)
     cut = plane[: rows * BLOCK, : columns * BLOCK].reshape(rows, BLOCK, columns, BLOCK)
     return cut.transpose(0, 2, 1, 3).reshape(-1, BLOCK * BLOCK)
@@ -180,7 +180,7 @@ def main() -> int:
     for column, name in enumerate(names):
         spread = [np.quantile(x[:, column], (0.1, 0.5, 0.9)) for x in (np.concatenate(sequences), table)]
         print(f"{name:20}" + "".join(f"{'':3}" + "".join(f"{q:9.3f}" for q in quantiles) for quantiles in spread))
-    print(f"told apart with an accuracy of {accuracy(sequences, table):.3f}")
+    print(f"classified with an accuracy of {accuracy(sequences, table):.3f}")
     return 0
 
 

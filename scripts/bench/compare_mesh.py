@@ -3,7 +3,7 @@
 
 OUT is a result folder of the sample, whose path lays the mesh (a PLY or OBJ of 'stream-recon export') onto the
 truth. Accuracy: how far points of the mesh are from the true surface; completeness: how far points of the true surface,
-as far as every tenth frame saw them, are from the mesh; both in the mean, and the shares within a distance, whose
+as far as every tenth frame saw them, are from the mesh; both as means, and the shares within a distance, whose
 harmonic mean is F1 (Knapitsch et al., 2017).
 """
 

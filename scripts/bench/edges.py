@@ -1,4 +1,4 @@
-"""Edges of depth at an image's full size: as the network gives them, interpolated, and made finer by the image."""
+"""Depth edges at full image size: nearest and bilinear interpolation compared with image-guided upsampling."""
 
 import time
 from argparse import ArgumentParser, Namespace

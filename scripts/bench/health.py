@@ -31,17 +31,17 @@ CLIPS, FRAMES, HEIGHT, WIDTH = 8, 40, 168, 224
 SEED = 2
 BEFORE, AFTER = 12, 20
 """Frames before a fault at the least, and after it."""
-FADE, BLIND = 8, 8
+FADE, BLANK = 8, 8
 SOON = 10
 
 
 def faults(walks: Sequence[Walk]) -> None:
     """Print how many are noticed of each kind."""
-    print("| fault | noticed | of | frames late, mean |\n|---|---|---|---|")
+    print("| fault | detected | of | frames late, mean |\n|---|---|---|---|")
     for name, fault in {"cut": _cut, "black": _black, "covered lens": _covered, "into the dark": _dark}.items():
         noise = np.random.default_rng(0)
         late = [
-            _noticed(*fault(walks[a], walks[b], BEFORE + (3 * a + b) % 8, noise))
+            _delay(*fault(walks[a], walks[b], BEFORE + (3 * a + b) % 8, noise))
             for a, b in itertools.permutations(range(len(walks)), 2)
         ]
         seen = [frames for frames in late if frames is not None]
@@ -50,7 +50,7 @@ def faults(walks: Sequence[Walk]) -> None:
 
 def alarms(videos: Sequence[str], stride: int) -> None:
     """Print how many there are where nothing is wrong."""
-    print("\n| video | frames | new stretches | weak spans | mean health |\n|---|---|---|---|---|")
+    print("\n| video | frames | new segments | weak intervals | mean health |\n|---|---|---|---|---|")
     engine = load_engine()
     for video in videos:
         engine.reset()
@@ -79,36 +79,36 @@ def _cut(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
     return [*one[:at], *other[:AFTER]], at
 
 
-def _blind(level: float | NDArray[np.float64], noise: np.random.Generator) -> Image:
+def _noisy(level: float | NDArray[np.float64], noise: np.random.Generator) -> Image:
     return np.clip(level + noise.normal(0, 2, (HEIGHT, WIDTH, 3)), 0, 255).astype(np.uint8)
 
 
 def _black(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
-    return [*one[:at], *(_blind(2.0, noise) for _ in range(BLIND)), *other[:AFTER]], at + BLIND
+    return [*one[:at], *(_noisy(2.0, noise) for _ in range(BLANK)), *other[:AFTER]], at + BLANK
 
 
 def _covered(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
     hand = noise.uniform(20, 120, 3)
-    return [*one[:at], *(_blind(hand, noise) for _ in range(BLIND)), *other[:AFTER]], at + BLIND
+    return [*one[:at], *(_noisy(hand, noise) for _ in range(BLANK)), *other[:AFTER]], at + BLANK
 
 
 def _dark(one: Walk, other: Walk, at: int, noise: np.random.Generator) -> Faulty:
     light = np.geomspace(0.7, 0.01, FADE)
-    fading = [_blind(gain * one[at + n], noise) for n, gain in enumerate(light)]
-    coming = [_blind(gain * other[n], noise) for n, gain in enumerate(light[::-1])]
-    night = [_blind(0.0, noise) for _ in range(BLIND)]
-    return [*one[:at], *fading, *night, *coming, *other[FADE:AFTER]], at + FADE + BLIND
+    fading = [_noisy(gain * one[at + n], noise) for n, gain in enumerate(light)]
+    coming = [_noisy(gain * other[n], noise) for n, gain in enumerate(light[::-1])]
+    night = [_noisy(0.0, noise) for _ in range(BLANK)]
+    return [*one[:at], *fading, *night, *coming, *other[FADE:AFTER]], at + FADE + BLANK
 
 
-def _noticed(images: list[Image], second: int) -> int | None:
-    """By how many frames late the new stretch begins; None if it does not, too early, too late, or not alone."""
+def _delay(images: list[Image], second: int) -> int | None:
+    """Delay in frames of the new segment; None if there is none, several, or one too early or too late."""
     transform = plan_image((WIDTH, HEIGHT), load_preset("small").image, 14)
-    watch = DiscontinuityDetector()
-    for _ in watch.watch(PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)):
+    detector = DiscontinuityDetector()
+    for _ in detector.watch(PreparedFrame(n, n / 20, image, transform) for n, image in enumerate(images)):
         pass
-    if len(watch.segments) != 1:
+    if len(detector.segments) != 1:
         return None
-    late = watch.segments[0].index - second
+    late = detector.segments[0].index - second
     return late if 0 <= late <= SOON else None
 
 

@@ -1,5 +1,4 @@
-"""How the program fares on a machine that has other work: the sample beside processes that keep cores busy, and beside
-a browser that draws its page."""
+"""Speed of the program on a busy machine: with busy processes, or with a browser that draws the page."""
 
 import json
 import os
@@ -26,17 +25,16 @@ CHROMIUM = "--headless --no-sandbox --disable-gpu --no-first-run --disable-backg
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """One run of the program beside so many busy processes."""
+    """One run of the program under load."""
 
     fps: float
     p50_ms: float
     others: float
-    """Cores that neither the program nor the busy processes used, but somebody else did: this spoils a figure."""
+    """Cores used by other processes of the machine, which distort the figure."""
 
 
 def bench_load(frames: int, variants: Sequence[str], rounds: int) -> None:
-    """Print frames/s and median latency, idle, beside one busy process up to one for each core, and beside Chromium
-    with the live page, where it is installed.
+    """Print frames/s and median latency with 0 to n busy processes on n cores, and with Chromium if it is installed.
 
     ``variants``: settings of the environment such as ``GOMP_SPINCOUNT=1000``, with spaces between several; an empty
     one is the program as it is. They are run in turn.
@@ -48,7 +46,7 @@ def bench_load(frames: int, variants: Sequence[str], rounds: int) -> None:
     for _ in range(rounds):
         for load in loads:
             for variant in variants:
-                runs.setdefault((variant, load), []).append(run_beside(frames, variant, load))
+                runs.setdefault((variant, load), []).append(run_under_load(frames, variant, load))
     print("| environment | busy processes | frames/s | p50 ms | of the idle rate | others, cores |")
     print("|---" * 6 + "|")
     for (variant, load), done in runs.items():
@@ -60,8 +58,8 @@ def bench_load(frames: int, variants: Sequence[str], rounds: int) -> None:
         )
 
 
-def run_beside(frames: int, variant: str, load: int | str) -> LoadedRun:
-    """The sample's first ``frames`` beside ``load`` busy processes, or beside `BROWSER`."""
+def run_under_load(frames: int, variant: str, load: int | str) -> LoadedRun:
+    """Run the first ``frames`` of the sample with ``load`` busy processes, or with `BROWSER`."""
     environment = os.environ | dict(pair.split("=", 1) for pair in variant.split())
     with ExitStack() as stack:
         output = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "out"
@@ -71,11 +69,13 @@ def run_beside(frames: int, variant: str, load: int | str) -> LoadedRun:
             port = _free_port()
             command += ["--port", str(port)]
             # It asks again until the page is there.
-            beside = [["chromium", *CHROMIUM.split(), f"--user-data-dir={output.parent}", _waiting_page(output, port)]]
+            processes = [
+                ["chromium", *CHROMIUM.split(), f"--user-data-dir={output.parent}", _waiting_page(output, port)]
+            ]
         else:
             command += ["--no-viewer"]
-            beside = [[sys.executable, "-c", BUSY]] * int(load)
-        used = [stack.enter_context(_running(words)) for words in beside]
+            processes = [[sys.executable, "-c", BUSY]] * int(load)
+        used = [stack.enter_context(_running(words)) for words in processes]
         began, all_before, own_before = time.monotonic(), _busy_seconds(), _children_seconds()
         busy_before = sum(_seconds_of(process.pid) for process in used)
         subprocess.run(command, env=environment, check=True, capture_output=True, stdin=subprocess.DEVNULL)

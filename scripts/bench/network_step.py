@@ -16,11 +16,11 @@ from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.weights import load_network
 
 MATRIX_WORK = ("linear", "mm", "addmm", "bmm", "conv", "scaled_dot_product", "softmax")
-"""softmax: attention counts as a whole, in one kernel or in three."""
+"""Parts of operation names that count as matrix work; softmax, since attention may run as one kernel or as three."""
 
 
 class MatrixWork(TorchDispatchMode):
-    """Records every matrix product, convolution and attention with its operands, to run them alone later."""
+    """Records matrix products, convolutions and attention with their operands, to run them alone later."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -34,7 +34,7 @@ class MatrixWork(TorchDispatchMode):
 
 
 def bench_steps(frames: int) -> None:
-    """In fp32, and in bf16 where that is what the program takes."""
+    """Measure in fp32, and in bf16 if the program uses it here."""
     for precision in dict.fromkeys(("fp32", fast_precision(torch.device("cpu")))):
         bench_step(frames, precision)
 
@@ -56,7 +56,7 @@ def bench_step(frames: int, precision: Precision) -> None:
     with torch.no_grad(), recorder:
         stream.step(images[warm][None])
     steps, alone = [], []
-    # In turn, so that both meet the same machine.
+    # Alternating, so that both see the same load of the machine.
     for image in images[warm:frames]:
         begin = time.perf_counter()
         stream.step(image[None])

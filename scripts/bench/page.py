@@ -1,6 +1,6 @@
-"""What a revision of a whole long run costs the viewer's thread, and what is sent again. No browser is connected.
+"""Cost of revising a long run for the viewer's thread, and number of points sent again. No browser is connected.
 
-Depth and poses are the sample's truth, walked through again and again in a world that moves on.
+Depth and poses are the sample's ground truth, repeated, with an offset for each repetition.
 """
 
 import time
@@ -23,7 +23,7 @@ from stream_recon.configs.schema import PointsConfig
 
 SIZE = (112, 84)
 LAP_M = 3.0
-"""How far the world has moved on after the sample was walked through once."""
+"""Offset between two repetitions of the sample: new voxels for most points."""
 ROUNDS = 10
 TURN_DEG, GROWTH = 10.0, 0.1
 """Of the drift that the loop takes back, at the last frame."""
@@ -45,16 +45,16 @@ def bench_page(frames: int) -> None:
 
     everywhere = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.array([4.0, 0, 0]), 2.5)
     changes = [everywhere, Similarity.identity()] * (ROUNDS // 2)
-    report("another world and unit for all", page, [moved(poses, [change] * frames) for change in changes])
+    report("another coordinate frame and scale for all", page, [moved(poses, [change] * frames) for change in changes])
     loops = [loop(poses, (step + 1) / ROUNDS) for step in range(ROUNDS)]
     print(f"| the loop moves its end | by {np.linalg.norm(end(loops[-1]) - poses[-1][:3, 3]):.1f} units |")
-    report("more and more of a loop's correction", page, loops)
+    report("a growing loop correction", page, loops)
     bent = loops[-1].frames
     report("one frame alone", page, [Revision((replace(bent[frames // 2], T_world_camera=poses[frames // 4]),))])
     random = np.random.default_rng(1)
     shifts = ROUGH_VOXELS * PointsConfig().voxel * random.standard_normal((frames, 3))
     rough = [Similarity(1.0, np.eye(3), shift) for shift in shifts]
-    report(f"each frame its own way, by {ROUGH_VOXELS:g} voxels", page, [moved(poses, rough)])
+    report(f"independent motion of each frame, by {ROUGH_VOXELS:g} voxels", page, [moved(poses, rough)])
     stop_server(server)
 
 
@@ -74,14 +74,14 @@ def report(name: str, page: Page, revisions: list[Revision]) -> None:
             rest.append(time.perf_counter() - began)
             updates += 1
         points += sum(node.shown for node in page.scene.nodes.values() if node.sent > before[id(node)])
-    said = f"{1e3 * median(taking):.1f} ms + {1e3 * median(first):.1f} ms for the first update"
+    shown = f"{1e3 * median(taking):.1f} ms + {1e3 * median(first):.1f} ms for the first update"
     if rest:
-        said += f", {updates} more of {1e3 * median(rest):.1f} ms"
-    print(f"| {name} (median of {len(revisions)}) | {said}; {points // len(revisions):,} points sent again |")
+        shown += f", {updates} more of {1e3 * median(rest):.1f} ms"
+    print(f"| {name} (median of {len(revisions)}) | {shown}; {points // len(revisions):,} points sent again |")
 
 
 def loop(poses: list[NDArray[np.float64]], part: float) -> Revision:
-    """A drift in heading and scale that grew evenly along the way, ``part`` of it taken back."""
+    """Revision that removes the fraction ``part`` of a drift in heading and scale, which grew evenly along the path."""
     half = part * np.radians(TURN_DEG) / len(poses) / 2
     turned = rotation_matrix(np.array([0.0, np.sin(half), 0.0, np.cos(half)]))
     pose, frames = poses[0], []

@@ -1,8 +1,7 @@
-"""How near the program comes to its network's speed: real decoding, resizing and writing around a step that sleeps.
+"""Frame rate of the program compared with its network's: real decoding, resizing and writing around a step that sleeps.
 
-A step on a GPU leaves the processor to the other threads; a pause of the same length stands in for it, so this runs
-anywhere. Depth and poses are the sample's truth, walked through again and again in a world that moves on, so that the
-cloud grows as it does in a new room.
+A step on a GPU leaves the CPU to the other threads, so a pause of the same length replaces it. Depth and poses are the
+sample's ground truth, repeated with an offset for each repetition, so that the cloud grows as in a new room.
 """
 
 import os
@@ -41,7 +40,7 @@ VIDEO_SIZE = (1920, 1080)
 NETWORK_SIZE = (504, 378)
 """The largest that the full-size preset takes for usual cameras."""
 LAP_M = 0.3
-"""How far the world has moved on after the sample was walked through once."""
+"""Offset between two repetitions of the sample, so that new voxels appear at a usual rate."""
 
 
 class Watch:
@@ -143,11 +142,11 @@ def watched_parts(watch: Watch, engine: type) -> Iterator[None]:
 
 
 def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer: bool) -> None:
-    """Run the program on ``video``, else on one made here; print its speed beside the step's, and each part's time."""
+    """Print the program's frame rate on ``video`` (None: generated), the step's rate, and each part's time."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if video is None:
-            video = folder / "made.mp4"
+            video = folder / "generated.mp4"
             write_video(video, frames)
         preset, watch = load_preset("lingbot-map"), Watch()
         engine = StandIn(step_ms / 1000, watch)
@@ -192,7 +191,7 @@ def write_video(path: Path, frames: int) -> None:
         if process.wait():
             raise SystemExit("ffmpeg could not write a video: give one")
         return
-    # Codecs that are missing are looked for without a word.
+    # Missing codecs are tried without messages.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     for code in ("avc1", "mp4v"):

@@ -1,7 +1,7 @@
-"""How refinement's time and memory grow with a video's length, on a made walk whose truth is known.
+"""Growth of refinement's time and memory with a video's length, on a synthetic walk with ground truth.
 
-A camera looks sideways as it walks round a course again and again: features of known points, a network whose poses
-drift and whose depth is off. Nothing is rendered and no descriptor computed, so it is the mapping alone that counts.
+A camera looks sideways and walks round a course repeatedly. Features of known points and drifting network poses with
+erroneous depth are generated. Nothing is rendered and no descriptor computed, so that mapping alone is measured.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ TURN_DEG, STRETCH = 0.1, 0.03
 
 
 def bench_refine(sizes: Sequence[int] = SIZES, every: int = EVERY) -> None:
-    """Each size in a process of its own, so that each has a peak of its own."""
+    """Measure each size in a separate process, for its own peak memory."""
     spawn = multiprocessing.get_context("spawn")
     for frames in sizes:
         process = spawn.Process(target=measure, args=(frames, every))

@@ -34,19 +34,19 @@ SHARES = (0.3, 0.5, 0.7)
 
 def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | None) -> None:
     """Print a line for each cut."""
-    whole, cut = place / "whole", place / "cut"
+    uncut, cut = place / "uncut", place / "cut"
     info = RunInfo.of(engine, scene.name, {})
     engine.reset()
-    noting = Noting(engine)
+    recording = RecordingEngine(engine)
     with scene.open(stride, frames) as source:
         back_end = make_back_end("full", engine.preset.stream.scale_frames)
-        reconstruct(source, noting, ResultWriter(whole, info), back_end=back_end)
-    shutil.copytree(whole, place / "refined")
+        reconstruct(source, recording, ResultWriter(uncut, info), back_end=back_end)
+    shutil.copytree(uncut, place / "refined")
     best = errors(scene, stride, frames, place / "refined")
-    print(f"| {scene.name} | whole | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)
+    print(f"| {scene.name} | uncut | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)
     for share in SHARES:
-        shutil.copytree(whole, cut)
-        count = cut_down(cut, share, noting.stood_on)
+        shutil.copytree(uncut, cut)
+        count = cut_down(cut, share, recording.reference_frames_after)
         seam = finish(engine, scene, cut, info, stride, frames)
         found = errors(scene, stride, frames, cut)
         ratios = " | ".join(f"{ours / theirs:.2f}" for ours, theirs in zip(found, best, strict=True))
@@ -54,30 +54,30 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
         shutil.rmtree(cut)
 
 
-class Noting:
-    """An engine that notes what it stood on after each frame."""
+class RecordingEngine:
+    """An engine that records its reference frames after each frame."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.stood_on: dict[int, tuple[int, ...]] = {}
+        self.reference_frames_after: dict[int, tuple[int, ...]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
         results = self._engine.push(frame)
-        self.stood_on[frame.index] = self._engine.reference_frames
+        self.reference_frames_after[frame.index] = self._engine.reference_frames
         return results
 
 
-def cut_down(folder: Path, share: float, stood_on: Mapping[int, tuple[int, ...]]) -> int:
-    """Leave what a run would have that was killed after that share of its frames; gives their number."""
+def cut_down(folder: Path, share: float, reference_frames_after: Mapping[int, tuple[int, ...]]) -> int:
+    """Reduce a result to that of a run killed after ``share`` of its frames; returns their number."""
     result = read_result(folder)
     count = round(share * len(result))
     write_cameras(folder, result.cameras[:count], 0)
     for camera in result.cameras[count:]:
         depth_path(folder, camera.index).unlink()
-    reference_frames = stood_on[result.cameras[count - 1].index]
+    reference_frames = reference_frames_after[result.cameras[count - 1].index]
     (folder / RUN_NAME).write_text(
         json.dumps({**result.run, "interrupted": True, "reference_frames": reference_frames})
     )
@@ -85,7 +85,7 @@ def cut_down(folder: Path, share: float, stood_on: Mapping[int, tuple[int, ...]]
 
 
 def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: int, frames: int | None) -> str:
-    """As ``--resume`` does; says how well the seam fits."""
+    """Resume as ``--resume`` does; returns the overlap errors."""
     unfinished = read_unfinished(folder)
     assert unfinished is not None
     engine.reset()
@@ -101,7 +101,7 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
 
 
 def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple[float, float, float]:
-    """ATE / path of what the network said, of a result, and once it is refined, which it is here."""
+    """ATE / path of the network's poses, of the result, and of the result after refinement, which runs here."""
     result = read_result(folder)
     last = _error(result, scene)
     result.cameras = [camera.as_network for camera in result.cameras]

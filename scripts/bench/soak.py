@@ -1,7 +1,7 @@
-"""A run without end, as far as anybody waits: what it holds of memory, files, threads and disk, and how fast it is.
+"""Memory, files, threads, disk and speed of a very long run.
 
-The engine is a fake one that costs next to nothing, so that all else is under load: source, break watch, writer with
-checkpoints, cloud, viewer, and a page that reads all it is sent.
+The engine is a fake that costs almost nothing. All else is under load: source, discontinuity detector, writer with
+checkpoints, cloud, viewer, and a page that reads everything it is sent.
 """
 
 import os
@@ -30,8 +30,8 @@ from stream_recon.app.sources.source import Source
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine, fake_preset, pose_at
 
-SETTLED = 2000
-"""Frames after which nothing may grow any more."""
+STEADY_FROM = 2000
+"""Frames after which memory, files and threads must stay constant: caches are full."""
 SPAN = 5000
 """Frames at the beginning and at the end whose rates are compared."""
 LAP = 600
@@ -80,7 +80,7 @@ class LapEngine(FakeEngine):
 
 @dataclass(frozen=True)
 class Reading:
-    """What the process holds after so many frames."""
+    """Resources of the process after a number of frames."""
 
     frames: int
     seconds: float
@@ -122,7 +122,7 @@ def _reading(frames: int, seconds: float, folder: Path) -> Reading:
 
 def _report(readings: list[Reading], page_lives: bool) -> None:
     print(
-        "| frame | frames/s since the row before | resident MiB | open files | threads | bytes a frame beside depth |"
+        "| frame | frames/s since the row before | resident MiB | open files | threads | bytes a frame without depth |"
     )
     print("|---" * 6 + "|")
     shown = [r for n, r in enumerate(readings) if n in (0, 1, 6) or (n + 1) % max(1, len(readings) // 10) == 0]
@@ -132,15 +132,15 @@ def _report(readings: list[Reading], page_lives: bool) -> None:
         each = r.disk_bytes / r.frames
         print(f"| {r.frames} | {rate:.0f} | {r.resident_mb:.0f} | {r.files} | {r.threads} | {each:.0f} |")
         before = r
-    settled = [r for r in readings if r.frames >= SETTLED]
-    if len(settled) < 2:
+    steady = [r for r in readings if r.frames >= STEADY_FROM]
+    if len(steady) < 2:
         return
-    first, last = settled[0], settled[-1]
-    early, late = (_rate(readings, at) for at in (SETTLED, last.frames - SPAN))
+    first, last = steady[0], steady[-1]
+    early, late = (_rate(readings, at) for at in (STEADY_FROM, last.frames - SPAN))
     print(
         f"since frame {first.frames}: {last.resident_mb - first.resident_mb:+.0f} MiB, "
         f"{last.files - first.files:+d} files, {last.threads - first.threads:+d} threads; the last {SPAN} frames at "
-        f"{100 * late / early:.1f} % of the rate of the first after {SETTLED}; the page was "
+        f"{100 * late / early:.1f} % of the rate of the first after {STEADY_FROM}; the page was "
         f"{'connected to the end' if page_lives else 'lost'}"
     )
 

@@ -1,4 +1,4 @@
-"""What the geometry of a running stream costs: as the stream goes on, and beside a network on a GPU."""
+"""Time per frame and memory of the online back end as a stream grows."""
 
 import time
 from argparse import ArgumentParser, Namespace
@@ -21,7 +21,7 @@ START_S = 8
 
 
 def bench_stream(frames: int = 5_000) -> None:
-    """A camera that looks at a wall and moves along it, there and back; a network that errs by some percent."""
+    """Print figures for a camera that moves along a wall and back, with network errors of some percent."""
     rng = np.random.default_rng(0)
     wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
     back_end, spent = OnlineBackEnd(together=8), []

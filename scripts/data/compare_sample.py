@@ -36,7 +36,7 @@ def compare(folder: Path) -> None:
     print(f"  trajectory   {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path:.2%} of the path")
     print(f"  rotation     {pose.rot_step_deg:.2f} degrees a step (it turned {pose.rot_moved_deg:.2f})")
     print(f"  depth        AbsRel {depth.absrel:.3f}, {depth.delta1:.1%} within 25 %")
-    print(f"  field of view off by {fov:.1f} degrees")
+    print(f"  field of view error {fov:.1f} degrees")
 
 
 def sampled_depths(

@@ -103,7 +103,7 @@ def archived(path: Path, skip: re.Pattern[str]) -> Iterator[Image]:
 
 
 def cut(picture: Image, cuts: int, random: np.random.Generator) -> list[Image]:
-    """Square tiles of a picture: windows of random size and place, or the whole of a texture."""
+    """Square tiles of a picture: random crops, or a complete texture."""
     height, width = picture.shape[:2]
     short = min(height, width)
     if short < 128:
@@ -139,7 +139,7 @@ def is_rich(tile: Image) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="the .npz to write")
-    parser.add_argument("--cache", type=Path, help="folder of downloads (default: beside the output)")
+    parser.add_argument("--cache", type=Path, help="folder of downloads (default: next to the output)")
     options = parser.parse_args()
     cache = options.cache or options.output.parent / "packages"
     random = np.random.default_rng(0)

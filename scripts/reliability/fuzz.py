@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Feeds the program thousands of broken inputs, each in a process of its own; see scripts/reliability/fuzzing.
+"""Feed the program thousands of damaged inputs, each in a separate process; see scripts/reliability/fuzzing.
 
 scripts/reliability/fuzz.py --minutes 30              # all kinds in turn, until the time is up
 scripts/reliability/fuzz.py --cases 10000 --seed 7 --jobs 16
@@ -28,7 +28,7 @@ from fuzzing.processes import Verdict, prepare, run_case
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--cases", type=int, help="so many in all, however long it takes")
+    parser.add_argument("--cases", type=int, help="number of cases, in place of --minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time; which ones there are stays the same")
     parser.add_argument("--kind", choices=list(CASES), action="append", help="these alone; may be given again")
@@ -50,7 +50,7 @@ def main() -> int:
 def run_many(
     kinds: list[str], seed: int, cases: int | None, minutes: float, source: Path, jobs: int
 ) -> Iterator[Verdict]:
-    """Cases of all kinds in turn, so many or for so long; ``jobs`` of them at a time."""
+    """Run cases of all kinds in turn, ``cases`` of them or for ``minutes``, and ``jobs`` at a time."""
     end = time.monotonic() + 60 * minutes
     chosen = itertools.islice(((number, kind) for number in itertools.count() for kind in kinds), cases)
     # Forks of this process have all imported already.
@@ -62,11 +62,11 @@ def run_many(
             pending.add(pool.submit(run_case, kind, seed, number, source))
             if len(pending) == 2 * jobs:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from _told(done, seed)
-        yield from _told(pending, seed)
+                yield from _report_failures(done, seed)
+        yield from _report_failures(pending, seed)
 
 
-def _told(done: Iterable[Future[Verdict]], seed: int) -> Iterator[Verdict]:
+def _report_failures(done: Iterable[Future[Verdict]], seed: int) -> Iterator[Verdict]:
     for verdict in map(Future.result, done):
         if verdict.failed:
             print(

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""kill -9 at random moments: nothing that was finished is lost, every file can be read, and the same command goes on.
+"""Kill runs at random moments and check that finished frames are kept, files are readable, and runs resume.
 
     scripts/reliability/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
                           [--kinds run,batch,split]
 
-A run with refinement, a batch of two scenes, and a batch whose scenes are split into windows, each killed ``--kills``
-times at moments drawn evenly over its whole time, and gone on with after every kill until it is done; then it begins
-anew. Exits with 1 if anything was lost. Every process is a fork of one that has imported all, so that the moments fall
-into loading, frames, refinement and the rewriting of files, not into the start of Python.
+A run with refinement, a batch of two scenes, and a batch whose scenes are split into chunks are each killed ``--kills``
+times, at moments spread evenly over their duration, and resumed after each kill until they finish; then they start
+again. The exit code is 1 if anything was lost. Every process is a fork of one that has imported everything, so that
+kills hit loading, frames, refinement and the rewriting of files, not the start of Python.
 """
 
 import argparse
@@ -41,20 +41,20 @@ class Trial:
     """One kind of command, killed again and again.
 
     Args:
-        command: words of the command that makes the folder it is given, and goes on with it.
-        whole: how many frames each finished result has, by its folder's name within that folder.
-        windows: how many each is made of.
+        command: words of the command that writes or resumes the given folder.
+        frames: number of frames of each finished result, by its folder's name.
+        windows: number of chunks of each result.
     """
 
     def __init__(
-        self, name: str, command: Callable[[Path], list[str]], whole: dict[str, int], windows: int | None = None
+        self, name: str, command: Callable[[Path], list[str]], frames: dict[str, int], windows: int | None = None
     ) -> None:
-        self.name, self._command, self._whole, self._windows = name, command, whole, windows
+        self.name, self._command, self._frames, self._windows = name, command, frames, windows
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
     def run(self, place: Path, kills: int, minutes: float, dice: random.Random) -> None:
-        """Kill so many times, or for so long, and see that all is there after each and at the end of every round."""
+        """Kill ``kills`` times or for ``minutes``; check the results after each kill and each round."""
         begun = time.monotonic()
         deadline = begun + 60 * minutes
         self._end(self._start(place / "measured"), None)
@@ -131,7 +131,7 @@ class Trial:
         return found
 
     def _check_finished(self, out: Path) -> None:
-        for name, frames in self._whole.items():
+        for name, frames in self._frames.items():
             try:
                 result = read_result(out / name)
                 count = len(list(result))
@@ -182,9 +182,9 @@ def main() -> int:
     arguments = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory() as place:
-        made = trials(arguments.video, Path(place) / "root", arguments.frames, arguments.stride)
+        by_kind = trials(arguments.video, Path(place) / "root", arguments.frames, arguments.stride)
         for kind in arguments.kinds.split(","):
-            trial = made[kind]
+            trial = by_kind[kind]
             folder = Path(place) / kind
             folder.mkdir()
             trial.run(folder, arguments.kills, arguments.minutes, random.Random(arguments.seed))

@@ -36,7 +36,7 @@ PROGRAM_FRAMES = 600
 
 def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path | None, clips: int) -> None:
     """``original``: a checkout of LingBot-Map; ``frames``: of the long stream; ``only``: of `TABLES`, with commas
-    between; ``video``: for the program, looped; else one is made; ``clips``: of the folder."""
+    between; ``video``: for the program, looped; None: a generated one; ``clips``: number of clips."""
     wanted = only.split(",") if only else TABLES
     unknown = set(wanted) - set(TABLES)
     if unknown:

@@ -29,7 +29,7 @@ PLAIN_CAMERA = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.2)
 
 @dataclass(frozen=True)
 class Rates:
-    """Of this machine, measured in the same call as what they are set beside."""
+    """Peak rates of this machine, measured in the same call as the figures compared with them."""
 
     matrix_flops: float
     """Floating-point operations a second of a large bf16 product."""

@@ -24,15 +24,15 @@ def bench_original(folder: Path) -> float | None:
     release_memory()
     before, _ = torch.cuda.mem_get_info()
     least = before
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "gct_profile.py", *options], cwd=folder, env=environment, stdout=said, stderr=said
+            [sys.executable, "gct_profile.py", *options], cwd=folder, env=environment, stdout=log, stderr=log
         )
         while process.poll() is None:
             least = min(least, torch.cuda.mem_get_info()[0])
             time.sleep(POLL_SECONDS)
-        said.seek(0)
-        text = said.read()
+        log.seek(0)
+        text = log.read()
     found = re.findall(r"\(90%\):\s*([\d.]+) ms", text)
     if process.returncode or not found:
         row("it failed", " ".join(text.split())[-600:])

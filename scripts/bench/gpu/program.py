@@ -1,4 +1,4 @@
-"""Tables of the whole program: a 1080p video beside the bare step on the same frames, and the embedded network."""
+"""Tables of the program on a 1080p video, compared with the bare step, and of the embedded network."""
 
 import os
 import tempfile
@@ -36,7 +36,7 @@ from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import load_network
 
 NO_WEIGHTS = "0" * 64
-MADE_FRAMES = 300
+GENERATED_FRAMES = 300
 WARM_FRAMES = 100
 """Left out where the window is not full earlier."""
 BAR = 0.9
@@ -71,7 +71,7 @@ class LoopedReader(Reader):
 
 
 class RecordingEngine:
-    """An engine that keeps the images that it was given, and when each result had been made."""
+    """An engine that records its input images and the time of each result."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -139,8 +139,8 @@ def bench_program(network: StreamingNetwork, video: Path | None, frames: int) ->
     release_memory()
     with tempfile.TemporaryDirectory() as folder:
         if video is None:
-            video = Path(folder) / "made.mp4"
-            write_video(video, MADE_FRAMES)
+            video = Path(folder) / "generated.mp4"
+            write_video(video, GENERATED_FRAMES)
         begin_table(f"program on {describe_video(video)}, no viewer, keyframes by flow, {os.cpu_count()} processors")
         done = run_program(Engine(network, preset, NO_WEIGHTS), preset, video, frames, Path(folder) / "out")
     first = done.steady_from(preset)
@@ -199,12 +199,12 @@ def bench_embedded(frames: int = 400) -> None:
     preset = load_preset(EMBEDDED_PRESET)
     engine = Engine(embedded_network(preset), preset, NO_WEIGHTS)
     pictures, finished = sample_frames(), [time.perf_counter()]
-    # As the program does it: the next frame is made the network's image in a thread, beside the step.
-    with ThreadPoolExecutor(1, "prepare") as beside:
-        waiting = beside.submit(engine.prepare, Frame(0, 0.0, frame_at(pictures, 0)))
+    # As in the program, a thread prepares the next frame during the step.
+    with ThreadPoolExecutor(1, "prepare") as pool:
+        waiting = pool.submit(engine.prepare, Frame(0, 0.0, frame_at(pictures, 0)))
         for index in range(1, frames + 1):
             ready = waiting.result()
-            waiting = beside.submit(engine.prepare, Frame(index, index / 30, frame_at(pictures, index)))
+            waiting = pool.submit(engine.prepare, Frame(index, index / 30, frame_at(pictures, index)))
             engine.push(ready)
             finished.append(time.perf_counter())
     times = np.diff(finished).tolist()

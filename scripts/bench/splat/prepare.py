@@ -32,7 +32,7 @@ def prepare(video: Path, out: Path, every: int) -> None:
 
     ``refined``: our export; ``refined-dense``: with points of depth maps; ``network``: without refinement (its points
     are of depth maps), on images whose lens the refinement has undone; ``sfm``: structure from motion. ``work`` keeps
-    what they were made of.
+    their inputs.
     """
     work = out / video.stem / "work"
     work.mkdir(parents=True)
@@ -67,7 +67,7 @@ def run(word: str, *arguments: str) -> float:
 
 
 def core_seconds(function: Callable[..., None], *arguments: object) -> float:
-    """Run a function in a process of its own; gives its core seconds."""
+    """Run a function in a separate process; returns its core seconds."""
     before = children_seconds()
     process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
     process.start()

@@ -76,7 +76,7 @@ def render_gsplat(
 
 
 def train_one(folder: Path, device: str, steps: int) -> Figures:
-    """In a process of its own. Not in `__main__`, where a process that is spawned finds no function by its name."""
+    """Train in a worker process. Not in `__main__`, where a spawned process cannot find a function by name."""
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     name = f"{folder.parent.name}/{folder.name}"

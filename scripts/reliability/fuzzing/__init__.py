@@ -1,1 +1,1 @@
-"""Broken inputs of all kinds, made by mutation, and what the program makes of them."""
+"""Fuzzing: inputs of all kinds, damaged by mutation, and the program's reactions."""

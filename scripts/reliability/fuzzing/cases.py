@@ -1,6 +1,6 @@
-"""One function a kind of input: it breaks an example in a folder and lets the program read it.
+"""Cases, one function per kind of input: it damages an example and lets the program read it.
 
-It returns where the program read it or refused it in words; whatever else happens to its process is a failure.
+A case passes if the program reads the input or refuses it with a `StreamReconError`.
 """
 
 import random
@@ -40,7 +40,7 @@ POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
 
 @cache
 def examples(folder: Path) -> dict[str, Path]:
-    """Whole inputs, made once; by kind a folder."""
+    """Write undamaged inputs once; returns a folder for each kind."""
     places = {kind: folder / kind for kind in ("videos", "images", "weights", "data", "result")}
     for place in places.values():
         place.mkdir(parents=True)
@@ -131,7 +131,7 @@ def result(folder: Path, source: Path, draw: random.Random) -> None:
 
 
 class Control:
-    """Stands for a slider or a checkbox."""
+    """Stand-in for a slider or a checkbox."""
 
     def __init__(self, value: float) -> None:
         self.value, self.min, self.max = value, 0, 95
@@ -205,7 +205,7 @@ def _write_images(folder: Path) -> None:
 
 
 def _write_datasets(folder: Path) -> None:
-    """Small scenes of the layouts that are made of text."""
+    """Write small scenes in the data set layouts that consist of text files."""
 
     def lines(path: Path, *content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

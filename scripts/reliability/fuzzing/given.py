@@ -1,4 +1,4 @@
-"""What users give beside images: known cameras, tracks, what cameras write into their files, and recordings of ROS."""
+"""Cases of known cameras, GPS tracks, EXIF data and ROS recordings."""
 
 import random
 import shutil
@@ -47,20 +47,20 @@ TRACKS = {
 
 
 def write_given(folder: Path) -> None:
-    """Whole ones, each kind in a folder of its own."""
+    """Write undamaged examples, one folder per kind."""
     for kind, files in (("cameras", CAMERAS), ("tracks", TRACKS)):
         (folder / kind).mkdir(parents=True)
         for name, text in files.items():
             (folder / kind / name).write_text(text)
-    said, bags = folder / "said", folder / "recordings"
-    said.mkdir()
+    exif_folder, bags = folder / "exif", folder / "recordings"
+    exif_folder.mkdir()
     bags.mkdir()
     picture = numbered_image(3)
     for name, order in (("a.jpg", "<"), ("b.jpg", ">")):
-        exif_files.jpeg(said / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), order, 4.2, 300.0))
-    (said / "c.tif").write_bytes(exif_files.tiff(28, (48.1, 11.5, -3.0)))
+        exif_files.jpeg(exif_folder / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), order, 4.2, 300.0))
+    (exif_folder / "c.tif").write_bytes(exif_files.tiff(28, (48.1, 11.5, -3.0)))
     for name, iso in (("a.mov", False), ("b.mp4", True)):
-        exif_files.film(said / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)
+        exif_files.film(exif_folder / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)
     for name, mcap in (("a.bag", False), ("sql", False), ("mcap", True)):
         with Bag(bags / name, mcap=mcap) as bag:
             bag.camera("/camera/camera_info", SIZE, [50.0, 0, 32, 0, 50, 24, 0, 0, 1], [-0.1, 0.01, 0, 0, 0])
@@ -99,17 +99,17 @@ def track(folder: Path, source: Path, draw: random.Random) -> None:
 
 def exif(folder: Path, source: Path, draw: random.Random) -> None:
     """``--intrinsics exif`` and ``--scale-from exif``."""
-    files = sorted((source / "given" / "said").iterdir())
+    files = sorted((source / "given" / "exif").iterdir())
     chosen, other = draw.choice(files), draw.choice(files)
     path = folder / chosen.name
     path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
     if path.suffix in (".mov", ".mp4"):
         camera_of_video(path, SIZE)
         return
-    said = read_exif(path)
-    if said.position is not None:
-        assert abs(said.position[0]) <= 90 and abs(said.position[1]) <= 180
-    for focal in (said.focal_35mm, said.focal_widths):
+    found = read_exif(path)
+    if found.position is not None:
+        assert abs(found.position[0]) <= 90 and abs(found.position[1]) <= 180
+    for focal in (found.focal_35mm, found.focal_widths):
         assert focal is None or 0 < focal < 1e9
 
 

@@ -1,4 +1,4 @@
-"""A case in a process of its own, with limits of time and memory."""
+"""Execution of a case in a separate process, with limits of time and memory."""
 
 import os
 import random
@@ -39,17 +39,17 @@ class Verdict:
 
 
 def run_case(kind: str, seed: int, number: int, source: Path, keep: Path | None = None) -> Verdict:
-    """Run case ``number`` of a seed. ``source``: see `examples`, made before. ``keep``: where its input is to stay."""
+    """Run case ``number`` of a seed. ``source``: folder of `examples`; ``keep``: folder that gets the case's input."""
     folder = keep or Path(tempfile.mkdtemp(prefix="fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
-    said = folder / "said.txt"
+    message = folder / "message.txt"
     begun = time.monotonic()
     process = os.fork()
     if not process:
-        _child(kind, seed, number, source, folder, said)
+        _child(kind, seed, number, source, folder, message)
     status, usage = _wait(process, begun + LIMIT_SECONDS)
     seconds, peak = time.monotonic() - begun, usage.ru_maxrss / 1024
-    detail = said.read_text(errors="replace").strip() if said.exists() else ""
+    detail = message.read_text(errors="replace").strip() if message.exists() else ""
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
     return Verdict(kind, number, _outcome(status, seconds, peak), detail, seconds, peak)
@@ -78,8 +78,8 @@ def _wait(process: int, deadline: float) -> tuple[int, "resource.struct_rusage"]
         time.sleep(POLL_SECONDS)
 
 
-def _child(kind: str, seed: int, number: int, source: Path, folder: Path, said: Path) -> None:
-    """Never returns: what the parent had under way is not this process's to end."""
+def _child(kind: str, seed: int, number: int, source: Path, folder: Path, message: Path) -> None:
+    """Run the case in the forked child. Never returns, so that no exit handler of the parent runs here."""
     code = TRACEBACK
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -95,18 +95,18 @@ def _child(kind: str, seed: int, number: int, source: Path, folder: Path, said: 
             code = REFUSED
             line = str(error)
             assert "\n" not in line.strip(), "a refusal is one line"
-            said.write_text(line[:1000], errors="replace")
+            message.write_text(line[:1000], errors="replace")
         except MemoryError:
             code = REFUSED
-            said.write_text("out of memory")
-    except BaseException:  # noqa: BLE001  # whatever it is, it is what is looked for
+            message.write_text("out of memory")
+    except BaseException:  # noqa: BLE001  # any exception is a finding
         code = TRACEBACK
-        said.write_text(traceback.format_exc()[-4000:], errors="replace")
+        message.write_text(traceback.format_exc()[-4000:], errors="replace")
     finally:
         os._exit(code)
 
 
 def prepare(folder: Path) -> Path:
-    """Make what cases are mutated from."""
+    """Write the examples that cases damage."""
     examples(folder)
     return folder
