@@ -156,7 +156,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
 def test_a_camera_goes_with_smaller_images_of_its_shape_alone() -> None:
     half = OPENCV.for_size((320, 240))
     assert (half.fx, half.cy, half.coefficients) == (250, 121.25, BENT)
-    with pytest.raises(InputError, match="shape"):
+    with pytest.raises(InputError, match="aspect ratio"):
         OPENCV.for_size((480, 640))
 
 

@@ -71,7 +71,7 @@ def test_a_bad_packet_costs_a_frame_and_not_the_stream() -> None:
     assert source.damaged >= 3 and source.segments == []
 
 
-def test_a_source_that_comes_back_is_a_new_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_comes_back_begins_a_new_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.3)
     monkeypatch.setattr(live, "RETRY_SECONDS", 0.1)
     reader, opened = lives(images(10), None, None, None, images(10), reconnect=0.9)
@@ -83,17 +83,17 @@ def test_a_source_that_comes_back_is_a_new_stretch(monkeypatch: pytest.MonkeyPat
     first = next(frame for frame in frames if frame.segment)
     assert segment.index == first.index == 10 and segment.timestamp == pytest.approx(first.timestamp)
     assert segment.reason.startswith("no frames from 0.")
-    assert any("new stretch" in warning for warning in source.warnings)
+    assert any("new segment" in warning for warning in source.warnings)
     assert source.lost and "did not come back within 0.9 s" in source.warnings[-1]
 
 
-def test_a_short_hiccup_is_no_new_stretch() -> None:
+def test_a_short_hiccup_begins_no_new_segment() -> None:
     reader, _ = lives(images(10), images(10), reconnect=0.2)
     source = Source(reader)
     assert {frame.segment for frame in source} == {0} and source.segments == []
 
 
-def test_a_stall_without_an_end_is_a_new_stretch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_without_an_end_begins_a_new_segment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.3)
     reader, _ = lives([*images(5), 0.6, *images(5)], reconnect=0.1)
     source = Source(reader)

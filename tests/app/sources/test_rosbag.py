@@ -133,7 +133,7 @@ def test_damaged_messages_are_left_out_and_clocks_set_back_do_not_matter(tmp_pat
                 bag.jpeg("/image/compressed", number, picture(number))
     with open_source(str(tmp_path / "bad")) as source:
         frames = list(source)
-        assert source.damaged == 1 and "left out" in source.warnings[0]
+        assert source.damaged == 1 and "skipped" in source.warnings[0]
     times = [frame.timestamp for frame in frames]
     assert len(frames) == 5 and times == sorted(set(times))
 
@@ -172,7 +172,7 @@ def test_junk_is_told_in_one_line(
         bag.camera("/camera_info", (WIDTH, HEIGHT), [1.0] * 9, [])
     with pytest.raises(InputError, match="no image topic"):
         open_source(str(tmp_path / "empty"))
-    with pytest.raises(ConfigError, match="no recording"):
+    with pytest.raises(ConfigError, match="not a ROS recording"):
         open_source(str(Path(__file__).parents[3] / "app/sample/walkthrough.mp4"), FrameChoice(topic="/a"))
 
 

@@ -189,7 +189,7 @@ def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
         "text.txt": "not a video|text file",
         "bytes.mp4": "not a video",
         "zero.mp4": "empty file",
-        "cut.mp4": "not a readable video",
+        "cut.mp4": "not a video that can be read",
     }.items():
         with pytest.raises(InputError, match=message) as error:
             open_source(str(tmp_path / name))
