@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 VERTEX = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])
+"""Layout of one vertex in the file."""
 Vertices = NDArray[np.void]
 """Points [N] with dtype `VERTEX`."""
 COUNT_DIGITS = 20

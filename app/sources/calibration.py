@@ -25,9 +25,11 @@ COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5), "fishe
 EXIF = "exif"
 """Value of ``--intrinsics`` for the camera in the files' metadata."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+"""Pattern of a decimal number."""
 FORMS = (
     "fx,fy,cx,cy[,k1,k2,p1,p2[,k3]], or a file: COLMAP's cameras.txt, transforms.json, YAML of ROS, Kalibr or OpenCV"
 )
+"""Accepted forms of a camera, for error messages."""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,18 @@ MOST_BOXES = 10_000
 LARGEST_METADATA = 1 << 20
 """Bytes of a metadata box that are read: real ones have some kilobytes."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
+"""Metadata key of phones' videos."""
 
 _SIZES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 10: "ii"}
+"""`struct` codes by EXIF type number; rationals are two integers."""
 _EXIF, _GPS = 0x8769, 0x8825
+"""Tags of the directories with camera data and position."""
 _FOCAL, _FOCAL_35MM, _PLANE_X, _PLANE_UNIT, _WIDTH = 0x920A, 0xA405, 0xA20E, 0xA210, 0xA002
+"""Tags of the focal length, its 35 mm equivalent, the sensor's pixel density, its unit, and the image width."""
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0}
-_WHOLE, _REAL, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
+"""Length of the unit of pixel density, by EXIF's number of the unit."""
+_INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
+"""QuickTime's type numbers of metadata values."""
 
 
 @dataclass(frozen=True)
@@ -227,9 +233,9 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
 def _value(data: bytes) -> float | None:
     """Number of a metadata value, which begins with its type and language; None for other types."""
     kind, rest = int.from_bytes(data[:4], "big"), data[8:]
-    if kind in _REAL and len(rest) in (4, 8):
+    if kind in _FLOATS and len(rest) in (4, 8):
         value = struct.unpack(">f" if len(rest) == 4 else ">d", rest)[0]
-    elif kind in _WHOLE and rest:
+    elif kind in _INTEGERS and rest:
         value = float(int.from_bytes(rest, "big"))
     elif kind == _TEXT:
         value = float(rest.decode("ascii", errors="replace"))

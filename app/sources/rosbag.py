@@ -17,7 +17,9 @@ from stream_recon.app.sources.readers import Reader, is_truncated_png
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
+"""Suffixes of single-file recordings."""
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
+"""Message types of images, compressed images and camera calibrations."""
 RATE_FRAMES = 30
 """First frames whose median interval gives the rate: about a second, read in a moment."""
 DAMAGE = (
@@ -26,6 +28,7 @@ DAMAGE = (
 )  # fmt: skip
 """Exceptions that the library raises for damaged files, in addition to its own."""
 _GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16}
+"""Data type of grey images by ROS encoding."""
 _COLOURS = {
     "rgb8": (3, None),
     "bgr8": (3, cv2.COLOR_BGR2RGB),
