@@ -15,7 +15,7 @@ from stream_recon.configs.errors import InputError
 FIRST_FRAME_SECONDS = 15.0
 """Time limit for the first frame; an RTSP stream may wait for a keyframe first."""
 RECONNECT_SECONDS = 120.0
-"""Default time to wait for a lost source: a camera or router has restarted by then."""
+"""Default time to wait for a lost source: enough for a camera or router to restart."""
 READ_ATTEMPTS = 4
 """Failed reads in a row after which the source counts as lost; a damaged packet fails only once."""
 RETRY_SECONDS = 1.0

@@ -15,7 +15,7 @@ ASPECT_PRICE = 5.0
 """Percent of patches that 1 % of change in aspect ratio is worth. With 5 the published rule (longer side full, shorter
 side rounded) results for usual aspect ratios; a grid that distorts by several percent loses to a smaller one."""
 GREY_SIDE = 640
-"""Longer side in pixels of the image for tracking: more costs time and hardly improves feature positions."""
+"""Longer side in pixels of the image for tracking: a larger image costs tracking time in every frame."""
 
 
 def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int) -> ImageTransform:

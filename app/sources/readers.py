@@ -16,7 +16,7 @@ from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
-"""Formats that every build of OpenCV decodes."""
+"""Image formats that OpenCV's wheel decodes."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
 PNG = b"\x89PNG\r\n\x1a\n"

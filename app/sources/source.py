@@ -34,7 +34,7 @@ from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
-"""Pattern of stream addresses; other schemes could name local files of FFmpeg."""
+"""Pattern of stream addresses."""
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
 
