@@ -43,9 +43,7 @@ def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
             raise InputError(f"camera {spec} cannot be opened: check that it is plugged in and not in use")
         if isinstance(spec, str):
             raise InputError(f"nothing answers at {name}, or it is no video stream: check the address")
-        raise InputError(
-            f"{name} is not a video that can be read (or its recording ended before the index was written)"
-        )
+        raise InputError(f"{name} is not a video that can be read (or its recording ended without an index)")
     return capture
 
 

@@ -1,4 +1,4 @@
-"""Cuts, black stretches and covered lenses put into a rendered video; blur, turns and plain videos that are none."""
+"""Segmentation of a rendered video with cuts, blank frames and covered lenses, and with blur, rotation and neither."""
 
 from collections.abc import Iterator
 from pathlib import Path
