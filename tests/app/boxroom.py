@@ -1,4 +1,4 @@
-"""A textured box room seen by a camera that walks through it: exact depth and poses, rendered in closed form."""
+"""Renderer of a textured box room in closed form, with exact depth and poses."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ HALF = np.array([3.0, 1.5, 4.0])
 
 
 def walk_pose(t: float) -> NDArray[np.float64]:
-    """T_world_camera at time ``t`` in seconds: a slow circle, looking around."""
+    """T_world_camera [4, 4] at ``t`` seconds: a slow circle with rotation."""
     yaw = 0.5 * t
     T = np.eye(4)
     T[:3, :3] = [[np.cos(yaw), 0, np.sin(yaw)], [0, 1, 0], [-np.sin(yaw), 0, np.cos(yaw)]]
@@ -25,13 +25,13 @@ def room_result(
     fps: float = 10.0,
     keyframe: bool = True,
 ) -> FrameResult:
-    """The room from one camera. Confidence falls with distance."""
+    """Result of one camera in the room. Confidence falls with distance."""
     T = walk_pose(index / fps) if T_world_camera is None else T_world_camera
     width, height = size
     focal = 0.8 * width
     u, v = np.meshgrid(np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2)
     rays = np.stack([u / focal, v / focal, np.ones_like(u)], axis=-1) @ T[:3, :3].T
-    rays = np.where(np.abs(rays) < 1e-9, 1e-9, rays)  # parallel to a wall: it is far away
+    rays = np.where(np.abs(rays) < 1e-9, 1e-9, rays)  # rays parallel to a wall
     walls = np.where(rays > 0, HALF - T[:3, 3], -HALF - T[:3, 3]) / rays  # [h, w, 3]
     depth = walls.min(axis=-1)
     hit = T[:3, 3] + depth[..., None] * rays

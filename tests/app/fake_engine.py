@@ -1,4 +1,4 @@
-"""An engine without a network: results that can be worked out by hand."""
+"""Engine without a network, whose results are simple formulas."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def run_info() -> RunInfo:
 
 
 def pose_at(index: int, step: float = 0.1) -> NDArray[np.float64]:
-    """A walk along x with a slow turn about y."""
+    """Pose of a walk along x with a slow rotation about y."""
     angle = 0.02 * index
     T = np.eye(4)
     T[:3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
@@ -40,7 +40,7 @@ def prepared(frame: Frame) -> PreparedFrame:
 
 
 def fake_result(frame: PreparedFrame) -> FrameResult:
-    """A wall at depth 2 that slants a little, seen with a field of view of 90 degrees across."""
+    """Result that shows a slightly slanted wall at depth 2, with a horizontal field of view of 90 degrees."""
     width, height = frame.transform.source_size
     rows, columns = np.indices(frame.rgb.shape[:2], dtype=np.float32)
     return FrameResult(
@@ -59,7 +59,10 @@ def fake_result(frame: PreparedFrame) -> FrameResult:
 
 
 class FakeEngine:
-    """Gathers ``scale_frames`` frames first, as the real one does; ``before_push`` is called with each frame."""
+    """Engine that holds back ``scale_frames`` frames first, as the real one does.
+
+    ``seconds``: duration of a step; ``before_push``: called with each frame.
+    """
 
     device = "cpu"
     precision = "fp32"
@@ -115,5 +118,5 @@ def frames(count: int, size: tuple[int, int] = (64, 48)) -> list[Frame]:
 
 
 def trajectory_of(folder: Path) -> NDArray[np.float64]:
-    """Lines [N, 8] of a folder's trajectory.txt."""
+    """Content [N, 8] of a result's trajectory.txt."""
     return np.loadtxt(folder / "trajectory.txt", ndmin=2)

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 
 def numbered_image(number: int, size: tuple[int, int] = (64, 48)) -> NDArray[np.uint8]:
-    """An RGB image [H, W, 3] whose brightness carries a number from 0 to 30, coarse enough to survive a codec."""
+    """RGB image [H, W, 3] whose brightness encodes a number from 0 to 30, robust to compression."""
     return np.full((size[1], size[0], 3), number * 8 + 4, np.uint8)
 
 
 def number_of(rgb: NDArray[np.uint8]) -> int:
+    """Number that a `numbered_image` encodes."""
     return round((float(rgb.mean()) - 4) / 8)
 
 
@@ -26,7 +27,7 @@ def write_video(path: Path, frames: int = 30, fps: float = 10.0, size: tuple[int
 
 
 def write_broken_avi(path: Path, frames: int = 30, size: tuple[int, int] = (64, 48)) -> Path:
-    """An AVI (index at the end, so it opens all the same) cut off in the middle of its pictures."""
+    """Write an AVI and cut it in half; without its index, which stands at the end, it still opens."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, size)
     assert writer.isOpened()
     noise = np.random.default_rng(0)

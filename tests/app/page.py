@@ -1,4 +1,4 @@
-"""A page that keeps what it is shown and told."""
+"""Stand-in for the viewer's page that records its calls."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,13 +7,13 @@ from stream_recon.app.core.types import FrameResult, Revision
 
 
 class Page:
-    """In a viewer's place."""
+    """Records results, revisions, maps and status texts."""
 
     def __init__(self) -> None:
         self.added: list[FrameResult] = []
         self.revisions: list[Revision] = []
         self.maps: list[tuple[int, int]] = []
-        """Of each, how many points and edges it had."""
+        """Number of points and edges of each map."""
         self.said: list[str] = []
 
     def add(self, result: FrameResult) -> None:

@@ -1,4 +1,4 @@
-"""The program as a user starts it, in this process."""
+"""The command line, run within the test process."""
 
 import sys
 
@@ -8,7 +8,7 @@ from stream_recon.app.cli import main
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Of ``stream-recon`` with these arguments."""
+    """Exit code of ``stream-recon`` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["stream-recon", *arguments])
     with pytest.raises(SystemExit) as end:
         main.main()

@@ -60,7 +60,7 @@ def write_given(folder: Path) -> None:
         exif_files.jpeg(exif_folder / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), order, 4.2, 300.0))
     (exif_folder / "c.tif").write_bytes(exif_files.tiff(28, (48.1, 11.5, -3.0)))
     for name, iso in (("a.mov", False), ("b.mp4", True)):
-        exif_files.film(exif_folder / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)
+        exif_files.video(exif_folder / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)
     for name, mcap in (("a.bag", False), ("sql", False), ("mcap", True)):
         with Bag(bags / name, mcap=mcap) as bag:
             bag.camera("/camera/camera_info", SIZE, [50.0, 0, 32, 0, 50, 24, 0, 0, 1], [-0.1, 0.01, 0, 0, 0])

@@ -1,4 +1,4 @@
-"""Small recordings of ROS, written by the library that they are read with."""
+"""Writer of small ROS recordings for tests, by the library rosbags."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ BEGIN_NS = 1_700_000_000_000_000_000
 
 
 class Bag:
-    """A recording of ROS 1 (``name.bag``) or ROS 2 (any other name: a folder; ``mcap``: of that storage)."""
+    """Recording of ROS 1 (``name.bag``) or ROS 2 (a folder of any other name, with SQLite or ``mcap`` storage)."""
 
     def __init__(self, path: Path, *, mcap: bool = False) -> None:
         from rosbags.rosbag1 import Writer as Writer1

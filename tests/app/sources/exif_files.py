@@ -1,4 +1,4 @@
-"""Photographs and films that say what cameras write into them, byte by byte."""
+"""Writer of photographs and videos with camera metadata, byte by byte."""
 
 import struct
 from pathlib import Path
@@ -17,7 +17,7 @@ def tiff(
     width: int = 400,
     orientation: int = 1,
 ) -> bytes:
-    """A TIFF structure with these tags, as EXIF has them."""
+    """TIFF structure with these EXIF tags."""
     inner: list[tuple[int, int, bytes]] = []
     if focal_35mm is not None:
         inner.append((0xA405, 3, struct.pack(order + "H", focal_35mm)))
@@ -51,8 +51,8 @@ def jpeg(path: Path, rgb: NDArray[np.uint8], block: bytes) -> Path:
     return path
 
 
-def film(path: Path, key: bytes, value: bytes, kind: int, *, iso: bool) -> Path:
-    """A file of boxes with one entry of metadata and nothing else."""
+def video(path: Path, key: bytes, value: bytes, kind: int, *, iso: bool) -> Path:
+    """Write a QuickTime file with one metadata entry and no video."""
     keys = _box(b"keys", struct.pack(">II", 0, 1) + _box(b"mdta", key))
     data = _box(b"data", struct.pack(">II", kind, 0) + value)
     inner = _box(b"hdlr", bytes(24)) + keys + _box(b"ilst", _box(struct.pack(">I", 1), data))

@@ -1,7 +1,6 @@
-"""An RTSP server of GStreamer's, run by the system's Python: ``rtsp_server.py PORT``. Prints a line once it listens.
+"""RTSP server of GStreamer, run by the system's Python: ``rtsp_server.py PORT``. Prints a line when it listens.
 
-A line on stdin tells it: ``stall`` stops sending without a word, ``go`` sends again, ``close`` ends all sessions. Ends
-with stdin.
+Commands on stdin: ``stall`` stops sending, ``go`` sends again, ``close`` ends all sessions. It ends with stdin.
 """
 
 import sys

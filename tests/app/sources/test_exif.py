@@ -16,7 +16,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.program import exit_code
-from tests.app.sources.exif_files import film, jpeg, tiff
+from tests.app.sources.exif_files import jpeg, tiff, video
 
 PLACE = -33.856784, 151.215297, 12.5
 RGB = np.random.default_rng(0).integers(0, 255, (300, 400, 3)).astype(np.uint8)
@@ -64,7 +64,7 @@ def test_photographs_make_a_known_camera_whichever_way_they_were_held(tmp_path: 
     ("value", "kind"), [(struct.pack(">i", 26), 67), (struct.pack(">f", 26.0), 23), (b"26", 1), (b"\x1a", 65)]
 )
 def test_films_of_phones_say_it_in_their_metadata(tmp_path: Path, iso: bool, value: bytes, kind: int) -> None:
-    path = film(tmp_path / "a.mov", VIDEO_FOCAL, value, kind, iso=iso)
+    path = video(tmp_path / "a.mov", VIDEO_FOCAL, value, kind, iso=iso)
     assert camera_of_video(path, (1080, 1920)).fx == pytest.approx(26 * math.hypot(1080, 1920) / math.hypot(36, 24))
 
 
@@ -84,9 +84,9 @@ def test_files_that_say_nothing_or_junk_end_in_one_line(
         error = capsys.readouterr().err.strip()
         assert len(error.splitlines()) == 1 and what in error
     with pytest.raises(InputError):
-        camera_of_video(film(tmp_path / "b.mov", b"com.apple.other", b"26", 1, iso=False), (1080, 1920))
+        camera_of_video(video(tmp_path / "b.mov", b"com.apple.other", b"26", 1, iso=False), (1080, 1920))
     whole, draw = (tmp_path / "0.jpg").read_bytes()[:400], random.Random(1)
-    film(tmp_path / "c.mov", VIDEO_FOCAL, b"26", 1, iso=False)
+    video(tmp_path / "c.mov", VIDEO_FOCAL, b"26", 1, iso=False)
     boxes = (tmp_path / "c.mov").read_bytes()
     for _ in range(300):
         for data, name in ((bytearray(whole), "junk.jpg"), (bytearray(boxes), "junk.mov")):
