@@ -1,4 +1,4 @@
-"""The trainer of `scripts/bench splat` on a CPU, with a renderer slow and plain enough for that."""
+"""The trainer of `python scripts/bench splat` on a CPU, with a renderer slow and plain enough for that."""
 
 import json
 from pathlib import Path

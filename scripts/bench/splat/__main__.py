@@ -55,7 +55,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m bench.splat", description=__doc__)
-    parser.add_argument("root", type=Path, metavar="DIR", help="what 'scripts/bench splat' prepared")
+    parser.add_argument("root", type=Path, metavar="DIR", help="what 'python scripts/bench splat' prepared")
     parser.add_argument("--jobs", type=int, default=4, help="trainings at a time on each GPU")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=Path(), help="folder for figures.json")
