@@ -23,7 +23,7 @@ COMPUTE = torch.bfloat16
 """What matrix work on a GPU is done in, and the camera head's cache kept in."""
 
 # The constants below were fitted to the full-size and the embedded network on an H200 with torch 2.11.0+cu130 and
-# Triton 3.6.0: `python scripts/bench gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
+# Triton 3.6.0: the bench `gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
 # `--only step,kernels,sizes` (no limit). tests/app/planning/test_budget.py has what was measured.
 
 # Constants of the memory.

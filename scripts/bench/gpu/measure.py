@@ -1,4 +1,4 @@
-"""What all tables of `python scripts/bench gpu` share: the machine's rates, a network with random weights, its steps."""
+"""Common parts of all GPU tables: the machine's rates, a network with random weights, and its steps."""
 
 import gc
 import importlib.metadata
