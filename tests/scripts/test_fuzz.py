@@ -19,6 +19,7 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
     done = fuzz("--cases", "220", "--seed", "11", "--jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_loses_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/reliability/kill_trial.py", "--kills", "3", "--frames", "10", "--stride", "10",
