@@ -44,7 +44,7 @@ def describe_choice(choice: Choice) -> str:
 
 def compare(choice: Choice, budget: int) -> str:
     """Memory and speed as predicted and as measured."""
-    found = run_in_process(choice, budget)
+    found = run_apart(choice, budget)
     if "error" in found:
         return f"FAILED within the budget: {found['error']}"
     context = found["in_use"] - found["reserved_now"]
@@ -56,8 +56,8 @@ def compare(choice: Choice, budget: int) -> str:
     return f"{memory} ({taken}, {context / 1e9:.2f} CUDA's), {verdict}; {speed}"
 
 
-def run_in_process(choice: Choice, budget: int) -> dict[str, Any]:
-    """Run `main` in a separate process; ``in_use``: device memory that it holds at its end."""
+def run_apart(choice: Choice, budget: int) -> dict[str, Any]:
+    """`main` in a process of its own; with ``in_use``, what it holds of the device at its end."""
     scripts = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join([str(scripts), os.environ.get("PYTHONPATH", "")])
     free, _ = torch.cuda.mem_get_info()
@@ -80,7 +80,7 @@ def run_in_process(choice: Choice, budget: int) -> dict[str, Any]:
 
 
 def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: str) -> dict[str, Any]:
-    """A stream's steps with a full window where torch may use ``budget`` bytes without the CUDA context."""
+    """A stream's steps with a full window where torch may take what ``budget`` bytes leave beside the context."""
     network = random_network(preset)
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction((budget - CONTEXT_BYTES) / total)

@@ -1,4 +1,4 @@
-"""Tables of the step's parts: attention by every kernel, and each part captured alone, with its limit."""
+"""Tables of the step's parts: attention by every kernel, and each part captured alone beside what limits it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,7 +115,7 @@ def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Itera
         across,
     )
     yield Part(
-        "camera head (parallel to the depth head in the step)",
+        "camera head (in the step beside the depth head)",
         lambda: network.camera_head(taps[-1][:, :, 0], memory),
         config.camera_iterations * bytes_of(network.camera_head),
     )

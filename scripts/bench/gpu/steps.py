@@ -27,18 +27,18 @@ VARIANTS = (
 )
 """Those whose options `Stream` does not have are left out."""
 SAME = 1.03
-"""Ratio up to which steps count as equally fast: two runs of one step differ as much."""
+"""Steps as much apart are equally fast: two runs of one differ by so much."""
 SIZES = ((28, 37), (27, 36), (21, 37), (18, 32))
 """Patches high and wide: 518x392 and 504x378 for 4:3, 518x294 and 448x252 for 16:9."""
 
 
-def describe_step(preset: Preset) -> str:
+def place_of(preset: Preset) -> str:
     return f"504x378, window {preset.stream.window} full, {preset.stream.scale_frames} scale frames, all keyframes"
 
 
 def bench_step(network: StreamingNetwork, preset: Preset, frames: int, rates: Rates) -> float:
     """Milliseconds."""
-    begin_table(f"step at {describe_step(preset)}")
+    begin_table(f"step at {place_of(preset)}")
     stream, figures = measure_step(network, preset, GRID, frames)
     row(f"step, attention {figures.attention}", figures.shown)
     print_parts(stream, network, preset, rates)
@@ -46,7 +46,7 @@ def bench_step(network: StreamingNetwork, preset: Preset, frames: int, rates: Ra
 
 
 def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> None:
-    begin_table(f"ways to run the step at {describe_step(preset)}")
+    begin_table(f"ways to run the step at {place_of(preset)}")
     for variant in VARIANTS:
         if not variant.is_known:
             continue
@@ -60,7 +60,7 @@ def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> Non
 
 
 def bench_choice(network: StreamingNetwork, preset: Preset, frames: int) -> None:
-    """What `--attention auto` takes, and the step by every kernel, for each preset and size."""
+    """What `--attention auto` takes, beside every way to run the step, for each preset and size."""
     begin_table("what auto takes, and the step by every kernel, window full, all keyframes")
     small = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     cases = [(embedded_network(small), small, (12, 16)), *((network, preset, size) for size in SIZES)]
@@ -81,8 +81,8 @@ def bench_choice(network: StreamingNetwork, preset: Preset, frames: int) -> None
 
 
 def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> None:
-    """The cache in 8 bits alone, so that the peak is this stream's."""
-    begin_table(f"cache in 8 bits at {describe_step(preset)}")
+    """The cache in 8 bits by itself, so that the peak is no other stream's."""
+    begin_table(f"cache in 8 bits at {place_of(preset)}")
     figures = measure_step(network, preset, GRID, frames, EIGHT_BITS)[1]
     row(f"{EIGHT_BITS.name}, attention {figures.attention}", figures.shown)
 
@@ -90,7 +90,7 @@ def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> 
 def bench_sizes(network: StreamingNetwork, preset: Preset, frames: int) -> None:
     """What splitting attention into parts gives, both ways in turn; see `waves`."""
     begin_table(
-        f"step with window {preset.stream.window} full, all keyframes: attention in one program, in parts, twice"
+        f"step with window {preset.stream.window} full, all keyframes: attention in whole tiles, in parts, twice"
     )
     for rows, columns in SIZES:
         for cache in ("full", "fp8"):
@@ -108,7 +108,7 @@ def bench_sizes(network: StreamingNetwork, preset: Preset, frames: int) -> None:
 def bench_long(network: StreamingNetwork, preset: Preset, frames: int) -> None:
     """Whether steps and memory stay what they are."""
     assert frames >= 1500, "the last 500 steps come after step 1,000"
-    begin_table(f"a stream of {frames:,} frames at {describe_step(preset)}")
+    begin_table(f"a stream of {frames:,} frames at {place_of(preset)}")
     stream, image = Stream(network, preset, GRID, "auto"), image_of(GRID)
     stream.step(image.expand(preset.stream.scale_frames, -1, -1, -1))
     marks: dict[int, tuple[float, int, int]] = {}

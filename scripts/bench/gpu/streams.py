@@ -33,7 +33,7 @@ COUNTS = (1, 4, 8, 16, 32, 64)
 STEPS, WARM_STEPS = 120, 30
 CLIP_FRAMES = 200
 LONGEST_SECONDS = 150
-"""Time limit for one mode; slower ones are not of interest."""
+"""Of one way through the folder; what is not done by then is said to be too slow."""
 
 
 def bench_streams() -> None:
@@ -59,7 +59,7 @@ def run_streams(
     side, device = preset.network.patch_size, network.image_mean.device
     grid = (transform.network_size[1] // side, transform.network_size[0] // side)
     batch = StreamBatch(network, preset, grid, count)
-    assert batch.seats == count, "not enough memory for this number of streams"
+    assert batch.seats == count, "there is no memory for so many"
     seats = [batch.take() for _ in range(count)]
     crops = [(float(SIZE[0]), float(SIZE[1]))] * count
 
@@ -90,7 +90,7 @@ def run_streams(
 
 
 def bench_folder(clips: int) -> None:
-    """Scenes an hour of `stream-recon batch` on ``clips`` clips of 200 frames, by several modes, the
+    """Scenes an hour of `stream-recon batch` on so many clips of 200 frames, one after the other and side by side, the
     start of processes and loading included; encoding is not counted."""
     if not EMBEDDED_WEIGHTS.is_file():
         row("a folder of clips", "not here: the embedded weights are missing")
@@ -100,14 +100,14 @@ def bench_folder(clips: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         root = Path(folder) / "clips"
         write_clips(root, clips)
-        modes = {
-            "default": [],
+        ways = {
+            "by itself": [],
             "--streams 16": ["--streams", "16"],
             "--streams 32": ["--streams", "32"],
             "one after the other": ["--workers", "1"],
             "8 processes": ["--workers", "8"],
         }
-        for name, options in modes.items():
+        for name, options in ways.items():
             out = Path(folder) / "out"
             row(f"{name}, {clips} clips", run_batch(root, out, [*options, "--mapping", "off"]))
             shutil.rmtree(out, ignore_errors=True)
