@@ -35,9 +35,23 @@ def record(key: str, text: str, arguments: list[str]) -> None:
         "machine": machine(),
         "rows": rows,
     }
-    FILE.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text(to_json(figures))
     before, _, rest = README.read_text().partition(BEGIN)
     README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
+
+
+def to_json(figures: dict[str, dict[str, Any]]) -> str:
+    """JSON with one line per table row."""
+
+    def text(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    entries = []
+    for key, entry in figures.items():
+        lines = [f"  {text(name)}: {text(value)}" for name, value in entry.items() if name != "rows"]
+        rows = ",\n".join(f"   {text(row)}" for row in entry["rows"])
+        entries.append(f" {text(key)}: {{\n" + ",\n".join([*lines, f'  "rows": [\n{rows}\n  ]']) + "\n }")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def parse_rows(text: str) -> list[Row]:
