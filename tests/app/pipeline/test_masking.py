@@ -123,7 +123,7 @@ def test_masks_that_do_not_belong_are_told_before_anything_is_written(
         assert len(lines) == 1 and "--masks" in lines[0]
     assert not out.exists()
     cv2.imwrite(str(masks / "002.png"), np.zeros((100, 20), np.uint8))
-    with pytest.raises(InputError, match="different shapes"):
+    with pytest.raises(InputError, match="aspect ratios differ"):
         MaskFolder(masks).read("002.png", 2, FULL)
     (masks / "003.png").write_bytes(b"junk")
     with pytest.raises(InputError, match="not a readable image"):
