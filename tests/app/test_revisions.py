@@ -238,6 +238,7 @@ def test_points_and_cameras_end_at_the_same_place(tmp_path: Path, case: str) -> 
     check_all(tmp_path, results, cases(results)[case])
 
 
+@pytest.mark.slow
 def test_a_loop_over_5000_frames(tmp_path: Path) -> None:
     """Drift of a turn, a shift and a scale that grows along the way is taken back: no two frames move alike."""
     count = 5000

@@ -5,6 +5,7 @@ import re
 import pytest
 
 
+@pytest.mark.slow
 def test_a_walk_is_refined_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
     from bench.refine import measure
 

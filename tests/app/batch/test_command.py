@@ -127,7 +127,7 @@ def test_ray_has_to_be_installed(
     assert "pip install 'stream-recon[ray]'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(
     run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
