@@ -25,9 +25,9 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
-from stream_recon.app.metric_scale.apply import bring_to_metres
-from stream_recon.app.metric_scale.measure import measured
-from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.metric_scale.apply import apply_metric_scale
+from stream_recon.app.metric_scale.measure import measure_scale
+from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
@@ -126,10 +126,10 @@ def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
 
         result = read_result(folder)
         try:
-            metres = measured(result, *parse_given(scale_from), open_again, look)
+            metres = measure_scale(result, *parse_scale_source(scale_from), open_again, look)
         except InputError as error:
             return {"metres": {"reason": str(error)}}
-        if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
+        if not apply_metric_scale(result, metres, cancelled=lambda: stop.requested):
             raise JobInterruptedError
         whole = metres.after(T_current_own(result.run))
     return {"metres": {"scale": whole.T_metric_own.scale, "error": whole.error}}

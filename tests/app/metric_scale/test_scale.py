@@ -16,7 +16,7 @@ from stream_recon.app.cli.view import show_result
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.metric_scale import apply, measure
-from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_unfinished
@@ -148,7 +148,7 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
 def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
     consoles = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    assert brought_to_metres(read_result(room), parse_given("frames:2,19,1.5"), None, *consoles, page)
+    assert brought_to_metres(read_result(room), parse_scale_source("frames:2,19,1.5"), None, *consoles, page)
     assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
     assert page.revisions and not page.added
 
@@ -201,11 +201,11 @@ def test_bad_input_is_one_line_and_leaves_the_result(
 
 
 def test_ctrl_c_leaves_the_result_as_it_was(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, text = parse_given("frames:2,19,5")
+    given, text = parse_scale_source("frames:2,19,5")
     result = read_result(room)
-    metres = measure.measured(result, given, text)
+    metres = measure.measure_scale(result, given, text)
     before = {path: path.read_bytes() for path in room.rglob("*") if path.is_file()}
-    assert not apply.bring_to_metres(result, metres, cancelled=lambda: True)
+    assert not apply.apply_metric_scale(result, metres, cancelled=lambda: True)
     assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == before
 
     def stop(*_: object) -> None:
