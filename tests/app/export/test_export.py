@@ -36,9 +36,9 @@ def target_for(tmp_path: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", FORMATS_HERE)
 def test_every_export_says_units_axes_and_frame(room: Path, tmp_path: Path, name: str) -> None:
-    target, told = export(room, name, target_for(tmp_path, name))
+    target, report = export(room, name, target_for(tmp_path, name))
     text = " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
-    for word in ("Unit:", "World:", "y down", "walk.mp4", told.summary):
+    for word in ("Unit:", "World:", "y down", "walk.mp4", report.summary):
         assert word in text
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [target.name, *([f"{target.name}.README.txt"] if target.is_file() else [])]
@@ -117,11 +117,11 @@ def test_depth_of_transforms_lies_on_the_walls_by_its_own_numbers(room: Path, tm
 
 def test_images_come_from_the_source_or_else_from_the_result(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 4)
-    large, told = export(tmp_path / "out", "transforms", tmp_path / "large")
-    assert not told.warnings
+    large, report = export(tmp_path / "out", "transforms", tmp_path / "large")
+    assert not report.warnings
     shutil.rmtree(tmp_path / "out-source")
-    small, told = export(tmp_path / "out", "transforms", tmp_path / "small")
-    assert "cannot be read again" in told.warnings[0]
+    small, report = export(tmp_path / "out", "transforms", tmp_path / "small")
+    assert "cannot be read again" in report.warnings[0]
     metas = [json.loads((folder / "transforms.json").read_text()) for folder in (large, small)]
     assert [meta["w"] for meta in metas] == [2 * SIZE[0], SIZE[0]]
     assert metas[0]["fl_x"] / metas[0]["w"] == pytest.approx(metas[1]["fl_x"] / metas[1]["w"])
@@ -134,8 +134,8 @@ def test_another_source_in_the_old_place_is_noticed(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 4)
     for path in (tmp_path / "out-source").iterdir():
         cv2.imwrite(str(path), 255 - cv2.imread(str(path)))
-    _, told = export(tmp_path / "out", "transforms", tmp_path / "there")
-    assert "not what it was" in told.warnings[0]
+    _, report = export(tmp_path / "out", "transforms", tmp_path / "there")
+    assert "has changed" in report.warnings[0]
 
 
 @pytest.mark.parametrize("name", FORMATS_HERE)
@@ -143,7 +143,7 @@ def test_a_run_that_goes_on_is_exported_as_far_as_it_is(tmp_path: Path, name: st
     write_room(tmp_path / "out", 4, finish=False)
     target, _ = export(tmp_path / "out", name, target_for(tmp_path, name))
     assert target.exists()
-    assert "still going on" in " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
+    assert "not finished" in " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -218,8 +218,8 @@ def test_a_result_without_frames_has_nothing_to_export(tmp_path: Path) -> None:
 def test_a_damaged_depth_file_costs_its_frame(tmp_path: Path, name: str) -> None:
     write_room(tmp_path / "out", 6)
     (tmp_path / "out" / "depth" / "000002.npz").write_bytes(b"damage")
-    target, told = export(tmp_path / "out", name, tmp_path / "there")
-    assert told.warnings == ["1 frames are left out: their files are missing or damaged"]
+    target, report = export(tmp_path / "out", name, tmp_path / "there")
+    assert report.warnings == ["1 frames are left out: their files are missing or damaged"]
     assert not (target / "depth" / "frame_000002.png").exists()
     assert (target / "depth" / "frame_000004.png").exists()
 

@@ -56,7 +56,7 @@ def test_maps_of_the_network_are_put_where_the_crop_says() -> None:
     view = pinhole_view(SIZE, SOURCE).scaled(100)
     transform = ImageTransform(SIZE, (40.0, 0.0, 320.0, 300.0), (160, 150))
     where = pixel_grid(160, 150).astype(np.float32)[..., 0] / transform.scale[0] + 40  # source x
-    shown = view.of_network(where, transform)
+    shown = view.from_network(where, transform)
     expected = view.to_source(pixel_grid(*view.size))[..., 0]
     assert shown[:, 15:-15] == pytest.approx(expected[:, 15:-15], abs=1e-2)
     assert (shown[:, :8] == 0).all()

@@ -135,7 +135,7 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
     target, _ = export(room, "trajectory", room.parent / "path")
     text = " ".join((target / "README.txt").read_text().split())
-    assert "axes of the file" in text and "Origin: (1000" in text
+    assert "axes of the track file" in text and "Origin: (1000" in text
     # What gives no axes has those of the first camera again.
     scaled(monkeypatch, room)
     result = read_result(room)
