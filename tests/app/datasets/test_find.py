@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(
     monkeypatch.setattr(Path, "iterdir", refuse)
     with caplog.at_level(logging.WARNING):
         assert names(tmp_path) == [("open", "images")]
-    assert "locked cannot be read and is passed over" in caplog.text
+    assert "locked cannot be read and is skipped" in caplog.text
 
 
 def test_named_data_set_finds_only_its_own(tmp_path: Path) -> None:

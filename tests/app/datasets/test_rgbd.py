@@ -105,7 +105,7 @@ def test_images_out_of_order_are_sorted_with_a_warning_and_keep_their_truth(tmp_
         ("rgb.txt", "now rgb/1.png", "line 1: not a number"),
         ("rgb.txt", "nan rgb/1.png", "a timestamp is negative or not a number"),
         ("rgb.txt", "# nothing", "lists no images"),
-        ("groundtruth.txt", "1305031102.1 0 0 0 1", "line 1: 5 numbers where 8 belong"),
+        ("groundtruth.txt", "1305031102.1 0 0 0 1", "line 1: 5 numbers, fewer than 8"),
         ("groundtruth.txt", "1305031102.1 0 0 0 0 0 0 0", "quaternion is zero"),
     ],
 )
