@@ -1,4 +1,4 @@
-"""Files of data sets that no program wrote: whatever is in them, it becomes an `InputError` that names the place."""
+"""Malformed files of data sets raise an `InputError` that names the file or folder."""
 
 import json
 import os
@@ -144,7 +144,7 @@ def test_a_broken_scene_is_an_input_error_and_stops_no_other(tmp_path: Path, wha
         ("intrinsics.txt", b"50 50 32 24 inf 48"),
     ],
 )
-def test_a_sequence_with_broken_truth(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_sequence_with_broken_ground_truth(tmp_path: Path, name: str, content: bytes) -> None:
     write_image(tmp_path / "rgb" / "0.png", 1)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):

@@ -45,7 +45,7 @@ def test_the_room_in_another_world_and_unit_has_no_errors(truth: GroundTruth) ->
     assert metrics.accuracy_m is not None and metrics.accuracy_m < 0.005
 
 
-def test_pose_figures_are_those_of_the_evaluation(truth: GroundTruth) -> None:
+def test_pose_metrics_are_those_of_pose_errors(truth: GroundTruth) -> None:
     noise = np.random.default_rng(0)
     results = room()
     for result in results:
@@ -80,8 +80,8 @@ def test_a_revised_pose_is_the_one_that_counts(truth: GroundTruth) -> None:
     assert evaluator.pose_errors(causal=True).ate_m == before.ate_m, "what was first given out can still be told"
 
 
-def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth) -> None:
-    """Poses and depths move together, as from a loop closure that ends in another unit."""
+def test_a_revised_world_of_another_scale_has_the_same_metrics(truth: GroundTruth) -> None:
+    """Poses and depths change together, as after a loop correction with another scale."""
     evaluator, world = gathered(truth, room()), world_of(5)
     before = evaluator.scene_metrics()
     revised = [FrameRevision(r.index, world.move_pose(r.T_world_camera), world.scale) for r in room()]
@@ -93,7 +93,7 @@ def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth
     assert after.f1 is not None and after.f1 > 0.999
 
 
-def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTruth) -> None:
+def test_the_latest_revision_of_depth_and_camera_counts(truth: GroundTruth) -> None:
     results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
     results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
     evaluator = gathered(truth, results)
@@ -113,7 +113,7 @@ def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTru
     assert metrics is not None and metrics.f1 is not None and metrics.f1 > 0.999
 
 
-def test_without_truth_there_are_no_figures_yet_a_plot(truth: GroundTruth) -> None:
+def test_without_ground_truth_there_are_no_metrics_but_a_plot(truth: GroundTruth) -> None:
     evaluator = gathered(None, room())
     assert evaluator.scene_metrics() is None
     assert len(evaluator.plot().estimate) == FRAMES and evaluator.plot().ground_truth == []
@@ -128,7 +128,7 @@ def test_points_are_measured_in_metres_or_not_at_all(truth: GroundTruth) -> None
     assert metrics is not None and metrics.f1 is None and metrics.fov_error_deg is None
 
 
-def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: GroundTruth) -> None:
+def test_a_damaged_ground_truth_file_ends_depth_metrics_only(truth: GroundTruth) -> None:
     evaluator = gathered(replace(truth, read_depth=damaged_depth), room())
     metrics = evaluator.scene_metrics()
     assert evaluator.truth_error is not None and "000005.png" in evaluator.truth_error
@@ -146,7 +146,7 @@ def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
     assert peak < 10e6
 
 
-def test_the_plot_shows_ours_upon_the_truth(truth: GroundTruth) -> None:
+def test_the_plot_aligns_the_estimate_to_ground_truth(truth: GroundTruth) -> None:
     plot = gathered(truth, room(world=7)).plot()
     np.testing.assert_allclose(plot.estimate, plot.ground_truth, atol=1e-3)
     lengths = [np.linalg.norm(np.diff(np.array(points), axis=0), axis=1).sum() for points in (plot.estimate,)]
@@ -178,6 +178,6 @@ def test_while_all_pixels_fit_they_are_kept_exactly_and_in_order() -> None:
     np.testing.assert_array_equal(depths[0], np.tile(result.depth[truth.rows, truth.columns], 2))
 
 
-def test_figures_are_plain_numbers(truth: GroundTruth) -> None:
+def test_metrics_are_plain_numbers(truth: GroundTruth) -> None:
     metrics = gathered(truth, room()).scene_metrics()
     assert isinstance(metrics, Metrics) and all(isinstance(value, float) for value in vars(metrics).values())

@@ -10,7 +10,7 @@ from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
 
 
 def walk(frames: int, seed: int = 0, noise: float = 0.0) -> FloatArray:
-    """A smooth camera path [frames, 4, 4] that turns about all axes; ``noise`` disturbs positions and rotations."""
+    """A smooth trajectory [frames, 4, 4] with rotation about all axes; ``noise`` of positions and rotations."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0, 2, frames)
     poses = np.tile(np.eye(4), (frames, 1, 1))
@@ -57,7 +57,7 @@ def test_a_camera_that_stands_still_is_placed_at_the_mean_of_the_path() -> None:
     assert errors.trans_dir_deg is None
 
 
-def test_a_known_turn_and_a_known_direction_are_measured_in_degrees() -> None:
+def test_a_known_rotation_and_direction_are_measured_in_degrees() -> None:
     truth = np.tile(np.eye(4), (5, 1, 1))
     truth[:, 0, 3] = np.arange(5)
     turned = truth.copy()
@@ -83,7 +83,7 @@ def test_steps_over_a_gap_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("frames", [0, 1, 2])
-def test_too_few_poses_say_nothing(frames: int) -> None:
+def test_too_few_poses_have_no_metrics(frames: int) -> None:
     truth = walk(3)[:frames]
     assert pose_errors(truth, truth, np.ones(max(frames - 1, 0), bool)) == metrics.PoseErrors()
 

@@ -13,7 +13,7 @@ def walk(count: int = 12) -> NDArray[np.float64]:
 
 
 def turned(pose: NDArray[np.float64], degrees: float) -> NDArray[np.float64]:
-    """The camera turned about its own vertical axis."""
+    """The camera rotated about its vertical axis."""
     angle = np.radians(degrees)
     turn = np.eye(4)
     turn[:3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
@@ -41,7 +41,7 @@ def test_a_pair_is_judged_by_the_larger_of_its_two_angles() -> None:
     assert pair_errors_deg(sideways, truth) == pytest.approx([180.0]), "backwards is not forwards"
 
 
-def test_standing_still_is_a_guess_where_the_truth_moves_and_right_where_it_does_not() -> None:
+def test_an_estimate_without_translation_counts_as_a_guess() -> None:
     truth = walk(3)
     still = truth.copy()
     still[:, :3, 3] = 0
@@ -55,7 +55,7 @@ def test_all_pairs_count_up_to_a_bound() -> None:
     assert len(pair_errors_deg(many, many)) == MAX_POSES * (MAX_POSES - 1) // 2
 
 
-def test_nothing_is_said_of_one_pose_or_of_no_numbers() -> None:
+def test_one_pose_or_nan_has_no_auc() -> None:
     assert pose_auc(walk(1), walk(1)) == PoseAUC()
     broken = walk(3)
     broken[1, 0, 3] = np.nan

@@ -122,7 +122,7 @@ def test_dense_points_are_seen_where_depth_agrees(tmp_path: Path) -> None:
     assert "refine" in report.warnings[0]
 
 
-def test_what_another_surface_hides_is_not_seen(tmp_path: Path) -> None:
+def test_occluded_points_are_not_observed(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 8)
     half = tmp_path / "out" / "depth" / "000004.npz"
     with np.load(half) as arrays:
@@ -170,7 +170,7 @@ def test_a_model_that_was_cut_short_is_noticed(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "there").exists()
 
 
-def test_without_its_library_the_user_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pycolmap_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 2)
     monkeypatch.setitem(__import__("sys").modules, "pycolmap", None)
     with pytest.raises(ResourceError, match=r"stream-recon\[export\]"):

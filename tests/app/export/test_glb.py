@@ -44,7 +44,7 @@ def test_some_points_are_spread_over_all() -> None:
     assert uniform_indices(5, 1000).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_file_stands_upright_where_the_camera_was_held_at_a_slant(tmp_path: Path) -> None:
+def test_a_file_is_upright_where_the_camera_was_tilted(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 8, tilt=0.4)
     target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=4000))
     xyz = trimesh.load(target).geometry["points"].vertices

@@ -27,7 +27,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
-    """A unit ball before a camera, fused from one exact depth map."""
+    """A ball in front of a camera, fused from one exact depth map."""
     size, f = 128, 120.0
     x, y = np.meshgrid((np.arange(size) + 0.5 - size / 2) / f, (np.arange(size) + 0.5 - size / 2) / f)
     squared = x * x + y * y + 1
@@ -106,7 +106,9 @@ def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch:
     assert int(coarse.summary.split()[0]) > 100
 
 
-def test_what_is_asked_for_wrongly(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_suffixes_and_missing_libraries_are_refused(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"NAME\.ply or NAME\.obj or NAME\.glb"):
         export(room, "mesh", tmp_path / "room.stl")
     monkeypatch.setitem(sys.modules, "fast_simplification", None)

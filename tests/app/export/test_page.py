@@ -1,4 +1,4 @@
-"""The page that needs no server."""
+"""Export as an HTML page."""
 
 import base64
 import re
@@ -21,7 +21,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_file_has_the_scene_within_and_nothing_from_elsewhere(room: Path, tmp_path: Path) -> None:
+def test_the_file_holds_the_scene_and_no_links(room: Path, tmp_path: Path) -> None:
     before = threading.active_count()
     target, report = export(room, "html", tmp_path / "room.html", ExportOptions(points=3000))
     text = target.read_text()

@@ -25,7 +25,7 @@ def test_rerun_finds_cameras_pictures_points_and_path(tmp_path: Path) -> None:
         assert entity in printed
 
 
-def test_without_the_library_a_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 4, source=False)
     monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(ResourceError, match=r"stream-recon\[rerun\]"):

@@ -59,7 +59,7 @@ def test_the_nearer_hides_the_farther(order: tuple[int, int]) -> None:
     assert draw(turned, np.eye(4), K, SIZE, 2.0)[40, 50].tolist() == [0, 250, 0]
 
 
-def test_what_is_seen_from_behind_or_beside_is_not_drawn() -> None:
+def test_points_behind_or_seen_from_behind_are_not_drawn() -> None:
     assert (draw(points([(0, 0, 2.0)], (0, 0, -1)), np.eye(4), K, SIZE, 0.1) != BACKGROUND).any()
     for hidden in (points([(0, 0, 2.0)], (0, 0, 1)), points([(0, 0, -2.0)]), points([(9, 0, 2.0)]), points([])):
         assert (draw(hidden, np.eye(4), K, SIZE, 0.1) == BACKGROUND).all()
