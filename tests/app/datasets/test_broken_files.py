@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.datasets.find import DEEPEST, find_scenes
+from stream_recon.app.datasets.find import MAX_DEPTH, find_scenes
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import write_depth, write_image, write_lines
@@ -185,7 +185,7 @@ def test_a_tree_without_end_is_not_searched_without_end(tmp_path: Path, caplog: 
     os.close(here)
     try:
         assert [scene.path.name for scene in find_scenes(tmp_path)] == ["scene"]
-        assert f"more than {DEEPEST} folders deep" in caplog.text
+        assert f"more than {MAX_DEPTH} folders deep" in caplog.text
     finally:
         # Deeper than what removes a test's folder can go.
         inner = tmp_path / "d"

@@ -106,9 +106,7 @@ def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch:
     assert int(coarse.summary.split()[0]) > 100
 
 
-def test_wrong_suffixes_and_missing_libraries_are_refused(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_suffixes_and_missing_libraries(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"NAME\.ply or NAME\.obj or NAME\.glb"):
         export(room, "mesh", tmp_path / "room.stl")
     monkeypatch.setitem(sys.modules, "fast_simplification", None)
