@@ -35,11 +35,7 @@ class DatasetReader:
             return None
 
     def load(self, path: Path) -> Recording:
-        """Read everything but the images.
-
-        Raises:
-            InputError: files that do not match the layout.
-        """
+        """Read everything but the images. Raises InputError: files that do not match the layout."""
         assert self.loader is not None, "a video has no files but its frames"
         with dataset_errors(path):
             return self.loader(path)

@@ -45,11 +45,7 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
 
 
 def images_in(folder: Path) -> tuple[Path, ...]:
-    """Images directly in a folder, in natural order.
-
-    Raises:
-        InputError: none, or the folder cannot be read.
-    """
+    """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
     try:
         images = tuple(list_images(folder))
     except OSError as error:

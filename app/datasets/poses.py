@@ -20,11 +20,7 @@ OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 
 
 def rigid(pose: FloatArray, where: str) -> FloatArray:
-    """A pose [3, 4] or [4, 4] as [4, 4] with the nearest rotation.
-
-    Raises:
-        InputError: not a rigid transform.
-    """
+    """A pose [3, 4] or [4, 4] as [4, 4] with the nearest rotation. Raises InputError: not a rigid transform."""
     u, singular, vt = np.linalg.svd(pose[:3, :3])
     if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
         raise InputError(f"{where} is not a rotation and a translation")

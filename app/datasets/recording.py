@@ -104,11 +104,7 @@ class Recording:
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 
     def truth(self) -> GroundTruth | None:
-        """Ground truth of the frames; None where the files have none.
-
-        Raises:
-            InputError: no image is readable.
-        """
+        """Ground truth of the frames; None where the files have none. Raises InputError: no image is readable."""
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
         size = image_size(self.images)
@@ -128,11 +124,7 @@ class Recording:
 
 
 def image_size(images: Sequence[Path]) -> tuple[int, int]:
-    """Width and height of the first readable image.
-
-    Raises:
-        InputError: none is readable.
-    """
+    """Width and height of the first readable image. Raises InputError: none is readable."""
     for path in images:
         rgb = read_image(path)
         if rgb is not None:
