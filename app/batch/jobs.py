@@ -169,7 +169,7 @@ class Job:
     mask_sky: bool = False
     """Leave the sky out of each result; see `Masking`."""
     scale_from: str | None = None
-    """What brings the whole scene to metres, as `parse_given` has it."""
+    """What brings the whole scene to metres, as `parse_scale_source` has it."""
     read_through: bool = False
     """Begin a window by reading all that comes before it; see `Source.skip`."""
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.evaluation.metrics import upgraded_metrics
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
@@ -87,6 +88,8 @@ SIGNS = (MANIFEST_NAME, RUN_NAME)
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME)
 OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
 HASH_THREADS = 8
+RENAMED_IN_PLOT = {"ours": "estimate", "truth": "ground_truth"}
+"""Keys of a plot in manifests of version 0.1, and the present ones."""
 
 Mark = tuple[int, str]
 """Of a file: its size in bytes and its digest, see `file_digest`."""
@@ -123,7 +126,7 @@ def check_content(
     the one recorded."""
     try:
         content = parse_json(manifest)
-        recorded, result = content["key"], content["result"]
+        recorded, result = content["key"], upgraded_result(content["result"])
         expected = _marks(content)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return Check(None, "its manifest is damaged")
@@ -140,6 +143,16 @@ def check_content(
                 pool.shutdown(cancel_futures=True)
                 return Check(None, f"{name} is missing or changed")
     return Check(result, "")
+
+
+def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a scene of this or an earlier version, by its present keys."""
+    upgraded = dict(result)
+    if upgraded.get("figures") is not None:
+        upgraded["figures"] = upgraded_metrics(upgraded["figures"])
+    if "plot" in upgraded:
+        upgraded["plot"] = {RENAMED_IN_PLOT.get(name, name): points for name, points in upgraded["plot"].items()}
+    return upgraded
 
 
 def recorded_files(folder: Path) -> dict[str, Mark]:

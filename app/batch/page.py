@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 from rich.table import Table
 
+from stream_recon.app.batch.manifest import upgraded_result
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import Row, counts
 from stream_recon.app.core.json_text import parse_json
@@ -26,7 +27,7 @@ SHOWN = {
     "ate_m": ("ATE", 4),
     "ate_over_path": ("ATE/path", 4),
     "rpe_trans_m": ("RPE trans", 4),
-    "rot_step_deg": ("RPE rot °", 3),
+    "rpe_rot_deg": ("RPE rot °", 3),
     "auc_3": ("AUC@3", 3),
     "auc_5": ("AUC@5", 3),
     "auc_15": ("AUC@15", 3),
@@ -167,7 +168,7 @@ def _picture(frame: bytes | None) -> str:
 
 def _drawing(plot: Mapping[str, Any]) -> str:
     """The trajectory as SVG, the truth beneath it where it is known; the circle marks the first camera."""
-    ours, truth = (np.array(plot[name], np.float64).reshape(-1, 2) for name in ("ours", "truth"))
+    ours, truth = (np.array(plot[name], np.float64).reshape(-1, 2) for name in ("estimate", "ground_truth"))
     both = np.concatenate([ours, truth])
     low, extent = both.min(axis=0), float(np.ptp(both, axis=0).max()) or 1.0
     scale = (PLOT_SIZE - 2 * PLOT_MARGIN) / extent
@@ -192,7 +193,7 @@ def _figures(figures: Mapping[str, float | None]) -> str:
     return f"<dl>{''.join(cells)}</dl>" if cells else ""
 
 
-COMPARED = ("ate_m", "ate_over_path", "rpe_trans_m", "rot_step_deg", "auc_30", "absrel", "delta1", "f1")
+COMPARED = ("ate_m", "ate_over_path", "rpe_trans_m", "rpe_rot_deg", "auc_30", "absrel", "delta1", "f1")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     wanted = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
     if not isinstance(record, dict) or not wanted <= set(record) or record["program"] != PROGRAM:
         raise InputError(f"{path} is not a summary.json of {PROGRAM} batch")
-    return record
+    return record | {"scenes": [upgraded_result(scene) for scene in record["scenes"]]}
 
 
 def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:

@@ -20,16 +20,19 @@ from stream_recon.app.batch.chunks import MisplacedError, has_frames, open_unit
 from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, Seconds, StageTimer
 from stream_recon.app.batch.manifest import DepthMarks, remove_result
 from stream_recon.app.batch.store import Store
+from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.evaluation.result import last_known
-from stream_recon.app.metric_scale.apply import bring_to_metres
-from stream_recon.app.metric_scale.measure import measured
-from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
+from stream_recon.app.metric_scale.apply import apply_metric_scale
+from stream_recon.app.metric_scale.measure import measure_scale
+from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
 from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.lock import FolderLock
@@ -102,7 +105,7 @@ def _read(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | Non
         return PartialScene(evaluator, unfinished=result)
     left = PartialScene(evaluator, whole=result)
     if left.is_refined:
-        evaluator.revise(last_known(result.cameras))
+        evaluator.revise(final_revision(result.cameras))
     return left
 
 
@@ -123,10 +126,10 @@ def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
 
         result = read_result(folder)
         try:
-            metres = measured(result, *parse_given(scale_from), open_again, look)
+            metres = measure_scale(result, *parse_scale_source(scale_from), open_again, look)
         except InputError as error:
             return {"metres": {"reason": str(error)}}
-        if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
+        if not apply_metric_scale(result, metres, cancelled=lambda: stop.requested):
             raise JobInterruptedError
         whole = metres.after(T_current_own(result.run))
     return {"metres": {"scale": whole.T_metric_own.scale, "error": whole.error}}
@@ -280,7 +283,7 @@ def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
 
 def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:
     """What a manifest records of a finished scene, and the summary repeats."""
-    figures, plot = evaluator.figures(), evaluator.plot()
+    metrics, plot = evaluator.scene_metrics(), evaluator.plot()
     warnings = [*summary.warnings]
     if evaluator.truth_error is not None:
         warnings.append(f"depth was compared only up to a damaged file of truth: {evaluator.truth_error}")
@@ -292,6 +295,31 @@ def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device:
         "device": device,
         "warnings": warnings,
         "metric": evaluator.metric,
-        "figures": dataclasses.asdict(figures) if figures is not None else None,
+        "figures": dataclasses.asdict(metrics) if metrics is not None else None,
         "plot": dataclasses.asdict(plot),
     }
+
+
+def evaluate_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: int = MAX_PIXELS) -> Evaluator:
+    """An evaluator that has received a complete or partial result, causal and final.
+
+    Poses and cameras are exact. Depth was rounded to float16 in its files, which changes AbsRel by about 1e-5.
+
+    Args:
+        truth: by the frames' indices in their source, so a result of every n-th frame fits.
+
+    Raises:
+        OutputError: a damaged result.
+    """
+    evaluator = Evaluator(truth, max_pixels=max_pixels)
+    for camera in result.cameras:
+        evaluator.add(causal_result(result.folder, camera))
+    evaluator.revise(final_revision(result.cameras))
+    return evaluator
+
+
+def final_revision(cameras: list[Camera]) -> Revision:
+    """All frames of a result as one revision, from their causal to their final state."""
+    return Revision(
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics, c.depth_field) for c in cameras),
+    )

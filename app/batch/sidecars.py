@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.batch.jobs import BatchScene
-from stream_recon.app.metric_scale.scale_source import Distance, parse_given
+from stream_recon.app.metric_scale.scale_source import Distance, parse_scale_source
 from stream_recon.app.sources.masks import MaskFolder
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -42,7 +42,7 @@ def find_masks(scenes: Sequence[BatchScene], given: Path) -> Mapping[str, str]:
 
 
 def find_scales(scenes: Sequence[BatchScene], given: str) -> Scales:
-    """Where each scene's scale is taken from, as `parse_given` has it; a track is each scene's own: of ``track:PLACE``
+    """Scale source of each scene, see `parse_scale_source`. A track is each scene's own: of ``track:PLACE``
     the file ``PLACE/SCENE.gpx`` (or .csv, .txt, .tum), else the file ``PLACE`` within the scene's folder.
 
     Raises:
@@ -50,7 +50,7 @@ def find_scales(scenes: Sequence[BatchScene], given: str) -> Scales:
         InputError: a track cannot be read, or no scene has one.
     """
     if not given.strip().startswith(TRACK):
-        kind, text = parse_given(given)
+        kind, text = parse_scale_source(given)
         if isinstance(kind, Distance) and len(scenes) > 1:
             raise ConfigError(
                 f"--scale-from {given}: frames of which scene? Bring each to metres by 'stream-recon scale'"
@@ -64,12 +64,12 @@ def find_scales(scenes: Sequence[BatchScene], given: str) -> Scales:
                 f"--scale-from {given}: one track for {len(scenes)} scenes; give a folder of tracks called like the "
                 "scenes, or the name of a file that each scene's folder has"
             )
-        return Scales({scenes[0].name: parse_given(given)[1]})
+        return Scales({scenes[0].name: parse_scale_source(given)[1]})
     found = {}
     for scene in scenes:
         file = next((path for path in _places(scene, place, TRACK_SUFFIXES) if path.is_file()), None)
         if file is not None:
-            found[scene.name] = parse_given(f"{TRACK}{file}{at}{seconds if at else ''}")[1]
+            found[scene.name] = parse_scale_source(f"{TRACK}{file}{at}{seconds if at else ''}")[1]
     if not found:
         raise InputError(
             f"--scale-from {given}: no scene has a track there: looked for {place}/{scenes[0].name}.gpx (.csv, .txt, "

@@ -17,7 +17,7 @@ from stream_recon.app.batch.jobs import Job, Model, Seconds, windows_folder
 from stream_recon.app.batch.scene import record_of, refine_scene, scene_in_metres
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
-from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result

@@ -16,14 +16,14 @@ import numpy as np
 
 from stream_recon.app.batch.jobs import Model, Seconds
 from stream_recon.app.batch.plan import Batch
-from stream_recon.app.evaluation.gather import LENGTHS, PROTOCOL, Figures
+from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
+from stream_recon.app.evaluation.metrics import METRIC_NAMES
 from stream_recon.app.result.run_record import PROGRAM, program_version
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
 RECORDED = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
 """Besides the figures, what the CSV repeats of a finished scene."""
-FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """See `Figures`; empty without truth."""
+        """See `Metrics`; empty without ground truth."""
         return (self.result or {}).get("figures") or {}
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def counts(name: str, result: Mapping[str, Any]) -> bool:
 def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     """For each figure that some scene has: its mean and over how many scenes. Each scene counts the same."""
     rows = list(rows)
-    values = {name: [row.figures[name] for row in rows if counts(name, row.result or {})] for name in FIGURES}
+    values = {name: [row.figures[name] for row in rows if counts(name, row.result or {})] for name in METRIC_NAMES}
     return {
         name: {"mean": float(np.mean(np.array(known, np.float64))), "scenes": len(known)}
         for name, known in values.items()
@@ -144,8 +144,8 @@ def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
     plain = ["name", "dataset", "path", "status", "reason", *RECORDED]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*plain, *FIGURES])
+    writer.writerow([*plain, *METRIC_NAMES])
     for scene in scenes:
         figures = scene.get("figures") or {}
-        writer.writerow([*(scene.get(name) for name in plain), *(figures.get(name) for name in FIGURES)])
+        writer.writerow([*(scene.get(name) for name in plain), *(figures.get(name) for name in METRIC_NAMES)])
     return text.getvalue()

@@ -19,8 +19,9 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.evaluation.scores import Evaluation, SequenceMetrics, baseline_errors, summarise
+from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.evaluation.metrics import Metrics
+from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics, summarise
 from stream_recon.app.pipeline.listeners import BackEnd, DelegatingBackEnd
 from stream_recon.app.pipeline.pipeline import Progress as RunProgress
 from stream_recon.app.pipeline.pipeline import reconstruct
@@ -37,8 +38,8 @@ COLUMNS = {
     "ate_m": ("ATE", 4),
     "ate_over_path": ("ATE/path", 4),
     "rpe_trans_m": ("RPE trans", 4),
-    "rot_step_deg": ("RPE rot °", 2),
-    "tdir_deg": ("direction °", 1),
+    "rpe_rot_deg": ("RPE rot °", 2),
+    "trans_dir_deg": ("direction °", 1),
     "absrel": ("AbsRel", 3),
     "delta1": ("δ<1.25", 3),
     "fov_error_deg": ("FoV °", 1),
@@ -48,30 +49,30 @@ COLUMNS = {
 
 def error_table(evaluation: Evaluation) -> Table:
     """The errors of one sequence: ours first, then the baselines'. A dash where there is no truth or no estimate."""
-    ours = evaluation.ours
-    title = f"{evaluation.name}: {ours.frames} frames, stride {evaluation.stride}"
-    if ours.path_m is not None:
-        title += f", path {ours.path_m:.3f}"
-    if ours.rot_moved_deg is not None:
-        title += f", {ours.rot_moved_deg:.2f}° turned a frame"
-    if 0 < evaluation.posed < ours.frames:
-        title += f", {ours.frames - evaluation.posed} frames without a true pose left out of the pose errors"
+    final = evaluation.final
+    title = f"{evaluation.name}: {evaluation.frames} frames, stride {evaluation.stride}"
+    if final.path_m is not None:
+        title += f", path {final.path_m:.3f}"
+    if final.gt_rot_deg is not None:
+        title += f", {final.gt_rot_deg:.2f}° turned a frame"
+    if 0 < evaluation.posed < evaluation.frames:
+        title += f", {evaluation.frames - evaluation.posed} frames without a true pose left out of the pose errors"
     if not evaluation.posed:
         title += ", no true poses"
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
     for heading, _ in COLUMNS.values():
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("ours", *_cells(ours), style="bold", end_section=evaluation.network == ours)
-    if evaluation.network != ours:
+    table.add_row("ours", *_cells(final), style="bold", end_section=evaluation.network == final)
+    if evaluation.network != final:
         table.add_row("network alone", *_cells(evaluation.network), end_section=True)
-    for name, errors in evaluation.baselines.items():
-        table.add_row(name.replace("_", " "), *_cells(errors))
+    for name, metrics in evaluation.baselines.items():
+        table.add_row(name.replace("_", " "), *_cells(metrics))
     return table
 
 
-def _cells(errors: SequenceMetrics) -> list[str]:
-    values = [(getattr(errors, name), decimals) for name, (_, decimals) in COLUMNS.items()]
+def _cells(metrics: Metrics) -> list[str]:
+    values = [(getattr(metrics, name), decimals) for name, (_, decimals) in COLUMNS.items()]
     return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
 
 
@@ -81,9 +82,9 @@ def summary_lines(evaluations: list[Evaluation]) -> list[str]:
     for figure in ("ate_over_path", "absrel"):
         summary = summarise(evaluations, figure)
         if summary is not None:
-            share = f" ({summary.ours / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
+            share = f" ({summary.final / summary.best_trivial:.2f}x)" if summary.best_trivial > 0 else ""
             lines.append(
-                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.ours:.4f}, "
+                f"mean {COLUMNS[figure][0]} (sequences: {summary.sequences}): ours {summary.final:.4f}, "
                 f"best trivial baseline of each {summary.best_trivial:.4f}{share}"
             )
     return lines
@@ -202,7 +203,7 @@ def evaluate_scene(
             _check(source, evaluator)
             if summary.interrupted:
                 raise KeyboardInterrupt
-            first, last = SequenceMetrics.gathered(evaluator, first=True), SequenceMetrics.gathered(evaluator)
+            causal, online_final = evaluator.metrics(causal=True), evaluator.metrics()
             if writer is not None:
                 open_again = partial(scene.open, stride, limit)
                 with stop_on_signals() as stop:
@@ -211,12 +212,21 @@ def evaluate_scene(
                         refine_result(result, open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
                     except RefinementCancelledError as error:
                         raise KeyboardInterrupt from error
-            network = SequenceMetrics.gathered(overheard.evaluator) if overheard is not None else first
-            ours = SequenceMetrics.gathered(evaluator)
+            network = overheard.evaluator.metrics() if overheard is not None else causal
+            final = evaluator.metrics()
     with scene.open(stride, limit) as frames:
-        rows = baseline_errors(evaluator, frames)
-    posed = len(evaluator.true_path())
-    return Evaluation(scene.name, stride, posed, ours=ours, network=network, first=first, last=last, baselines=rows)
+        rows = baseline_metrics(evaluator, frames)
+    return Evaluation(
+        scene.name,
+        stride,
+        evaluator.frames,
+        posed=len(evaluator.true_trajectory()),
+        final=final,
+        network=network,
+        causal=causal,
+        online_final=online_final,
+        baselines=rows,
+    )
 
 
 class RecordingBackEnd(DelegatingBackEnd):

@@ -19,8 +19,8 @@ def export_folder(folder: Path, name: str, target: Path | None, options: ExportO
                 raise KeyboardInterrupt
             bar("frames", done, total)
 
-        where, told = export(folder, name, target, options, overwrite=overwrite, progress=show)
-    for warning in told.warnings:
+        where, report = export(folder, name, target, options, overwrite=overwrite, progress=show)
+    for warning in report.warnings:
         err.print(f"warning: {warning}", soft_wrap=True)
-    out.print(f"{where}: {told.summary}")
+    out.print(f"{where}: {report.summary}")
     return DONE

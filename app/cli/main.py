@@ -565,12 +565,12 @@ def render_command(
     folder: Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not")],
     video: Annotated[Path, typer.Argument(metavar="VIDEO.mp4", help="The video to write")],
     flight: Annotated[
-        Literal["path", "around", "above"],
+        Literal["trajectory", "orbit", "top-down", "path", "around", "above"],
         typer.Option(
-            help="path: along the camera's path, smoothed; around: once around the scene; above: from above, while "
-            "it grows."
+            help="trajectory: along the camera's, smoothed; orbit: once around the scene; top-down: from above, while "
+            "it grows. path, around and above are their old names."
         ),
-    ] = "path",
+    ] = "trajectory",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file there.")] = False,
     seconds: Annotated[float, typer.Option(help="Length of the video.", min=0.1, max=3600)] = 12.0,
     fps: Annotated[float, typer.Option(help="Its frames a second.", min=1, max=120)] = 30.0,
@@ -582,9 +582,11 @@ def render_command(
     It may be used while the run goes on, for what is there.
     """
     from stream_recon.app.cli.render import render
+    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
     from stream_recon.app.export.render.film import FilmOptions
 
-    return render(folder, video, FilmOptions(flight, _size(size), seconds, fps, points), overwrite=overwrite)
+    path = CAMERA_PATH_NAMES[flight]
+    return render(folder, video, FilmOptions(path, _size(size), seconds, fps, points), overwrite=overwrite)
 
 
 def _size(text: str) -> tuple[int, int]:

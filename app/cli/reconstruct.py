@@ -18,7 +18,7 @@ from stream_recon.app.cli.refine import refined
 from stream_recon.app.cli.scale import brought_to_metres
 from stream_recon.app.cli.view import ViewerChoice, show_result
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.metric_scale.scale_source import Given, parse_given
+from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import clock, weak_spans
 from stream_recon.app.pipeline.pipeline import Progress, reconstruct
@@ -68,7 +68,7 @@ def reconstruct_source(
     """
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     preset = model.load_preset()
-    wanted = _Afterwards(mapping == "full", None if scale_from is None else parse_given(scale_from))
+    wanted = _Afterwards(mapping == "full", None if scale_from is None else parse_scale_source(scale_from))
     limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
     record = whole_record(folder) if resume else None
@@ -161,7 +161,7 @@ class _Afterwards:
     """What is to be done to a result that has all its frames."""
 
     refine: bool
-    scale: tuple[Given, str] | None
+    scale: tuple[ScaleSource, str] | None
 
     def left(self, record: Mapping[str, Any]) -> "_Afterwards":
         """What of it is not done yet, by the result's ``run.json``."""

@@ -10,7 +10,7 @@ from stream_recon.app.cli.console import DONE, INTERRUPTED, PlainConsole
 from stream_recon.app.cli.progress import LiveView, says
 from stream_recon.app.cli.scale import brought_to_metres
 from stream_recon.app.export.source_images import source_of
-from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.result.folder import ResultFolder, read_result
@@ -29,7 +29,7 @@ def refine_folder(folder: Path) -> int:
         return INTERRUPTED
     if metres is not None:
         out.print(f"again to metres, from {metres.given}", markup=False)
-        if not brought_to_metres(read_result(folder), parse_given(metres.given), source_of(result), out, err):
+        if not brought_to_metres(read_result(folder), parse_scale_source(metres.given), source_of(result), out, err):
             return INTERRUPTED
     return DONE
 

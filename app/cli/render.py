@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.app.cli.progress import steps_bar
-from stream_recon.app.export.render.film import FilmOptions, film
+from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.pipeline.process import stop_on_signals
 
 
@@ -18,6 +18,6 @@ def render(folder: Path, video: Path, options: FilmOptions, *, overwrite: bool) 
                 raise KeyboardInterrupt
             bar(what, done, total)
 
-        told = film(folder, video, options, overwrite=overwrite, progress=show)
-    out.print(f"{video}: {told}")
+        description = render_film(folder, video, options, overwrite=overwrite, progress=show)
+    out.print(f"{video}: {description}")
     return DONE

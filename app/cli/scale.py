@@ -7,9 +7,9 @@ from rich.console import Console
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, PlainConsole
 from stream_recon.app.cli.progress import LiveView, says, steps_bar
-from stream_recon.app.metric_scale.apply import bring_to_metres
-from stream_recon.app.metric_scale.measure import measured
-from stream_recon.app.metric_scale.scale_source import Given, parse_given
+from stream_recon.app.metric_scale.apply import apply_metric_scale
+from stream_recon.app.metric_scale.measure import measure_scale
+from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
@@ -21,13 +21,13 @@ from stream_recon.configs.errors import InputError
 def scale_folder(folder: Path, what: str) -> int:
     """Bring a result to metres. Raises StreamReconError."""
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    given = parse_given(what)
+    given = parse_scale_source(what)
     return DONE if brought_to_metres(read_result(folder), given, None, out, err) else INTERRUPTED
 
 
 def brought_to_metres(
     result: ResultFolder,
-    given: tuple[Given, str],
+    given: tuple[ScaleSource, str],
     open_again: Callable[[], Source] | None,
     out: Console,
     err: Console,
@@ -53,8 +53,8 @@ def brought_to_metres(
 
         try:
             with memory_errors(), FolderLock(result.folder):
-                metres = measured(result, *given, open_again, look)
-                whole = bring_to_metres(
+                metres = measure_scale(result, *given, open_again, look)
+                whole = apply_metric_scale(
                     result,
                     metres,
                     lambda done, total: show("points", done, total),

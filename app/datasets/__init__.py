@@ -1,1 +1,1 @@
-"""Scenes under a folder, recognised by their files: one small reader for each layout behind one interface."""
+"""Readers of data sets: scenes under a folder are recognised by their files, with one small reader for each layout."""

@@ -1,4 +1,4 @@
-"""The table of layouts, the most specific first: the first reader that recognises a folder gets it."""
+"""Table of data set readers, the most specific layout first: the first one that recognises a folder reads it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 @dataclass(frozen=True)
 class DatasetReader:
-    """One layout."""
+    """Reader of one layout."""
 
     name: str
     title: str
     files: str
-    """The files that it is recognised by, and those it reads beside them, in one line."""
+    """One line on the files that identify the layout, and on further ones that are read."""
     recognise: Callable[[Path], bool]
-    """May raise OSError for a folder that cannot be read."""
+    """Whether a folder has the layout; may raise OSError."""
     counter: Callable[[Path], int | None]
     loader: Callable[[Path], Recording] | None
-    """None for a video, which `open_source` reads."""
+    """None for videos, which `open_source` reads."""
 
     def count(self, path: Path) -> int | None:
-        """Number of images, cheaply; None where that fails (reading the scene says why)."""
+        """Number of images without reading them; None where that fails (`load` then raises the error)."""
         try:
             with dataset_errors(path):
                 return self.counter(path)
@@ -35,12 +35,8 @@ class DatasetReader:
             return None
 
     def load(self, path: Path) -> Recording:
-        """Read everything but the images.
-
-        Raises:
-            InputError: files that do not have the layout's form.
-        """
-        assert self.loader is not None, "a video has no files beside its frames"
+        """Read everything but the images. Raises InputError: files that do not match the layout."""
+        assert self.loader is not None, "a video has no files but its frames"
         with dataset_errors(path):
             return self.loader(path)
 
@@ -179,10 +175,7 @@ READERS: tuple[DatasetReader, ...] = (
 
 
 def reader_named(name: str) -> DatasetReader:
-    """
-    Raises:
-        ConfigError: no such reader.
-    """
+    """The reader of that name. Raises ConfigError."""
     for reader in READERS:
         if reader.name == name:
             return reader
@@ -190,5 +183,5 @@ def reader_named(name: str) -> DatasetReader:
 
 
 def list_datasets() -> list[tuple[str, str, str]]:
-    """For a table: name (as for ``--dataset``), title, expected files; in the order in which they are tried."""
+    """Name (for ``--dataset``), title and expected files of each reader, in the order in which they are tried."""
     return [(reader.name, reader.title, reader.files) for reader in READERS]

@@ -1,4 +1,4 @@
-"""Folders of COLMAP: images/ and a sparse model, sparse/0 or sparse."""
+"""Reader of COLMAP folders: images/ and a sparse model in sparse/0 or sparse."""
 
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,9 @@ from stream_recon.app.datasets.colmap_model import (
     PosedImage,
     SparsePoints,
     has_points,
+    read_calibration,
     read_cameras,
     read_images,
-    read_lens,
     read_points,
 )
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
@@ -28,7 +28,7 @@ def is_colmap(path: Path) -> bool:
 
 
 def colmap_images(path: Path) -> tuple[Path, ...]:
-    """All images below images/, in natural order of their paths; cameras may have folders of their own."""
+    """All images below images/ in natural order of their paths; each camera may have a subfolder."""
     folder = path / "images"
     files = [f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES and not f.name.startswith(".")]
     names = sorted((f.relative_to(folder).as_posix() for f in files if f.is_file()), key=natural_key)
@@ -38,9 +38,9 @@ def colmap_images(path: Path) -> tuple[Path, ...]:
 
 
 def load_colmap(path: Path) -> Recording:
-    """All images; those that COLMAP did not register have no pose. Its points serve as sparse depth."""
+    """All images with the poses of registered ones, and the model's points as sparse depth."""
     images, model = colmap_images(path), _model(path)
-    assert model is not None, "recognised by it"
+    assert model is not None, "the folder was recognised by it"
     posed, cameras = {image.name: image for image in read_images(model)}, read_cameras(model)
     folder = path / "images"
     found = {
@@ -50,13 +50,13 @@ def load_colmap(path: Path) -> Recording:
         raise InputError(f"none of the {len(posed)} images of {model} is in {folder}")
     for image in found.values():
         if image.camera not in cameras:
-            raise InputError(f"{model}: there is no camera {image.camera}, that of {image.name}")
+            raise InputError(f"{model} has no camera {image.camera}, which {image.name} refers to")
     lost = len(posed) - len(found)
     return Recording(
         images=images,
         poses={i: invert_pose(image.T_camera_world) for i, image in found.items()},
         camera=common_camera([cameras[image.camera] for image in found.values()]),
-        lens=read_lens(model),
+        calibration=read_calibration(model),
         read_depth=_SparseDepth(model, images, found, cameras) if has_points(model) else None,
         metric=False,
         warnings=(f"{lost} images of the COLMAP model are not in images/",) if lost else (),
@@ -64,7 +64,7 @@ def load_colmap(path: Path) -> Recording:
 
 
 class _SparseDepth:
-    """Depth of the points that an image sees; they are read when they are first asked for."""
+    """Depth of the points observed in an image; the points are read at the first call."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class _SparseDepth:
             return None
         z = self._points.xyz[rows[known]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
         camera = self._cameras[image.camera]
-        # The model may have been made from the same images at another size.
+        # The model may be of the same images at another size.
         scale = np.ones(2) if camera is None or camera.size is None else np.divide(self._size, camera.size)
         return DepthPoints(np.column_stack([image.uv[known] * scale, z]))
 

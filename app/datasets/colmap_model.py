@@ -1,4 +1,4 @@
-"""Sparse models of COLMAP (Schönberger and Frahm, CVPR 2016), text and binary, as its documentation describes them.
+"""Reader of COLMAP's sparse models, text and binary (Schönberger and Frahm, CVPR 2016; colmap.github.io/format.html).
 
 Poses there are world-to-camera; pixel (0, 0) covers [0, 1) x [0, 1).
 """
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.poses import from_quaternion
+from stream_recon.app.datasets.poses import pose_from_quaternion
 from stream_recon.app.datasets.recording import PinholeCamera
-from stream_recon.app.datasets.text import content_lines, numbers, read_text, whole_number
+from stream_recon.app.datasets.text import content_lines, integer, numbers, read_text
 from stream_recon.app.sources.calibration import Calibration, colmap_camera
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -34,14 +34,14 @@ MODELS = {
     10: ("THIN_PRISM_FISHEYE", 12),
     11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
 }
-"""Name and number of parameters by the number that binary files use."""
+"""Name and number of parameters of camera models by their id in binary files."""
 ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
 TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
 
 
 @dataclass(frozen=True)
 class PosedImage:
-    """An image of the model with what it sees of the sparse points."""
+    """A registered image with its observations of sparse points."""
 
     name: str
     camera: int
@@ -50,21 +50,21 @@ class PosedImage:
     points: NDArray[np.int64]  # [K], -1 for a keypoint without a point
 
 
-def read_lens(model: Path) -> Calibration | None:
-    """The camera with its lens where the whole model has one alone; None where it has more, or one of a rare kind.
+def read_calibration(model: Path) -> Calibration | None:
+    """The model's camera with its distortion; None where it has several, or one of an unsupported model.
 
     Raises:
-        InputError: a file of another form.
+        InputError: a malformed file.
     """
     if (model / "cameras.bin").is_file():
         file = _Bytes(model / "cameras.bin")
-        if int(file.take("Q")[0]) != 1:
+        if int(file.unpack("Q")[0]) != 1:
             return None
-        _, number, width, height = (int(value) for value in file.take("iiQQ"))
+        _, number, width, height = (int(value) for value in file.unpack("iiQQ"))
         if number not in MODELS:
             return None
         name, count = MODELS[number]
-        values = [float(value) for value in file.take(f"{count}d")]
+        values = [float(value) for value in file.unpack(f"{count}d")]
     else:
         lines = content_lines(model / "cameras.txt")
         if len(lines) != 1:
@@ -79,10 +79,10 @@ def read_lens(model: Path) -> Calibration | None:
 
 
 def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
-    """Cameras by number; None where no pinhole describes the lens (fisheye models).
+    """Cameras by id; None for fisheye models, which a pinhole camera does not describe.
 
     Raises:
-        InputError: a file of another form.
+        InputError: a malformed file.
     """
     if (model / "cameras.bin").is_file():
         return _binary_cameras(_Bytes(model / "cameras.bin"))
@@ -90,37 +90,34 @@ def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
     for number, line in content_lines(model / "cameras.txt"):
         where, words = f"{model / 'cameras.txt'} line {number}", line.split()
         if len(words) < 5:
-            raise InputError(f"{where}: 'number MODEL width height parameters' is wanted")
+            raise InputError(f"{where}: the line must be 'number MODEL width height parameters'")
         key, width, height, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
-        size = whole_number(width, where), whole_number(height, where)
-        cameras[whole_number(key, where)] = _camera(words[1], size, values, where)
+        size = integer(width, where), integer(height, where)
+        cameras[integer(key, where)] = _camera(words[1], size, values, where)
     return cameras
 
 
 def read_images(model: Path) -> list[PosedImage]:
-    """
-    Raises:
-        InputError: a file of another form.
-    """
+    """Registered images. Raises InputError for a malformed file."""
     file = model / "images.bin"
     return _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
 
 
 @dataclass(frozen=True)
 class SparsePoints:
-    """Points of the model in the world, sorted by their numbers."""
+    """Points of the model in the world, sorted by id."""
 
-    keys: NDArray[np.int64]  # [N]
+    keys: NDArray[np.int64]  # [N] ids
     xyz: FloatArray  # [N, 3]
 
     @classmethod
-    def of(cls, keys: Iterable[int], xyz: Iterable[Iterable[float]]) -> "SparsePoints":
+    def from_rows(cls, keys: Iterable[int], xyz: Iterable[Iterable[float]]) -> "SparsePoints":
         numbers = np.array(list(keys), dtype=np.int64)
         order = np.argsort(numbers)
         return cls(numbers[order], np.array(list(xyz), dtype=np.float64).reshape(-1, 3)[order])
 
     def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Row of each wanted number, -1 for those that are not here."""
+        """Rows [K] of the wanted ids [K], -1 for unknown ones."""
         if not len(self.keys):
             return np.full(len(wanted), -1, dtype=np.intp)
         found = np.clip(np.searchsorted(self.keys, wanted), 0, len(self.keys) - 1)
@@ -132,10 +129,7 @@ def has_points(model: Path) -> bool:
 
 
 def read_points(model: Path) -> SparsePoints:
-    """
-    Raises:
-        InputError: a file of another form.
-    """
+    """Points of the model. Raises InputError for a malformed file."""
     if (model / "points3D.bin").is_file():
         return _binary_points(_Bytes(model / "points3D.bin"))
     file = model / "points3D.txt"
@@ -143,13 +137,13 @@ def read_points(model: Path) -> SparsePoints:
     for number, line in content_lines(file):
         where = f"{file} line {number}"
         key, *row = numbers(line, where, 4)[:4]
-        keys.append(whole_number(key, where))
+        keys.append(integer(key, where))
         rows.append(row)
-    return SparsePoints.of(keys, rows)
+    return SparsePoints.from_rows(keys, rows)
 
 
 class _Bytes:
-    """A little-endian binary file, read front to back."""
+    """A little-endian binary file, read sequentially; raises InputError where it ends too early."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -159,28 +153,31 @@ class _Bytes:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
         self._position = 0
 
-    def take(self, layout: str) -> tuple[float, ...]:
+    def unpack(self, layout: str) -> tuple[float, ...]:
+        """The next values, in a layout of `struct`."""
         size = struct.calcsize("<" + layout)
-        return struct.unpack("<" + layout, self.skip(size))
+        return struct.unpack("<" + layout, self.read(size))
 
-    def skip(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
         begin, self._position = self._position, self._position + size
         if self._position > len(self._data):
             raise InputError(f"{self.path} is cut off")
         return self._data[begin : self._position]
 
-    def word(self) -> str:
+    def read_string(self) -> str:
+        """The next zero-terminated string."""
         end = self._data.find(b"\0", self._position)
         if end < 0:
             raise InputError(f"{self.path} is cut off")
-        text = self.skip(end - self._position)
-        self.skip(1)
+        text = self.read(end - self._position)
+        self.read(1)
         return text.decode("utf-8", errors="surrogateescape")
 
 
 def _camera(model: str, size: tuple[int, int], values: list[float], where: str) -> PinholeCamera | None:
     if model not in {name for name, _ in MODELS.values()}:
-        raise InputError(f"{where}: camera model {model} is not known")
+        raise InputError(f"{where}: unknown camera model {model}")
     if len(values) < dict(MODELS.values())[model]:
         raise InputError(f"{where}: too few parameters for {model}")
     if model in ONE_FOCAL_LENGTH:
@@ -192,29 +189,29 @@ def _camera(model: str, size: tuple[int, int], values: list[float], where: str) 
 
 def _binary_cameras(file: _Bytes) -> dict[int, PinholeCamera | None]:
     cameras = {}
-    for _ in range(int(file.take("Q")[0])):
-        key, model, width, height = (int(value) for value in file.take("iiQQ"))
+    for _ in range(int(file.unpack("Q")[0])):
+        key, model, width, height = (int(value) for value in file.unpack("iiQQ"))
         if model not in MODELS:
-            raise InputError(f"{file.path}: camera model number {model} is not known")
+            raise InputError(f"{file.path}: unknown camera model {model}")
         name, count = MODELS[model]
-        cameras[key] = _camera(name, (width, height), list(file.take(f"{count}d")), str(file.path))
+        cameras[key] = _camera(name, (width, height), list(file.unpack(f"{count}d")), str(file.path))
     return cameras
 
 
 def _binary_images(file: _Bytes) -> list[PosedImage]:
     images = []
-    for _ in range(int(file.take("Q")[0])):
-        _, *pose, camera = file.take("i7di")
-        name = file.word()
+    for _ in range(int(file.unpack("Q")[0])):
+        _, *pose, camera = file.unpack("i7di")
+        name = file.read_string()
         rows = np.frombuffer(
-            file.skip(24 * int(file.take("Q")[0])), dtype=np.dtype([("uv", "<f8", 2), ("point", "<i8")])
+            file.read(24 * int(file.unpack("Q")[0])), dtype=np.dtype([("uv", "<f8", 2), ("point", "<i8")])
         )
         images.append(_posed(name, int(camera), pose, rows["uv"], rows["point"], str(file.path)))
     return images
 
 
 def _text_images(path: Path) -> Iterator[PosedImage]:
-    """Two lines an image; the second, its keypoints, may be blank."""
+    """Images of images.txt: two lines each, of which the second, with keypoints, may be blank."""
     lines = [line for line in read_text(path).splitlines() if not line.startswith("#")]
     position = 0
     while position < len(lines):
@@ -224,14 +221,14 @@ def _text_images(path: Path) -> Iterator[PosedImage]:
             continue
         where = f"{path}, image {words[0]}"
         if len(words) < 10:
-            raise InputError(f"{where}: 'number qw qx qy qz tx ty tz camera name' is wanted")
+            raise InputError(f"{where}: the line must be 'number qw qx qy qz tx ty tz camera name'")
         values = numbers(" ".join(words[:9]), where, 9)
-        seen = numbers(lines[position + 1], where, 0) if position + 1 < len(lines) else []
-        if len(seen) % 3:
-            raise InputError(f"{where}: its keypoints are not triples 'x y point'")
-        rows = np.array(seen, dtype=np.float64).reshape(-1, 3)
+        keypoints = numbers(lines[position + 1], where, 0) if position + 1 < len(lines) else []
+        if len(keypoints) % 3:
+            raise InputError(f"{where}: keypoints must be triples 'x y point'")
+        rows = np.array(keypoints, dtype=np.float64).reshape(-1, 3)
         points = rows[:, 2].astype(np.int64)
-        yield _posed(words[9].strip(), whole_number(values[8], where), values[1:8], rows[:, :2], points, where)
+        yield _posed(words[9].strip(), integer(values[8], where), values[1:8], rows[:, :2], points, where)
         position += 2
 
 
@@ -239,15 +236,15 @@ def _posed(
     name: str, camera: int, pose: list[float], uv: FloatArray, points: NDArray[np.int64], where: str
 ) -> PosedImage:
     qw, qx, qy, qz, *translation = pose
-    T = from_quaternion(np.array(translation), np.array([qx, qy, qz, qw]), f"{where}, {name}")
+    T = pose_from_quaternion(np.array(translation), np.array([qx, qy, qz, qw]), f"{where}, {name}")
     return PosedImage(name, camera, T, uv, points)
 
 
 def _binary_points(file: _Bytes) -> SparsePoints:
     keys, xyz = array("q"), array("d")
-    for _ in range(int(file.take("Q")[0])):
-        key, x, y, z, *_, track = file.take("Q3d3BdQ")
-        file.skip(8 * int(track))
+    for _ in range(int(file.unpack("Q")[0])):
+        key, x, y, z, *_, track = file.unpack("Q3d3BdQ")
+        file.read(8 * int(track))
         keys.append(int(key))
         xyz.extend((x, y, z))
-    return SparsePoints.of(keys, np.array(xyz).reshape(-1, 3))
+    return SparsePoints.from_rows(keys, np.array(xyz).reshape(-1, 3))

@@ -1,4 +1,4 @@
-"""Search a folder for scenes."""
+"""Search for scenes under a folder."""
 
 import hashlib
 import logging
@@ -16,27 +16,28 @@ from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 SEPARATOR = "__"
-"""Between the folders of a path in a scene's name."""
-LONGEST_NAME_BYTES = 200
-DEEPEST = 100
-"""Folders below the root: no data set is laid out so, and a tree without end would be searched without end."""
+"""Separator of folders in a scene's name, which is rare in names of folders."""
+MAX_NAME_BYTES = 200
+"""Longest name of a scene: file systems allow 255 bytes, with room for a hash and suffixes."""
+MAX_DEPTH = 100
+"""Deepest folder below the root: far beyond any data set, so that endless trees end."""
 
 logger = logging.getLogger(__name__)
 
 
 def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path] = ()) -> list[Scene]:
-    """All scenes under ``root`` (a folder, or one video file), in natural order of their paths. Writes nothing.
+    """Scenes under ``root`` (a folder, or one video file), in natural order of their paths.
 
-    A recognised scene is not searched for further ones. Hidden folders, earlier results and ``exclude`` are passed
-    over; links are followed, but no folder is searched twice. Of a folder of images and folders of images within it
-    the one with more images counts.
+    A recognised scene is not searched for further ones. Hidden folders, result folders and ``exclude`` are skipped.
+    Links are followed, but no folder is searched twice. Of a folder of images and its subfolders of images the one with
+    more images counts.
 
     Args:
-        dataset: name of a reader in `READERS`; else each folder's layout is recognised by its files.
-        exclude: folders that are not searched, such as the results'.
+        dataset: name of the only reader to use; None: all of `READERS`.
+        exclude: folders that are not searched, such as that of results.
 
     Raises:
-        InputError: no such folder, or no scene in it (says what was looked for).
+        InputError: no such folder, or no scene in it.
         ConfigError: no reader called ``dataset``.
     """
     readers = READERS if dataset is None else (reader_named(dataset),)
@@ -58,18 +59,20 @@ Found = list[tuple[Path, DatasetReader]]
 
 
 class _Search:
+    """Recursive search with a set of readers."""
+
     def __init__(self, readers: tuple[DatasetReader, ...], exclude: Collection[Path]) -> None:
         self._layouts = [reader for reader in readers if reader not in (VIDEO, IMAGES)]
         self._videos, self._images = VIDEO in readers, IMAGES in readers
         self._seen = {identity for path in exclude if (identity := _identity(path)) is not None}
 
     def below(self, folder: Path, depth: int = 0) -> Found:
-        """Scenes in a folder; one that cannot be read, or lies too deep, is passed over with a warning."""
+        """Scenes in a folder. Unreadable and too deep folders are skipped with a warning."""
         identity = _identity(folder)
         if identity in self._seen:
             return []
-        if depth > DEEPEST:
-            logger.warning("%s lies more than %d folders deep and is passed over", folder, DEEPEST)
+        if depth > MAX_DEPTH:
+            logger.warning("%s is more than %d folders deep and is skipped", folder, MAX_DEPTH)
             return []
         if identity is not None:
             self._seen.add(identity)
@@ -81,9 +84,9 @@ class _Search:
                 if reader.recognise(folder):
                     return [(folder, reader)]
             folders = {entry for entry in entries if entry.is_dir()}
-            own_images = self._images and IMAGES.recognise(folder)
+            has_images = self._images and IMAGES.recognise(folder)
         except OSError as error:
-            logger.warning("%s cannot be read and is passed over: %s", folder, error.strerror)
+            logger.warning("%s cannot be read and is skipped: %s", folder, error.strerror)
             return []
         inner: Found = []
         for entry in entries:
@@ -93,11 +96,11 @@ class _Search:
                 inner += self.below(entry, depth + 1)
             elif self._videos and VIDEO.recognise(entry):
                 inner.append((entry, VIDEO))
-        return [(folder, IMAGES)] if own_images and _outnumbers(folder, inner) else inner
+        return [(folder, IMAGES)] if has_images and _outnumbers(folder, inner) else inner
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The same for all names of one folder; None where it is not there."""
+    """Device and inode of a folder, equal for all paths to it; None where it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -106,23 +109,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _outnumbers(folder: Path, inner: Found) -> bool:
-    """A folder's images are the scene unless they are strays beside scenes of their own."""
-    own = IMAGES.count(folder) or 0
-    return all(reader is IMAGES and (IMAGES.count(path) or 0) <= own for path, reader in inner)
+    """Whether a folder has as many images as each inner scene, and all of these are folders of images."""
+    count = IMAGES.count(folder) or 0
+    return all(reader is IMAGES and (IMAGES.count(path) or 0) <= count for path, reader in inner)
 
 
 def _nothing(root: Path, reader: DatasetReader | None) -> str:
     if reader is not None:
         return f"no {reader.title} under {root}: looked for {reader.files}"
     names = ", ".join(name for name, _, _ in list_datasets())
-    return f"no scene under {root}: looked for {names} ('stream-recon datasets' says by which files each is known)"
+    return f"no scene under {root}: looked for {names} ('stream-recon datasets' lists the files of each)"
 
 
 def scene_names(root: Path, paths: list[Path]) -> list[str]:
-    """A name for each path, fit for a folder: its path under ``root`` with ``__`` between folders.
+    """Folder names of scenes: their paths under ``root`` with ``__`` between folders.
 
-    Unicode and spaces stay. Names that would be the same (also where case does not count) get a hash of their path,
-    so that no name depends on the order of the scenes.
+    Unicode and spaces stay. Equal names (ignoring case) get a hash of their path, so that no name depends on the order
+    of the scenes.
     """
     relative = [path.relative_to(root).as_posix() for path in paths]
     names = [_safe(root.resolve().name if path == "." else path) for path in relative]
@@ -140,7 +143,7 @@ def _safe(path: str) -> str:
 
 def _shortened(name: str, path: str, *, always: bool) -> str:
     encoded = name.encode()
-    if len(encoded) <= LONGEST_NAME_BYTES and not always:
+    if len(encoded) <= MAX_NAME_BYTES and not always:
         return name
     digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
-    return f"{encoded[:LONGEST_NAME_BYTES].decode(errors='ignore')}~{digest}"
+    return f"{encoded[:MAX_NAME_BYTES].decode(errors='ignore')}~{digest}"

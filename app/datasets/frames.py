@@ -1,7 +1,4 @@
-"""Lists of images in the order in which a camera took them.
-
-Depth images of data sets.
-"""
+"""Image lists in time order, and depth images of data sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,39 +17,35 @@ class TimedImages:
     """Images in the order of their timestamps."""
 
     images: tuple[Path, ...]
-    times: NDArray[np.float64]  # [N] seconds, rising
-    kept: NDArray[np.intp]  # [N] positions in the list as the files have it
+    times: NDArray[np.float64]  # [N] seconds, ascending
+    kept: NDArray[np.intp]  # [N] positions in the original list
     warnings: tuple[str, ...]
 
 
 def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Path) -> TimedImages:
-    """Sort images by their timestamps; of several with one timestamp the first is kept. A warning says what changed.
+    """Images sorted by timestamp, with warnings; of several with one timestamp the first is kept.
 
     Raises:
-        InputError: no images, or a timestamp that is negative or no number.
+        InputError: no images, or a timestamp that is negative or not finite.
     """
     if not len(images):
         raise InputError(f"{where} lists no images")
     if not np.isfinite(times).all() or times.min() < 0:
         raise InputError(f"{where}: a timestamp is negative or not a number")
     order = np.argsort(times, kind="stable")
-    fresh = np.concatenate([[True], np.diff(times[order]) > 0])
-    kept = order[fresh]
+    unique = np.concatenate([[True], np.diff(times[order]) > 0])
+    kept = order[unique]
     warnings = []
     if (np.diff(times) < 0).any():
         warnings.append(f"timestamps in {where.name} are out of order: the frames were sorted by them")
-    if not fresh.all():
-        count = int((~fresh).sum())
+    if not unique.all():
+        count = int((~unique).sum())
         warnings.append(f"{count} images in {where.name} repeat another's timestamp and were left out")
     return TimedImages(tuple(images[i] for i in kept), times[kept], kept, tuple(warnings))
 
 
 def images_in(folder: Path) -> tuple[Path, ...]:
-    """Images right in a folder, in natural order.
-
-    Raises:
-        InputError: none, or the folder cannot be read.
-    """
+    """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
     try:
         images = tuple(list_images(folder))
     except OSError as error:
@@ -67,14 +60,14 @@ def has_images(folder: Path) -> bool:
 
 
 def frame_numbers(images: Sequence[Path], prefix: str = "") -> list[int]:
-    """The number that each image's name is, after a prefix; their positions where not all names are numbers."""
+    """Numbers in the images' names after a prefix; their positions where not all names are numbers."""
     stems = [path.stem.removeprefix(prefix) for path in images]
     return [int(stem) for stem in stems] if all(s.isdecimal() for s in stems) else list(range(len(images)))
 
 
 @dataclass(frozen=True)
 class DepthImages:
-    """16-bit images of one channel, depth along the optical axis; 0 is unknown."""
+    """Reader of depth along the optical axis from 16-bit images of one channel; 0 is unknown."""
 
     files: Mapping[int, Path]
     """Files by frame index."""

@@ -1,4 +1,4 @@
-"""transforms.json of nerfstudio (and instant-ngp): camera-to-world matrices with OpenGL's camera axes."""
+"""Reader of transforms.json of nerfstudio and instant-ngp: camera-to-world matrices with OpenGL's camera axes."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from stream_recon.configs.errors import ConfigError, InputError
 FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
 FOCAL_KEYS = {"fl_x", "camera_angle_x"}
 DEPTH_UNITS = 1000.0
-"""Depth images are in thousandths of the poses' unit, unless a file says otherwise."""
+"""Steps of depth images in one unit of the poses, nerfstudio's default."""
 
 
 def is_nerfstudio(path: Path) -> bool:
@@ -45,15 +45,15 @@ def load_nerfstudio(path: Path) -> Recording:
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
         camera=common_camera([_camera(t, path, size) for t in tables]),
-        lens=_lens(path, table) if "fl_x" in table and not lacks_size else None,
+        calibration=_calibration(table) if "fl_x" in table and not lacks_size else None,
         read_depth=DepthImages(depth, units) if depth else None,
-        # Poses of structure from motion have a unit of their own; with measured depth there is a metric sensor.
+        # Poses from structure from motion have arbitrary scale; measured depth comes from a metric sensor.
         metric=bool(depth),
     )
 
 
-def _lens(path: Path, table: Mapping[str, Any]) -> Calibration | None:
-    """The one camera of all frames with its distortion; None for a lens of another kind."""
+def _calibration(table: Mapping[str, Any]) -> Calibration | None:
+    """The common camera of all frames with its distortion; None for an unsupported model."""
     try:
         return nerfstudio_camera(table)
     except (ValueError, KeyError, TypeError, ConfigError):
@@ -74,7 +74,7 @@ def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def _image(path: Path, frame: Mapping[str, Any]) -> Path:
     image = path / str(frame["file_path"])
-    # Synthetic scenes leave the suffix out.
+    # Synthetic scenes omit the suffix.
     return image if image.suffix else image.with_suffix(".png")
 
 
@@ -83,9 +83,9 @@ def _pose(frame: Mapping[str, Any], path: Path) -> FloatArray:
     try:
         matrix = np.array(frame.get("transform_matrix"), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: numbers are wanted") from error
+        raise InputError(f"{where} must have numbers") from error
     if matrix.shape not in ((3, 4), (4, 4)) or not np.isfinite(matrix).all():
-        raise InputError(f"{where}: a 4x4 matrix is wanted")
+        raise InputError(f"{where} must be a 4x4 matrix")
     return rigid(matrix, where) @ OPENCV_FROM_OPENGL
 
 
@@ -97,7 +97,7 @@ def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> f
 
 
 def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
-    """None where there are no intrinsics, or where no pinhole describes the lens. ``size`` of the images if known."""
+    """Pinhole camera; None without intrinsics, or for fisheye models. ``size``: of the images, if known."""
     if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or not FOCAL_KEYS & table.keys():
         return None
     if size is None:

@@ -1,4 +1,4 @@
-"""Camera poses out of the forms that data sets give them in. All are camera-to-world with axes right, down, forward."""
+"""Readers of camera poses in the formats of data sets; all are camera-to-world with axes right, down, forward."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,19 +12,15 @@ from stream_recon.app.datasets.text import number_rows, numbers, read_text
 from stream_recon.configs.errors import InputError
 
 ASSOCIATION_SECONDS = 0.02
-"""Largest difference of timestamps that belong together, as in the tools of the TUM benchmark."""
+"""Largest difference of associated timestamps, as in the tools of the TUM benchmark."""
 ROTATION_TOLERANCE = 0.02
-"""How far a pose's axes may be from unit length."""
+"""Largest deviation of singular values of a rotation from 1: files round their numbers."""
 OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
-"""Camera axes right, up, backward to right, down, forward; its own inverse."""
+"""From camera axes right, up, backward to right, down, forward; its own inverse."""
 
 
 def rigid(pose: FloatArray, where: str) -> FloatArray:
-    """A [3, 4] or [4, 4] pose as [4, 4] with the nearest rotation; files round theirs.
-
-    Raises:
-        InputError: not a rotation and a translation.
-    """
+    """A pose [3, 4] or [4, 4] as [4, 4] with the nearest rotation. Raises InputError: not a rigid transform."""
     u, singular, vt = np.linalg.svd(pose[:3, :3])
     if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
         raise InputError(f"{where} is not a rotation and a translation")
@@ -33,11 +29,11 @@ def rigid(pose: FloatArray, where: str) -> FloatArray:
     return result
 
 
-def from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
-    """A pose [4, 4] of a position [3] and a quaternion [4] of any length.
+def pose_from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
+    """The pose [4, 4] of a translation [3] and a quaternion [4] of any length.
 
     Raises:
-        InputError: the quaternion is zero, or one of the numbers inf or nan.
+        InputError: the quaternion is zero, or a number is not finite.
     """
     if not (1e-6 <= np.linalg.norm(xyzw) < np.inf and np.isfinite(translation).all()):
         raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")
@@ -48,7 +44,7 @@ def from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> Fl
 
 
 def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION_SECONDS) -> NDArray[np.intp]:
-    """For each of ``times`` [N] the position of the nearest of ``others`` [M] (any order); -1 beyond ``within``."""
+    """Positions [N] in ``others`` [M] (in any order) nearest to ``times`` [N]; -1 beyond ``within`` seconds."""
     if not len(others):
         return np.full(len(times), -1, dtype=np.intp)
     order = np.argsort(others, kind="stable")
@@ -61,29 +57,29 @@ def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Poses with timestamps, in any order."""
+    """Poses with timestamps in any order."""
 
     times: FloatArray  # [N] seconds
     poses: FloatArray  # [N, 4, 4]
 
-    def at(self, times: FloatArray) -> dict[int, FloatArray]:
-        """The nearest pose within 0.02 s for each of ``times``, by position; those without one are missing."""
+    def nearest(self, times: FloatArray) -> dict[int, FloatArray]:
+        """The nearest pose to each of ``times`` within `ASSOCIATION_SECONDS`, if any, by position in ``times``."""
         matches = associate(times, self.times)
         return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
 
 
 def read_tum_trajectory(path: Path) -> Trajectory:
-    """Lines ``timestamp tx ty tz qx qy qz qw``; lines with inf or nan are lost frames and left out."""
+    """A trajectory of lines ``timestamp tx ty tz qx qy qz qw``; lines with inf or nan are lost frames, left out."""
     rows = number_rows(path, 8)
     rows = rows[np.isfinite(rows).all(axis=1)]
-    poses = [from_quaternion(row[1:4], row[4:8], f"{path}, timestamp {row[0]:.6f}") for row in rows]
+    poses = [pose_from_quaternion(row[1:4], row[4:8], f"{path}, timestamp {row[0]:.6f}") for row in rows]
     return Trajectory(rows[:, 0], np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
 
 
 def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:
-    """A row-major matrix (12 or 16 numbers) a line, by line number from 0.
+    """Poses of lines with row-major matrices (12 or 16 numbers), by line number from 0.
 
-    A blank line, or one with inf or nan, is a frame without a pose; it keeps its number.
+    A blank line, or one with inf or nan, is a frame without a pose.
     """
     poses = {}
     for index, line in enumerate(read_text(path).splitlines()):
@@ -97,7 +93,7 @@ def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:
 
 
 def read_pose_files(files: Mapping[int, Path]) -> dict[int, FloatArray]:
-    """One text file with a 4x4 matrix for each frame; a missing file, or inf or nan in it, is a frame without pose."""
+    """Poses of text files with a 4x4 matrix each; a missing file, or one with inf or nan, is a frame without a pose."""
     poses = {}
     for index, path in files.items():
         if path.is_file():

@@ -1,6 +1,6 @@
-"""What a reader knows of one scene before any image is decoded: its images, times, poses, camera and depth.
+"""`Recording`: images, timestamps, poses, camera and depth of one scene as its reader finds them.
 
-What has no layout of a data set: the evaluation's own sequences, folders of images, video files.
+Readers of layouts without a data set: sequences of the command ``eval``, folders of images, video files.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
 SAME_CAMERA_TOLERANCE = 0.05
-"""Structure from motion fits each image's focal length anew; within this they are one lens."""
+"""Largest relative difference of one camera's focal lengths, which structure from motion may fit for each image."""
 
 
 @dataclass(frozen=True)
 class PinholeCamera:
-    """Intrinsics with the size (width, height) of the images that they hold for; None for whatever is there.
+    """Intrinsics with the image size (width, height) that they are for; None: the size of the given images.
 
     Raises:
-        ValueError: a number that no camera has, such as nan.
+        ValueError: invalid intrinsics, such as nan.
     """
 
     intrinsics: Intrinsics
@@ -45,8 +45,8 @@ class PinholeCamera:
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
-    def at(self, size: tuple[int, int]) -> Intrinsics | None:
-        """The same camera for images resized to (width, height); None where they were turned on their side."""
+    def for_size(self, size: tuple[int, int]) -> Intrinsics | None:
+        """Intrinsics for images resized to (width, height); None where they were rotated by 90 degrees."""
         if self.size is None:
             return self.intrinsics
         if (size[0] - size[1]) * (self.size[0] - self.size[1]) < 0:
@@ -56,7 +56,7 @@ class PinholeCamera:
 
 
 class TimedImageReader(ImageReader):
-    """Image files with timestamps of their own, in seconds, rising."""
+    """Reader of image files with given timestamps in seconds, ascending."""
 
     def __init__(self, paths: list[Path], name: str, timestamps: NDArray[np.float64]) -> None:
         assert len(paths) == len(timestamps)
@@ -72,21 +72,21 @@ class TimedImageReader(ImageReader):
 
 @dataclass(frozen=True)
 class Recording:
-    """The images of a scene, in order, and what its files say of them, by position in ``images``."""
+    """Images of a scene in order, with what its files hold of them, by position in ``images``."""
 
     images: tuple[Path, ...]
     timestamps: NDArray[np.float64] | None = None
-    """Seconds, in the data set's own clock; None where it has none: a nominal 30 frames a second."""
+    """Seconds of the data set's clock; None: a nominal 30 frames a second."""
     poses: Poses = field(default_factory=dict)
     camera: PinholeCamera | None = None
-    lens: Calibration | None = None
-    """The whole camera with its lens, where the files have more than ``camera`` says."""
+    calibration: Calibration | None = None
+    """The camera with its distortion, where the files have it."""
     read_depth: Callable[[int], DepthTruth | None] | None = None
     metric: bool = True
     warnings: tuple[str, ...] = ()
 
     def source(self, name: str, choice: FrameChoice) -> Source:
-        """The frames; see `Scene.open`."""
+        """The frames, see `Scene.open`."""
         times = self.timestamps
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
@@ -95,27 +95,23 @@ class Recording:
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:
-        """The camera that the files say. Raises InputError: they say none."""
-        if self.lens is not None:
-            return self.lens
+        """The calibration in the files. Raises InputError where there is none."""
+        if self.calibration is not None:
+            return self.calibration
         if self.camera is None:
-            raise InputError(f"--calibrated: the files of {name} do not say one camera for all its images")
+            raise InputError(f"--calibrated: the files of {name} have no camera in common for all images")
         k = self.camera.intrinsics
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 
     def truth(self) -> GroundTruth | None:
-        """None where the files say nothing that an estimate could be compared with.
-
-        Raises:
-            InputError: no image is readable.
-        """
+        """Ground truth of the frames; None where the files have none. Raises InputError: no image is readable."""
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
         size = image_size(self.images)
         return GroundTruth(
             source_size=size,
             poses=self.poses,
-            intrinsics=None if self.camera is None else self.camera.at(size),
+            intrinsics=None if self.camera is None else self.camera.for_size(size),
             metric=self.metric,
             has_depth=self.read_depth is not None,
             read_depth=no_depth if self.read_depth is None else self._depth,
@@ -128,11 +124,7 @@ class Recording:
 
 
 def image_size(images: Sequence[Path]) -> tuple[int, int]:
-    """Width and height of the first readable image.
-
-    Raises:
-        InputError: none is readable.
-    """
+    """Width and height of the first readable image. Raises InputError: none is readable."""
     for path in images:
         rgb = read_image(path)
         if rgb is not None:
@@ -141,7 +133,7 @@ def image_size(images: Sequence[Path]) -> tuple[int, int]:
 
 
 def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | None:
-    """One camera for images that say theirs one by one: the median, if all are within 5 % of it; else None."""
+    """The median of the images' cameras, if all are within `SAME_CAMERA_TOLERANCE` of it; else None."""
     known = [camera for camera in cameras if camera is not None]
     if not known or len(known) < len(cameras) or len({camera.size for camera in known}) > 1:
         return None
@@ -155,10 +147,10 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
 VIDEO_SUFFIXES = frozenset(
     {".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".webm", ".wmv"}
 )
-LEAST_IMAGES = 2
-"""A single image in a folder is seldom meant as a scene."""
+MIN_IMAGES = 2
+"""Fewest images of a scene: a single one in a folder is seldom meant as a scene."""
 OTHER_IMAGES = frozenset({"depth", "depths", "mask", "masks", "normal", "normals", "semantic", "instance", "label"})
-"""Names of folders whose images are no photographs."""
+"""Names of folders whose images are not photographs."""
 
 
 def is_sequence(path: Path) -> bool:
@@ -167,7 +159,7 @@ def is_sequence(path: Path) -> bool:
 
 
 def is_image_folder(path: Path) -> bool:
-    return path.name.lower() not in OTHER_IMAGES and len(list_images(path)) >= LEAST_IMAGES
+    return path.name.lower() not in OTHER_IMAGES and len(list_images(path)) >= MIN_IMAGES
 
 
 def is_video(path: Path) -> bool:
@@ -179,7 +171,7 @@ def sequence_images(path: Path) -> tuple[Path, ...]:
 
 
 def count_video(path: Path) -> int | None:
-    """The container's claim."""
+    """Number of frames as the container has it, which may be wrong."""
     capture = open_capture(path, path.name)
     try:
         return capture_frame_count(capture)
@@ -188,7 +180,7 @@ def count_video(path: Path) -> int | None:
 
 
 def load_sequence(path: Path) -> Recording:
-    """See `stream_recon.app.datasets.sequence`."""
+    """A sequence of the command ``eval``, see `TruthSequence`."""
     sequence = read_sequence(path)
     sparse = (path / "sparse").is_dir()
     return Recording(

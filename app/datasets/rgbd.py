@@ -1,7 +1,7 @@
-"""Layouts of the RGB-D SLAM benchmarks: lists of files with timestamps, and a trajectory.
+"""Readers of RGB-D SLAM benchmarks, which have lists of files with timestamps, and a trajectory.
 
 TUM RGB-D (Sturm et al., IROS 2012), Bonn RGB-D Dynamic (Palazzolo et al., IROS 2019), ETH3D SLAM (Schöps et al.,
-CVPR 2019), ICL-NUIM (Handa et al., ICRA 2014). Their calibrations count pixels from the centre of the first one.
+CVPR 2019), ICL-NUIM (Handa et al., ICRA 2014). Their calibrations have the centre of pixel (0, 0) at (0, 0).
 """
 
 import dataclasses
@@ -21,11 +21,13 @@ from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0
+"""Steps of depth images in a metre, in all of these benchmarks."""
 VGA = (640, 480)
+"""Image size of the Kinect and of ICL-NUIM."""
 
 
 def centred(fx: float, fy: float, cx: float, cy: float) -> Intrinsics:
-    """Intrinsics of a calibration whose pixel (0, 0) has its centre at (0, 0)."""
+    """Intrinsics of a calibration with the centre of pixel (0, 0) at (0, 0)."""
     return Intrinsics(fx, fy, cx + 0.5, cy + 0.5)
 
 
@@ -34,21 +36,25 @@ TUM_CAMERAS = {
     "2": centred(520.9, 521.0, 325.1, 249.7),
     "3": centred(535.4, 539.2, 320.1, 247.6),
 }
-"""Of the colour camera in freiburg1 to freiburg3, as the benchmark publishes them."""
-TUM_LENSES = {
+"""Colour cameras of freiburg1 to freiburg3, as published."""
+TUM_DISTORTION = {
     "1": (0.2624, -0.9531, -0.0054, 0.0026, 1.1633),
     "2": (0.2312, -0.7849, -0.0033, -0.0001, 0.9172),
     "3": (0.0, 0.0, 0.0, 0.0, 0.0),
 }
-"""Their distortion, likewise: k1 k2 p1 p2 k3. The images of freiburg3 are published without it."""
+"""Distortion of these cameras: k1 k2 p1 p2 k3. The images of freiburg3 are undistorted."""
 BONN_CAMERA = centred(542.822841, 542.576870, 315.593520, 237.756098)
+"""Colour camera, as published."""
 BONN_MARKER_AXES = np.array([[-1.0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
+"""Change of the axes of groundtruth.txt to those of the published calibration."""
 BONN_SENSOR_IN_MARKERS = np.array(
     [[1.0157, 0.1828, -0.2389, 0.0113], [0.0009, -0.8431, -0.6413, -0.0098], [-0.3009, 0.6147, -0.8085, 0.0111]]
 )
-"""As published; its rotation carries a scale of 1.06, which is no part of a rigid calibration."""
+"""Pose of the sensor in the frame of the markers, as published; its rotation has a scale of 1.06, which is removed."""
 ICL_CAMERA = centred(481.20, 480.00, 319.50, 239.50)
+"""Virtual camera, as published, with a positive fy."""
 ICL_MIRROR = np.diag([1.0, -1.0, 1.0, 1.0])
+"""Reflection in y from the left-handed axes of the trajectory."""
 
 
 def is_tum(path: Path) -> bool:
@@ -69,22 +75,22 @@ def is_icl(path: Path) -> bool:
 
 
 def count_listed(name: str, path: Path) -> int:
-    """Lines of a list of images."""
+    """Number of images in a list."""
     return len(content_lines(path / name))
 
 
 def load_tum(path: Path) -> Recording:
-    """rgb.txt, groundtruth.txt, depth.txt; the camera by the name of the sequence."""
+    """TUM RGB-D: rgb.txt, groundtruth.txt, depth.txt; the camera follows from the name of the sequence."""
     names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
     if not names:
         return _load_timed(path, None)
     k = TUM_CAMERAS[names.group(1)]
-    lens = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", TUM_LENSES[names.group(1)], VGA)
-    return dataclasses.replace(_load_timed(path, k), lens=lens)
+    calibration = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", TUM_DISTORTION[names.group(1)], VGA)
+    return dataclasses.replace(_load_timed(path, k), calibration=calibration)
 
 
 def load_bonn(path: Path) -> Recording:
-    """As TUM; groundtruth.txt tracks markers on the sensor, and the published calibration leads to the camera."""
+    """Bonn RGB-D Dynamic: as TUM, but groundtruth.txt has poses of markers on the sensor."""
     u, _, vt = np.linalg.svd(BONN_SENSOR_IN_MARKERS[:, :3])
     sensor = np.eye(4)
     sensor[:3, :3], sensor[:3, 3] = u @ vt, BONN_SENSOR_IN_MARKERS[:, 3]
@@ -95,22 +101,22 @@ def load_bonn(path: Path) -> Recording:
 
 
 def load_eth3d(path: Path) -> Recording:
-    """As TUM, with ``fx fy cx cy`` in calibration.txt."""
+    """ETH3D SLAM: as TUM, with ``fx fy cx cy`` in calibration.txt."""
     rows = number_rows(path / "calibration.txt", 4)
     if len(rows) != 1 or rows[0, :2].min() <= 0:
-        raise InputError(f"{path / 'calibration.txt'}: one line 'fx fy cx cy' is wanted")
+        raise InputError(f"{path / 'calibration.txt'} must have one line 'fx fy cx cy'")
     return _load_timed(path, centred(*(float(value) for value in rows[0])), size=None)
 
 
 def load_icl(path: Path) -> Recording:
-    """associations.txt (``number depth number colour``) and NAME.gt.freiburg, whose timestamps are frame numbers.
+    """ICL-NUIM: associations.txt (``number depth number colour``) and NAME.gt.freiburg, by frame number.
 
-    The published trajectory and K with its negative fy hold for axes right, up, forward, which are left-handed. The
-    images are stored the right way up, so with a positive fy both world and camera are mirrored in y.
+    The published trajectory and camera, with a negative fy, have left-handed axes right, up, forward. The images are
+    upright, so with a positive fy both world and camera are reflected in y.
     """
     timed, depth = _icl_images(path)
     truth = next(iter(sorted(path.glob("*.gt.freiburg"))), None)
-    poses = {} if truth is None else read_tum_trajectory(truth).at(timed.times)
+    poses = {} if truth is None else read_tum_trajectory(truth).nearest(timed.times)
     return Recording(
         images=timed.images,
         timestamps=timed.times / IMAGE_FOLDER_FPS,
@@ -126,7 +132,7 @@ def _icl_images(path: Path) -> tuple[TimedImages, DepthImages]:
     rows = [(number, line.split()) for number, line in content_lines(table)]
     for number, row in rows:
         if len(row) != 4 or not (row[0].isdecimal() and row[2].isdecimal()):
-            raise InputError(f"{table} line {number}: 'number depth-file number colour-file' is wanted")
+            raise InputError(f"{table} line {number}: the line must be 'number depth-file number colour-file'")
     timed = in_time_order([path / r[3] for _, r in rows], np.array([float(r[2]) for _, r in rows]), table)
     depth = {i: path / rows[row][1][1] for i, row in enumerate(timed.kept)}
     return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE)
@@ -139,7 +145,7 @@ def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | N
     return Recording(
         images=timed.images,
         timestamps=timed.times,
-        poses=read_tum_trajectory(truth).at(timed.times) if truth.is_file() else {},
+        poses=read_tum_trajectory(truth).nearest(timed.times) if truth.is_file() else {},
         camera=None if camera is None else PinholeCamera(camera, size),
         read_depth=_timed_depth(path / "depth.txt", timed.times),
         warnings=timed.warnings,

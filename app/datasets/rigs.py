@@ -1,4 +1,4 @@
-"""Layouts of data sets from vehicles and sensor rigs, where the truth is not that of the camera itself.
+"""Readers of data sets from vehicles and sensor rigs, whose true poses are of another sensor than the camera.
 
 KITTI odometry (Geiger et al., CVPR 2012), EuRoC (Burri et al., IJRR 2016), Oxford Spires (Tao et al., IJRR 2025).
 """
@@ -10,7 +10,13 @@ import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.datasets.frames import TimedImages, frame_numbers, has_images, images_in, in_time_order
-from stream_recon.app.datasets.poses import Trajectory, from_quaternion, read_pose_lines, read_tum_trajectory, rigid
+from stream_recon.app.datasets.poses import (
+    Trajectory,
+    pose_from_quaternion,
+    read_pose_lines,
+    read_tum_trajectory,
+    rigid,
+)
 from stream_recon.app.datasets.recording import PinholeCamera, Recording
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
@@ -18,9 +24,10 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
+"""Frame rate without times.txt, that of the recordings."""
 NANOSECONDS = 1e-9
 STAMPED_NAME = re.compile(r"\d{9,10}\.\d{6,9}")
-"""Seconds and fraction, as the images of Oxford Spires are called."""
+"""Names of images of Oxford Spires: seconds and fraction."""
 SPIRES_FOLDERS = (
     "raw/cam0",
     "images/cam0",
@@ -29,11 +36,12 @@ SPIRES_FOLDERS = (
     "alphasense_driver_ros_cam0_debayered_image_compressed",
 )
 SPIRES_TRUTH = ("processed/trajectory/gt-tum.txt", "trajectory/gt-tum.txt", "gt-tum.txt", "groundtruth.txt")
-# From the rig's published calibration: T_base_lidar times the inverse of T_cam_lidar of cam0.
-SPIRES_BASE_LIDAR = from_quaternion(np.array([0.0, 0.0, 0.124]), np.array([0.0, 0.0, 1.0, 0.0]), "calibration")
-SPIRES_CAMERA_LIDAR = from_quaternion(
+SPIRES_BASE_LIDAR = pose_from_quaternion(np.array([0.0, 0.0, 0.124]), np.array([0.0, 0.0, 1.0, 0.0]), "calibration")
+"""T_base_lidar of the rig, as published."""
+SPIRES_CAMERA_LIDAR = pose_from_quaternion(
     np.array([0.000351, -0.079574, -0.053826]), np.array([0.503473, 0.500334, -0.494754, 0.501398]), "calibration"
 )
+"""T_cam_lidar of cam0, as published."""
 
 
 def is_kitti(path: Path) -> bool:
@@ -59,12 +67,12 @@ def count_euroc(path: Path) -> int:
 
 def spires_images(path: Path) -> tuple[Path, ...]:
     folder = _spires_folder(path)
-    assert folder is not None, "recognised by it"
+    assert folder is not None, "the folder was recognised by it"
     return tuple(image for image in images_in(folder) if STAMPED_NAME.fullmatch(image.stem))
 
 
 def load_kitti(path: Path) -> Recording:
-    """sequences/NN with image_2 (else image_0), times.txt, calib.txt; poses/NN.txt is the left grey camera's."""
+    """KITTI: sequences/NN with image_2 (else image_0), times.txt, calib.txt; poses/NN.txt of the left grey camera."""
     folder = _kitti_camera(path)
     images = images_in(path / folder)
     frames = frame_numbers(images)
@@ -73,10 +81,10 @@ def load_kitti(path: Path) -> Recording:
     if (path / "calib.txt").is_file():
         P = _kitti_projection(path / "calib.txt", folder.replace("image_", "P"))
         camera = PinholeCamera(centred(float(P[0, 0]), float(P[1, 1]), float(P[0, 2]), float(P[1, 2])))
-        # P = K [I | t] takes points of the grey camera; t is minus the colour camera's place in it.
+        # P = K [I | t] projects points of the grey camera's frame; -t is the colour camera's position in it.
         T_grey_camera[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
     if poses and max(frames) > max(poses):
-        warnings += (f"the poses end at frame {max(poses)}, the images at {max(frames)}: the rest has no true pose",)
+        warnings += (f"the poses end at frame {max(poses)}: frames up to {max(frames)} have no true pose",)
     numbered = {i: frames[position] for i, position in enumerate(timed.kept)}
     return Recording(
         images=timed.images,
@@ -88,41 +96,41 @@ def load_kitti(path: Path) -> Recording:
 
 
 def load_euroc(path: Path) -> Recording:
-    """mav0/cam0 (data.csv, data/, sensor.yaml); the truth is the body's, T_BS of the camera is applied to it."""
+    """EuRoC: mav0/cam0 (data.csv, data/, sensor.yaml); true poses are of the body, and T_BS leads to the camera."""
     base = _euroc_base(path)
     table = base / "cam0" / "data.csv"
     rows = [(number, [word.strip() for word in line.split(",")]) for number, line in content_lines(table)]
     for number, row in rows:
         if len(row) < 2 or not row[0].isdecimal():
-            raise InputError(f"{table} line {number}: 'nanoseconds,file' is wanted")
+            raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
     times = np.array([int(row[0]) * NANOSECONDS for _, row in rows])
     timed = in_time_order([table.parent / "data" / row[1] for _, row in rows], times, table)
     truth = base / "state_groundtruth_estimate0" / "data.csv"
     sensor = table.with_name("sensor.yaml")
-    poses, camera, lens, T_body_camera = {}, None, None, np.eye(4)
+    poses, camera, calibration, T_body_camera = {}, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
-        lens = _euroc_lens(text, sensor)
+        calibration = _euroc_calibration(text, sensor)
         T_body_camera, camera = _euroc_extrinsics(text, sensor), _euroc_camera(text, sensor)
-        poses = _euroc_truth(truth).at(timed.times) if truth.is_file() else {}
+        poses = _euroc_truth(truth).nearest(timed.times) if truth.is_file() else {}
     elif truth.is_file():
-        raise InputError(f"{sensor} is missing: without its T_BS the truth of the body is not the camera's")
+        raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: pose @ T_body_camera for i, pose in poses.items()},
         camera=camera,
-        lens=lens,
+        calibration=calibration,
         warnings=timed.warnings,
     )
 
 
 def load_spires(path: Path) -> Recording:
-    """Images of cam0 named by their time, and gt-tum.txt of the rig's base. The lens is a fisheye: no intrinsics."""
+    """Oxford Spires: images of cam0 named by their time, and gt-tum.txt of the rig's base; no intrinsics (fisheye)."""
     images = spires_images(path)
     timed = in_time_order(images, np.array([float(image.stem) for image in images]), images[0].parent)
     truth = next((path / name for name in SPIRES_TRUTH if (path / name).is_file()), None)
-    poses = {} if truth is None else read_tum_trajectory(truth).at(timed.times)
+    poses = {} if truth is None else read_tum_trajectory(truth).nearest(timed.times)
     T_base_camera = SPIRES_BASE_LIDAR @ np.linalg.inv(SPIRES_CAMERA_LIDAR)
     return Recording(
         images=timed.images,
@@ -137,7 +145,7 @@ def _kitti_camera(path: Path) -> str:
 
 
 def _kitti_times(table: Path, images: tuple[Path, ...], frames: list[int]) -> tuple[TimedImages, tuple[str, ...]]:
-    """A line of times.txt belongs to the image of its number."""
+    """Images with the timestamp in the line of times.txt of their number, and warnings."""
     if not table.is_file():
         return in_time_order(images, np.array(frames) / KITTI_FPS, table.parent), ()
     times = number_rows(table, 1)[:, 0]
@@ -172,10 +180,10 @@ def _euroc_base(path: Path) -> Path:
 
 
 def _euroc_truth(table: Path) -> Trajectory:
-    """Lines ``nanoseconds, px, py, pz, qw, qx, qy, qz, ..``: poses of the body."""
+    """Body poses of lines ``nanoseconds, px, py, pz, qw, qx, qy, qz, ..``."""
     rows = number_rows(table, 8)
     rows = rows[np.isfinite(rows).all(axis=1)]
-    poses = [from_quaternion(r[1:4], r[[5, 6, 7, 4]], f"{table}, timestamp {r[0]:.0f}") for r in rows]
+    poses = [pose_from_quaternion(r[1:4], r[[5, 6, 7, 4]], f"{table}, timestamp {r[0]:.0f}") for r in rows]
     return Trajectory(rows[:, 0] * NANOSECONDS, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
 
 
@@ -188,10 +196,10 @@ def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
 
 
 def _euroc_camera(text: str, sensor: Path) -> PinholeCamera | None:
-    """None for a fisheye lens, whose field of view these numbers do not give."""
+    """Pinhole camera without distortion; None for a fisheye model, which it does not describe."""
     found = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    lens = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
-    if not found or (lens and lens.group(1) == "equidistant"):
+    model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
+    if not found or (model and model.group(1) == "equidistant"):
         return None
     fx, fy, cx, cy = numbers(found.group(1), f"{sensor}, intrinsics", 4)[:4]
     if min(fx, fy) <= 0:
@@ -199,15 +207,15 @@ def _euroc_camera(text: str, sensor: Path) -> PinholeCamera | None:
     return PinholeCamera(centred(fx, fy, cx, cy))
 
 
-def _euroc_lens(text: str, sensor: Path) -> Calibration | None:
-    """The camera with its distortion: radial-tangential, or Kannala and Brandt's (equidistant)."""
+def _euroc_calibration(text: str, sensor: Path) -> Calibration | None:
+    """Camera with distortion: radial-tangential, or Kannala and Brandt's (equidistant)."""
     focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    bent = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    distortion = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
-    if not focal or not bent:
+    if not focal or not distortion:
         return None
     fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
-    coefficients = tuple(numbers(bent.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
+    coefficients = tuple(numbers(distortion.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
     fisheye = model is not None and model.group(1) == "equidistant"
     return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", coefficients)
 

@@ -1,7 +1,7 @@
-"""Layouts of indoor data sets with one pose and one depth image for each frame.
+"""Readers of indoor data sets with one pose and one depth image for each frame.
 
 7-Scenes (Shotton et al., CVPR 2013), ScanNet as its reader exports it (Dai et al., CVPR 2017), Replica as rendered
-for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None of them has timestamps: frames count at 30 a second.
+for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None has timestamps, so a nominal 30 frames a second are used.
 """
 
 import math
@@ -17,9 +17,13 @@ from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 MILLIMETRES = 1000.0
+"""Steps of depth images in a metre."""
 SEVEN_SCENES_CAMERA = PinholeCamera(Intrinsics(585.0, 585.0, 320.0, 240.0), (640, 480))
+"""Camera that the data set recommends; it has no calibration."""
 SEVEN_SCENES_NO_DEPTH = 65535
+"""Value of unknown depth."""
 REPLICA_DEPTH_UNITS_PER_METRE = 6553.5
+"""Steps of depth images in a metre without cam_params.json: 10 m in 16 bits."""
 
 
 def is_seven_scenes(path: Path) -> bool:
@@ -48,7 +52,7 @@ def replica_images(path: Path) -> tuple[Path, ...]:
 
 
 def load_seven_scenes(path: Path) -> Recording:
-    """frame-000000.color.png with .pose.txt and .depth.png beside it, in millimetres, 65535 unknown."""
+    """7-Scenes: frame-000000.color.png, .pose.txt and .depth.png, in millimetres, 65535 unknown."""
     images = seven_scenes_images(path)
     names = {i: image.name.split(".color.")[0] for i, image in enumerate(images)}
     depth = {i: path / f"{name}.depth.png" for i, name in names.items()}
@@ -56,12 +60,12 @@ def load_seven_scenes(path: Path) -> Recording:
         images=images,
         poses=read_pose_files({i: path / f"{name}.pose.txt" for i, name in names.items()}),
         camera=SEVEN_SCENES_CAMERA,
-        read_depth=_where_there(depth, MILLIMETRES, SEVEN_SCENES_NO_DEPTH),
+        read_depth=_existing(depth, MILLIMETRES, SEVEN_SCENES_NO_DEPTH),
     )
 
 
 def load_scannet(path: Path) -> Recording:
-    """color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
+    """ScanNet: color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
     images = scannet_images(path)
     stems = dict(enumerate(image.stem for image in images))
     calibration = path / "intrinsic" / "intrinsic_color.txt"
@@ -69,18 +73,18 @@ def load_scannet(path: Path) -> Recording:
     if calibration.is_file():
         K = number_rows(calibration, 3)
         if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
-            raise InputError(f"{calibration}: a 4x4 camera matrix is wanted")
+            raise InputError(f"{calibration} must have a 4x4 camera matrix")
         camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
     return Recording(
         images=images,
         poses=read_pose_files({i: path / "pose" / f"{stem}.txt" for i, stem in stems.items()}),
         camera=camera,
-        read_depth=_where_there({i: path / "depth" / f"{stem}.png" for i, stem in stems.items()}, MILLIMETRES),
+        read_depth=_existing({i: path / "depth" / f"{stem}.png" for i, stem in stems.items()}, MILLIMETRES),
     )
 
 
 def load_replica(path: Path) -> Recording:
-    """results/frame000000.jpg and depth000000.png, traj.txt by frame number, cam_params.json here or one above."""
+    """Replica: results/frame000000.jpg, depth000000.png, traj.txt by frame number, cam_params.json here or above."""
     images = replica_images(path)
     numbers = frame_numbers(images, "frame")
     poses = read_pose_lines(path / "traj.txt", 16)
@@ -92,7 +96,7 @@ def load_replica(path: Path) -> Recording:
         images=images,
         poses={i: poses[number] for i, number in enumerate(numbers) if number in poses},
         camera=camera,
-        read_depth=_where_there(depth, scale),
+        read_depth=_existing(depth, scale),
     )
 
 
@@ -102,12 +106,13 @@ def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
         values = [float(table[key]) for key in ("fx", "fy", "cx", "cy", "scale")]
         size = int(table["w"]), int(table["h"])
     except (ValueError, OverflowError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: 'camera' with w, h, fx, fy, cx, cy and scale is wanted ({error})") from error
+        raise InputError(f"{file} must have 'camera' with w, h, fx, fy, cx, cy and scale ({error})") from error
     if not all(math.isfinite(value) for value in values) or min(values[0], values[1], values[4], *size) <= 0:
         raise InputError(f"{file}: sizes, focal lengths and the depth scale must be above 0")
     return PinholeCamera(centred(*values[:4]), size), values[4]
 
 
-def _where_there(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:
-    there = {index: file for index, file in files.items() if file.is_file()}
-    return DepthImages(there, units_per_metre, invalid) if there else None
+def _existing(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:
+    """Reader of the depth images that exist; None where there are none."""
+    existing = {index: file for index, file in files.items() if file.is_file()}
+    return DepthImages(existing, units_per_metre, invalid) if existing else None

@@ -1,11 +1,9 @@
-"""One scene of a data set: its frames as a source for the pipeline, and its truth.
+"""`Scene`: one scene of a data set, with its frames as a source for the pipeline, and its ground truth.
 
 >>> for scene in find_scenes(Path("datasets")):
 ...     with scene.open(stride=2) as source:
 ...         reconstruct(source, engine, writer)
 ...     truth = scene.truth()
-
-The truth of a scene whose frames come without their lens: its camera and depth are then of the frames as given.
 """
 
 import dataclasses
@@ -25,8 +23,8 @@ from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import InputError
 
 
-def rectified(truth: GroundTruth, camera: Calibration) -> GroundTruth:
-    """The same for frames that a known camera's lens was taken from. Raises InputError: of images of another shape."""
+def undistorted_truth(truth: GroundTruth, camera: Calibration) -> GroundTruth:
+    """Ground truth of frames that were undistorted with a known camera. Raises InputError for another image shape."""
     rectifier = Undistorter(camera.for_size(truth.source_size), truth.source_size)
     if not rectifier.changes_image:
         return truth
@@ -35,55 +33,55 @@ def rectified(truth: GroundTruth, camera: Calibration) -> GroundTruth:
         found = truth.depth(index)
         if isinstance(found, DepthPoints):
             return DepthPoints(np.column_stack([rectifier.from_source(found.uvz[:, :2]), found.uvz[:, 2]]))
-        return None if found is None else _bent_back(found, rectifier)
+        return None if found is None else _undistorted_depth(found, rectifier)
 
     return dataclasses.replace(truth, intrinsics=rectifier.intrinsics, read_depth=read)
 
 
-def _bent_back(depth: DepthMap, rectifier: Undistorter) -> DepthMap:
-    """Depth along the axis stays what it is; only where a pixel sees it changes."""
-    at = rectifier.shown_at * (depth.metres.shape[1] / rectifier.size[0], depth.metres.shape[0] / rectifier.size[1])
-    x, y = (at[..., axis].astype(np.float32) - np.float32(0.5) for axis in (0, 1))
+def _undistorted_depth(depth: DepthMap, rectifier: Undistorter) -> DepthMap:
+    """Depth resampled to undistorted frames; its values along the optical axis do not change."""
+    xy = rectifier.shown_at * (depth.metres.shape[1] / rectifier.size[0], depth.metres.shape[0] / rectifier.size[1])
+    x, y = (xy[..., axis].astype(np.float32) - np.float32(0.5) for axis in (0, 1))
     metres = depth.metres.astype(np.float32)
-    # Not interpolated: between two surfaces there is none.
+    # Interpolation would put depth between two surfaces.
     return DepthMap(np.asarray(cv2.remap(metres, x, y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)))
 
 
 CALIBRATED = "calibrated"
-"""In place of a camera's numbers: what the scene's own files say."""
+"""In place of a camera's numbers: the calibration in the scene's files."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene that was found. Plain data: it can be sent to another process, and is read where it is opened."""
+    """A scene found under a folder. Plain data that can be sent to another process; its files are read by `open`."""
 
     name: str
-    """Unique among the scenes found together, and fit for a folder's name."""
+    """Unique among the scenes found together, and valid as a folder's name."""
     dataset: str
     """Name of the reader in `READERS`."""
     path: Path
     """The scene's folder, or its video file; absolute."""
     frames: int | None
-    """How many images there are, or the container's claim; None where it cannot be said cheaply."""
+    """Number of images, or the video container's number of frames; None where unknown."""
     camera: str | None = None
-    """A known camera, without whose lens the frames come: as `FrameChoice` has it, or `CALIBRATED`."""
+    """A known camera to undistort the frames with, see `FrameChoice`, or `CALIBRATED`."""
     masks: str | None = None
     """A folder of masks of its frames, see `MaskFolder`."""
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
-        """The frames, as `open_source` gives them, with the data set's own timestamps in seconds.
+        """The frames as a source, in the order of the data set's timestamps, which are in seconds.
 
-        Frames come in the order of their timestamps; where the files list them otherwise, ``warnings`` says so.
-        Unreadable images are left out and counted when they are reached.
+        ``warnings`` of the source tells where the files list them in another order. Unreadable images are left out and
+        counted when they are reached.
 
         Raises:
-            InputError: files of the scene that do not have their layout's form, or nothing to read.
+            InputError: files of the scene that do not match their layout, or nothing to read.
             ConfigError: a stride or limit below 1.
         """
         reader = reader_named(self.dataset)
         if reader.loader is None:
             if self.camera == CALIBRATED:
-                raise InputError(f"--calibrated: {self.path.name} is a video, which says nothing of its camera")
+                raise InputError(f"--calibrated: {self.path.name} is a video, which has no calibration")
             return open_source(
                 str(self.path), FrameChoice(stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks)
             )
@@ -92,10 +90,10 @@ class Scene:
         return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera, masks=self.masks))
 
     def truth(self) -> GroundTruth | None:
-        """What the scene's files know of its frames, None where that is nothing. Decodes one image, for its size.
+        """Ground truth in the scene's files, None where there is none. Decodes one image for its size.
 
         Raises:
-            InputError: files of the scene that do not have their layout's form.
+            InputError: files of the scene that do not match their layout.
         """
         reader = reader_named(self.dataset)
         if reader.loader is None:
@@ -106,4 +104,4 @@ class Scene:
         if truth is None or self.camera is None:
             return truth
         calibrated = self.camera == CALIBRATED
-        return rectified(truth, recording.known_camera(self.name) if calibrated else parse_camera(self.camera))
+        return undistorted_truth(truth, recording.known_camera(self.name) if calibrated else parse_camera(self.camera))

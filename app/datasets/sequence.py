@@ -1,9 +1,9 @@
-"""Sequences with known truth, as the evaluation reads them.
+"""Reader of sequences with ground truth for the command ``eval``.
 
 A sequence is a folder::
 
     rgb/000000.jpg ..      images (jpg or png), in natural order of their names
-    poses.txt              optional; a line an image: its number, then 16 numbers, camera-to-world, row-major,
+    poses.txt              optional; lines of an image's number and a pose: 16 numbers, camera-to-world, row-major,
                            camera axes x right, y down, z forward
     intrinsics.txt         optional; fx fy cx cy width height
     depth/000000.png ..    optional; uint16 millimetres along the optical axis, 0 where unknown
@@ -18,21 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
-from stream_recon.app.core.types import Frame, Intrinsics
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.text import dataset_errors, read_text
-from stream_recon.app.sources.frame_choice import FrameChoice, check_frame_size
 from stream_recon.app.sources.readers import list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 
-NOMINAL_FPS = 30.0
-"""The layout holds no timestamps; frames are stamped as if taken at this rate."""
 ROTATION_TOLERANCE = 0.01
-"""How far a pose's axes may be from unit length."""
+"""Largest deviation of singular values of a rotation from 1: files round their numbers."""
 
 
 @dataclass(frozen=True)
 class TruthSequence:
-    """Images with what is known of them. ``poses`` maps an image's position (counted from 0) to its [4, 4] pose."""
+    """Images with ground truth. ``poses`` maps an image's position (from 0) to its pose [4, 4]."""
 
     name: str
     folder: Path
@@ -43,32 +40,11 @@ class TruthSequence:
     intrinsics: Intrinsics | None
     """In pixels of the images."""
 
-    def used(self, stride: int, limit: int | None) -> list[int]:
-        """Positions of every ``stride``-th image, at most ``limit`` of them.
-
-        Raises:
-            ConfigError: a stride or limit below 1.
-        """
-        choice = FrameChoice(stride, max_frames=limit)
-        return list(range(0, len(self.images), choice.stride))[: choice.max_frames]
-
-    def frame(self, position: int) -> Frame:
-        """Read one image.
-
-        Raises:
-            InputError: not readable as an image, or of another size than the first one.
-        """
-        path = self.images[position]
-        rgb = _read_rgb(path)
-        size = (rgb.shape[1], rgb.shape[0])
-        check_frame_size(str(path), size, self.images[0].name, self.source_size)
-        return Frame(position, position / NOMINAL_FPS, rgb)
-
     def depth(self, position: int) -> DepthMap | DepthPoints | None:
-        """Truth for one image; dense where there is both, None where there is neither.
+        """True depth of one image, dense where there is both; None where there is neither.
 
         Raises:
-            InputError: a depth file of the wrong form.
+            InputError: a malformed depth file.
         """
         with dataset_errors(self.folder):
             return self._depth(self.images[position].stem)
@@ -90,7 +66,7 @@ def read_sequence(folder: Path) -> TruthSequence:
     """Open a sequence folder; images and depth are read later, one at a time.
 
     Raises:
-        InputError: no such folder, no images in ``rgb``, or a truth file that does not have the layout's form.
+        InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
     """
     if not folder.is_dir():
         raise InputError(f"no sequence folder {folder}")
@@ -99,7 +75,7 @@ def read_sequence(folder: Path) -> TruthSequence:
     if not images:
         raise InputError(
             f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png "
-            "(beside them poses.txt, intrinsics.txt, depth/ or sparse/)"
+            "(and poses.txt, intrinsics.txt, depth/ or sparse/)"
         )
     first = _read_rgb(images[0])
     size = (first.shape[1], first.shape[0])
@@ -122,7 +98,7 @@ def _read_rgb(path: Path) -> NDArray[np.uint8]:
 
 
 def _read_rows(path: Path, columns: int) -> list[list[float]]:
-    """Rows of numbers; blank lines and lines that start with # are passed over."""
+    """Rows of numbers; blank lines and lines that start with # are skipped."""
     rows = []
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -132,22 +108,22 @@ def _read_rows(path: Path, columns: int) -> list[list[float]]:
         except ValueError as error:
             raise InputError(f"{path} line {number}: not a number ({error})") from error
         if len(row) != columns:
-            raise InputError(f"{path} line {number}: {len(row)} numbers where {columns} belong")
+            raise InputError(f"{path} line {number}: {len(row)} numbers instead of {columns}")
         rows.append(row)
     return rows
 
 
 def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.float64]]:
-    """Poses by position. A line's number is the image's name where names are numbers, else its position.
+    """Poses by position. A line's number is that of the image's name where names are numbers, else its position.
 
-    Lost frames, written as inf or nan by some data sets, count as missing.
+    Lost frames, which some data sets write as inf or nan, are left out.
     """
     if not path.is_file():
         return {}
     rows = _read_rows(path, 17)
     for row in rows:
         if not row[0].is_integer():
-            raise InputError(f"{path}: a line begins with the image's number, not {row[0]}")
+            raise InputError(f"{path}: a line must begin with the image's number, not {row[0]}")
     poses = {int(row[0]): np.array(row[1:], dtype=np.float64).reshape(4, 4) for row in rows}
     if len(poses) != len(rows):
         raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
@@ -161,7 +137,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
 
 
 def _rigid(pose: NDArray[np.float64], where: str) -> NDArray[np.float64]:
-    """The pose with the nearest rotation; files round theirs, which errors near zero would show."""
+    """The pose with the nearest rotation, so that rounding in the file does not show in small errors."""
     u, singular, vt = np.linalg.svd(pose[:3, :3])
     if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
         raise InputError(f"{where} is not a rotation and a translation (camera-to-world, row-major)")
@@ -175,7 +151,7 @@ def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
         return None
     rows = _read_rows(path, 6)
     if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
-        raise InputError(f"{path}: one line 'fx fy cx cy width height' is wanted")
+        raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
     fx, fy, cx, cy, width, height = rows[0]
     sx, sy = size[0] / width, size[1] / height
     return Intrinsics(fx * sx, fy * sy, cx * sx, cy * sy)

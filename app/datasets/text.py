@@ -1,4 +1,4 @@
-"""Numbers out of the text files of data sets; every error names the file and the line."""
+"""Readers of text files of data sets; every error names the file and the line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,24 +14,21 @@ from stream_recon.configs.errors import InputError
 
 @contextmanager
 def dataset_errors(scene: Path) -> Iterator[None]:
-    """Turn whatever the files of ``scene`` make a reader stumble over into `InputError`.
+    """Raise errors of a reader on the files of ``scene`` as `InputError`.
 
-    Readers check what their layout can go wrong in and say so themselves; this is for all that nobody thought of, such
-    as numbers beyond any range, singular matrices and names that no file can have.
+    Readers report the usual faults of their layout. This covers unforeseen ones, such as numbers out of range, singular
+    matrices and invalid file names.
     """
     try:
         yield
     except OSError as error:
         raise InputError(f"{scene} cannot be read: {error.strerror or error}") from error
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, np.linalg.LinAlgError) as error:
-        raise InputError(f"{scene} does not have the form of its layout: {error}") from error
+        raise InputError(f"{scene} does not match its layout: {error}") from error
 
 
 def read_json(path: Path) -> Any:
-    """
-    Raises:
-        InputError: not readable, or not JSON.
-    """
+    """Content of a JSON file. Raises InputError."""
     try:
         return parse_json(read_text(path))
     except ValueError as error:
@@ -39,10 +36,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """
-    Raises:
-        InputError: not readable, or not text.
-    """
+    """Content of a UTF-8 file. Raises InputError."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -52,16 +46,16 @@ def read_text(path: Path) -> str:
 
 
 def content_lines(path: Path) -> list[tuple[int, str]]:
-    """Lines with their numbers from 1, without blank ones and comments (#)."""
+    """Numbers, from 1, and text of the lines that are neither blank nor comments (#)."""
     lines = enumerate(read_text(path).splitlines(), start=1)
     return [(number, line.strip()) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def numbers(text: str, where: str, least: int) -> list[float]:
-    """At least ``least`` numbers, between spaces or commas.
+    """Numbers separated by spaces or commas, at least ``least`` of them.
 
     Raises:
-        InputError: fewer, or something that is no number.
+        InputError: fewer, or a word that is not a number.
     """
     words = text.replace(",", " ").split()
     try:
@@ -69,37 +63,34 @@ def numbers(text: str, where: str, least: int) -> list[float]:
     except ValueError as error:
         raise InputError(f"{where}: not a number ({error})") from error
     if len(values) < least:
-        raise InputError(f"{where}: {len(values)} numbers where {least} belong")
+        raise InputError(f"{where}: {len(values)} numbers, fewer than {least}")
     return values
 
 
-def whole_number(value: float, where: str) -> int:
-    """
-    Raises:
-        InputError: a fraction, inf, nan, or beyond 64 bits.
-    """
+def integer(value: float, where: str) -> int:
+    """The number as an integer. Raises InputError for a fraction, inf, nan, or more than 64 bits."""
     if not abs(value) < 2**63 or value != int(value):
-        raise InputError(f"{where}: a whole number is wanted, not {value:g}")
+        raise InputError(f"{where}: {value:g} must be an integer")
     return int(value)
 
 
 def number_rows(path: Path, columns: int) -> NDArray[np.float64]:
-    """The first ``columns`` numbers of each line, [N, columns]."""
+    """The first numbers of each line [N, columns]."""
     rows = [numbers(line, f"{path} line {number}", columns)[:columns] for number, line in content_lines(path)]
     return np.array(rows, dtype=np.float64).reshape(-1, columns)
 
 
 def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
-    """Lines ``timestamp file``, the files relative to the list's folder (rgb.txt and depth.txt of the TUM benchmark).
+    """Timestamps and files of lines ``timestamp file`` (TUM RGB-D), relative to the list's folder.
 
     Raises:
-        InputError: a line of another form.
+        InputError: a malformed line.
     """
     times, files = [], []
     for number, line in content_lines(path):
         stamp, _, name = line.partition(" ") if " " in line else line.partition("\t")
         if not name.strip():
-            raise InputError(f"{path} line {number}: 'timestamp file' is wanted")
+            raise InputError(f"{path} line {number} must be 'timestamp file'")
         times.append(numbers(stamp, f"{path} line {number}", 1)[0])
         files.append(path.parent / name.strip())
     return np.array(times, dtype=np.float64), files

@@ -1,1 +1,1 @@
-"""Results measured against truth, beside simple baselines."""
+"""Metrics of results against ground truth, and baselines."""

@@ -1,8 +1,8 @@
-"""What an evaluation is measured against: trivial guesses, and a classical two-view pipeline.
+"""Baselines of an evaluation: trivial guesses, and a classical two-view pipeline.
 
-The trivial guesses show what a figure is worth: a straight line already gets a small ATE on a forward drive, and a
-constant depth a fair AbsRel in a room. The two-view pipeline (SIFT, essential matrix, triangulation; Hartley and
-Zisserman, chapters 9 to 12) is what one would write with OpenCV alone; it is given the true intrinsics.
+Trivial guesses put a metric into proportion: a straight line has a small ATE on a forward drive, and a constant depth
+a fair AbsRel in a room. The two-view pipeline (SIFT, essential matrix, triangulation; Hartley and Zisserman, chapters
+9 to 12) uses OpenCV alone, with the true intrinsics.
 """
 
 import logging
@@ -20,23 +20,23 @@ FloatArray = NDArray[np.float64]
 logger = logging.getLogger(__name__)
 
 RAMP_TOP, RAMP_BOTTOM = 2.0, 0.7
-"""Relative depth of a room seen level: far wall and ceiling above, the floor near the feet below."""
+"""Relative depth of the first and last image row: in a level view of a room the wall is farther than the floor."""
 
 
 def static(frames: int) -> FloatArray:
-    """A camera that never moves: [frames, 4, 4]."""
+    """Poses [frames, 4, 4] of a camera that does not move."""
     return np.tile(np.eye(4), (frames, 1, 1))
 
 
 def straight_line(frames: int) -> FloatArray:
-    """One unit forward a frame, never turning: [frames, 4, 4]."""
+    """Poses [frames, 4, 4] of a camera that moves forward by 1 a frame, without rotation."""
     poses = static(frames)
     poses[:, 2, 3] = np.arange(frames)
     return poses
 
 
 def constant_velocity(frames: int, step: FloatArray) -> FloatArray:
-    """The same relative motion [4, 4] again and again: [frames, 4, 4]."""
+    """Poses [frames, 4, 4] with the relative pose ``step`` [4, 4] from each frame to the next."""
     poses = static(frames)
     for i in range(1, frames):
         poses[i] = poses[i - 1] @ step
@@ -50,13 +50,13 @@ def ramp_depth(height: int) -> FloatArray:
 
 @dataclass
 class _BaselineView:
-    """A frame as the two-view pipeline remembers it."""
+    """Features, depths and pose of a frame in the two-view pipeline."""
 
     points: FloatArray  # [K, 2] in pixels
     descriptors: NDArray[np.float32]  # [K, 128]
     pose: FloatArray  # [4, 4] camera-to-world
     depth: FloatArray = field(default_factory=lambda: np.empty(0))
-    """Depth of each feature [K] in the chain's unit, nan where it was not triangulated."""
+    """Depth of each feature [K] in the scale of the chain, nan where it is not triangulated."""
 
     def __post_init__(self) -> None:
         self.depth = np.full(len(self.points), np.nan)
@@ -64,36 +64,42 @@ class _BaselineView:
 
 @dataclass(frozen=True)
 class _TwoViewMotion:
-    """Relative pose of two views with the features both see; lengths in units of the baseline between them."""
+    """Relative pose of two views with their matches; the distance of the views is 1."""
 
     T_a_b: FloatArray  # [4, 4]
     matches: NDArray[np.intp]  # [M, 2] features of a and of b
-    depth: FloatArray  # [M] of each match in a, nan where it lies behind a camera
+    depth: FloatArray  # [M] depth of each match in a, nan behind a camera
     parallax: FloatArray  # [M] in degrees
 
 
 class TwoViewOdometry:
-    """Chains essential matrices from frame to frame.
+    """Visual odometry by essential matrices, chained from keyframe to keyframe.
 
-    Each frame is matched with the last keyframe, and becomes the keyframe once the image has moved enough for a
-    direction to be seen; so with little motion several frames share one reference. The length of a step comes from
-    the points it shares with the step before; where that fails, the last length is used again.
+    Each frame is matched with the last keyframe, and becomes the keyframe once the image displacement is large enough
+    to measure a direction. The length of a translation comes from points shared with the step before; where that
+    fails, the last length is used again.
     """
 
     max_side = 1024
+    """Longer side of the images that features are found in, in pixels: beyond it SIFT takes longer for little gain."""
     features = 2000
+    """Most features of an image."""
     ratio = 0.75
+    """Lowe's ratio test of matches (IJCV 2004)."""
     min_matches = 16
+    """Fewest matches for an essential matrix: twice the eight of the linear method."""
     min_common = 6
+    """Fewest shared points for the length of a translation, so that their median is robust."""
     keyframe_move = 0.025
-    """Median displacement, as a share of the image's diagonal, that makes a keyframe."""
+    """Median displacement that makes a keyframe, as a share of the image's diagonal."""
     min_tracked = 200
-    """With fewer matches than this a frame becomes the keyframe however little it moved."""
+    """Fewest matches with the keyframe: below it the frame becomes the keyframe at any displacement."""
     min_parallax_deg = 0.4
-    """A triangulated depth is kept only above this; for a step's length the median over all points is good enough."""
+    """Least parallax of a depth that is kept. For the length of a translation the median over all points serves."""
     threshold_px = 1.0
+    """Inlier threshold of the essential matrix in pixels."""
     far = 1e4
-    """Points beyond this many baselines do not vote on which of the four poses is the true one."""
+    """Largest depth, in baselines, of points that decide which of the four poses is right."""
 
     def __init__(self, intrinsics: Intrinsics, size: tuple[int, int]) -> None:
         """``intrinsics`` in pixels of images of ``size`` (width, height)."""
@@ -108,10 +114,10 @@ class TwoViewOdometry:
         self._last_step: FloatArray = np.eye(4)
         self._last_length = 1.0
         self.failures = 0
-        """Frames whose motion was not found, so that the last motion was repeated."""
+        """Number of frames without an estimated motion, where the last motion was repeated."""
 
     def push(self, rgb: NDArray[np.uint8]) -> FloatArray:
-        """Take the next image [H, W, 3]; returns its camera-to-world pose [4, 4]."""
+        """Camera-to-world pose [4, 4] of the next image [H, W, 3]."""
         view = self._describe(rgb)
         if self._keyframe is None:
             self._keyframe = view
@@ -122,7 +128,7 @@ class TwoViewOdometry:
             view.pose = self._last_pose @ self._last_step
             self._keyframe = view
         else:
-            self._place(self._keyframe, view, motion)
+            self._chain(self._keyframe, view, motion)
         self._last_step = invert_pose(self._last_pose) @ view.pose
         self._last_pose = view.pose
         return view.pose
@@ -132,7 +138,7 @@ class TwoViewOdometry:
         if self._scale < 1:
             grey = cv2.resize(grey, None, fx=self._scale, fy=self._scale, interpolation=cv2.INTER_AREA)
         keypoints, descriptors = self._sift.detectAndCompute(grey, None)
-        # OpenCV puts a pixel's centre at whole numbers; intrinsics here count from its corner.
+        # OpenCV has pixel centres at integers, intrinsics here at halves.
         points = np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2) + 0.5
         if descriptors is None:
             descriptors = np.empty((0, 128), np.float32)
@@ -186,31 +192,31 @@ class TwoViewOdometry:
         depth: FloatArray = np.where(in_front, in_a[:, 2], np.nan)
         return depth, parallax
 
-    def _place(self, reference: _BaselineView, view: _BaselineView, motion: _TwoViewMotion) -> None:
-        """Give ``view`` its pose in the chain's unit, and make it the keyframe if the image moved enough."""
-        of_a, of_b = motion.matches[:, 0], motion.matches[:, 1]
-        sure = np.isfinite(motion.depth) & (motion.parallax > self.min_parallax_deg)
-        ratios = reference.depth[of_a] / motion.depth
+    def _chain(self, reference: _BaselineView, view: _BaselineView, motion: _TwoViewMotion) -> None:
+        """Set the pose of ``view`` in the scale of the chain, and make it the keyframe if the image moved enough."""
+        in_a, in_b = motion.matches[:, 0], motion.matches[:, 1]
+        reliable = np.isfinite(motion.depth) & (motion.parallax > self.min_parallax_deg)
+        ratios = reference.depth[in_a] / motion.depth
         ratios = ratios[np.isfinite(ratios)]
         if len(ratios) >= self.min_common:
             length = float(np.median(ratios))
         else:
-            # Without parallax either, the camera turned on the spot as far as one can tell.
-            length = self._last_length if sure.sum() >= self.min_matches else 0.0
+            # With little parallax the motion is taken for a pure rotation.
+            length = self._last_length if reliable.sum() >= self.min_matches else 0.0
         step = motion.T_a_b.copy()
         step[:3, 3] *= length
         view.pose = reference.pose @ step
-        new = sure & np.isnan(reference.depth[of_a])
+        new = reliable & np.isnan(reference.depth[in_a])
         if length > 0:
-            reference.depth[of_a[new]] = motion.depth[new] * length
-        moved = np.linalg.norm(reference.points[of_a] - view.points[of_b], axis=1)
-        if np.median(moved) > self.keyframe_move * self._diagonal or len(of_a) < self.min_tracked:
-            view.depth[of_b] = self._seen_from(reference, of_a, step)
+            reference.depth[in_a[new]] = motion.depth[new] * length
+        moved = np.linalg.norm(reference.points[in_a] - view.points[in_b], axis=1)
+        if np.median(moved) > self.keyframe_move * self._diagonal or len(in_a) < self.min_tracked:
+            view.depth[in_b] = self._depth_in(reference, in_a, step)
             self._keyframe = view
             self._last_length = length or self._last_length
 
-    def _seen_from(self, reference: _BaselineView, features: NDArray[np.intp], step: FloatArray) -> FloatArray:
-        """Depth of the reference's features [M] in the camera that stands at ``step`` from it."""
+    def _depth_in(self, reference: _BaselineView, features: NDArray[np.intp], step: FloatArray) -> FloatArray:
+        """Depth of the reference's features [M] in the camera at relative pose ``step`` [4, 4], nan behind it."""
         pixels = np.concatenate([reference.points[features], np.ones((len(features), 1))], axis=1)
         points = pixels @ np.linalg.inv(self._K).T * reference.depth[features, None]
         depth = ((points - step[:3, 3]) @ step[:3, :3])[:, 2]
@@ -218,9 +224,9 @@ class TwoViewOdometry:
 
 
 def two_view(frames: Iterable[Frame], intrinsics: Intrinsics, size: tuple[int, int]) -> FloatArray:
-    """Poses [N, 4, 4] of the frames by `TwoViewOdometry`, the first at the origin, in a unit of its own."""
+    """Poses [N, 4, 4] of the frames by `TwoViewOdometry`, the first at the origin, in arbitrary scale."""
     odometry = TwoViewOdometry(intrinsics, size)
     poses = [odometry.push(frame.rgb) for frame in frames]
     if odometry.failures:
-        logger.info("two-view baseline: no motion found for %d of %d frames", odometry.failures, len(poses))
+        logger.info("two-view baseline: no motion estimated for %d of %d frames", odometry.failures, len(poses))
     return np.stack(poses) if poses else np.empty((0, 4, 4))

@@ -1,4 +1,4 @@
-"""Depths with truth, gathered over a scene in memory that does not grow with its length."""
+"""Sample of pixels with true depth over a scene, in memory that does not grow with its length."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,17 @@ from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics
 
 MAX_PIXELS = 4_000_000
-"""16 bytes each."""
+"""Most pixels of a sample, at 16 bytes each: 64 MB."""
 
 
 @dataclass(frozen=True)
 class SampledPixels:
-    """Network pixels [K] of one frame that have a true depth."""
+    """Network pixels [K] of one frame with true depth."""
 
     depth: NDArray[np.float32]
-    """Depth as first given out."""
+    """Depth before any revision."""
     truth: FloatArray
+    """True depth."""
     rows: NDArray[np.uint16]
     columns: NDArray[np.uint16]
     transform: ImageTransform
@@ -29,14 +30,14 @@ class SampledPixels:
     def __len__(self) -> int:
         return len(self.truth)
 
-    def taken(self, places: NDArray[np.intp]) -> "SampledPixels":
-        """The pixels at these places of the arrays."""
+    def subset(self, chosen: NDArray[np.intp]) -> "SampledPixels":
+        """The pixels with the given indices."""
         return SampledPixels(
-            self.depth[places], self.truth[places], self.rows[places], self.columns[places], self.transform
+            self.depth[chosen], self.truth[chosen], self.rows[chosen], self.columns[chosen], self.transform
         )
 
     def revised(self, frame: FrameRevision) -> FloatArray:
-        """Depths [K] as a revision has them."""
+        """Depths [K] after a revision."""
         depth = self.depth.astype(np.float64) * frame.depth_scale
         if frame.depth_field is None:
             return depth
@@ -45,7 +46,7 @@ class SampledPixels:
 
     @property
     def positions(self) -> NDArray[np.float32]:
-        """Their centres [K, 2] in pixels of the source, x and y."""
+        """Pixel centres [K, 2], x and y in pixels of the source image."""
         scale_x, scale_y = self.transform.scale
         left, top = self.transform.crop[:2]
         x, y = left + (self.columns + 0.5) / scale_x, top + (self.rows + 0.5) / scale_y
@@ -53,24 +54,24 @@ class SampledPixels:
 
 
 class PixelSample:
-    """All pixels while they fit; beyond ``budget`` a uniform sample: each frame is halved, later ones come halved."""
+    """All pixels up to ``budget``, then a uniform sample: the pixels of present and later frames are halved."""
 
     def __init__(self, budget: int = MAX_PIXELS) -> None:
         self._budget = budget
         self._halvings = 0
         self._count = 0
         self._frames: dict[int, SampledPixels] = {}
-        """Pixels of each frame: in the image's order while all are here, then in random order."""
+        """Pixels by frame: in image order while all are kept, then in random order."""
 
     def add(self, result: FrameResult, truth: MatchedPixels) -> None:
-        """Take the pixels of a frame that have a true depth."""
+        """Add the pixels of a frame with true depth."""
         if not len(truth.z):
             return
         depth = result.depth[truth.rows, truth.columns]
         rows, columns = truth.rows.astype(np.uint16), truth.columns.astype(np.uint16)
         pixels = SampledPixels(depth, truth.z, rows, columns, result.transform)
         if self._halvings:
-            pixels = pixels.taken(_shuffled(result.index, pixels)[: len(pixels) >> self._halvings])
+            pixels = pixels.subset(_random_order(result.index, pixels)[: len(pixels) >> self._halvings])
         self._frames[result.index] = pixels
         self._count += len(pixels)
         while self._count > self._budget:
@@ -78,17 +79,17 @@ class PixelSample:
 
     def _halve(self) -> None:
         for index, pixels in self._frames.items():
-            order = np.arange(len(pixels)) if self._halvings else _shuffled(index, pixels)
-            self._frames[index] = pixels.taken(order[: len(pixels) // 2])
+            order = np.arange(len(pixels)) if self._halvings else _random_order(index, pixels)
+            self._frames[index] = pixels.subset(order[: len(pixels) // 2])
         self._halvings += 1
         self._count = sum(map(len, self._frames.values()))
 
     def depths(
         self, estimate: Callable[[int, SampledPixels], NDArray[np.floating]]
     ) -> tuple[FloatArray, FloatArray] | None:
-        """Depths and true depths [K] of all pixels; None where there are none.
+        """Estimated and true depths [K] of all pixels; None where there are none.
 
-        ``estimate`` gives the depths of a frame's pixels, by the frame's index.
+        ``estimate`` gives the depths of a frame's pixels by the frame's index.
         """
         if not self._count:
             return None
@@ -99,22 +100,25 @@ class PixelSample:
     def points(
         self, frames: Mapping[int, FrameRevision], true_poses: Mapping[int, FloatArray], true_camera: Intrinsics
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """The same pixels [K, 3] as our points in our world and as true ones in the true world, of posed frames."""
-        ours, true = [], []
+        """Corresponding points [K, 3] of frames with a true pose: estimated and true ones, each in their own world.
+
+        None where there are none.
+        """
+        estimated, true = [], []
         for index, pixels in self._frames.items():
             frame = frames[index]
             if index not in true_poses or frame.intrinsics is None:
                 continue
-            # In random order any part of a frame is a fair sample of it.
-            shuffled = pixels if self._halvings else pixels.taken(_shuffled(index, pixels))
+            # In random order every n-th point is a uniform sample.
+            shuffled = pixels if self._halvings else pixels.subset(_random_order(index, pixels))
             depth, truth = shuffled.revised(frame).astype(np.float32), shuffled.truth.astype(np.float32)
-            ours.append(_unprojected(depth, shuffled.positions, frame.intrinsics, frame.T_world_camera))
+            estimated.append(_unprojected(depth, shuffled.positions, frame.intrinsics, frame.T_world_camera))
             true.append(_unprojected(truth, shuffled.positions, true_camera, true_poses[index]))
-        return (np.concatenate(ours), np.concatenate(true)) if ours else None
+        return (np.concatenate(estimated), np.concatenate(true)) if estimated else None
 
 
-def _shuffled(index: int, pixels: SampledPixels) -> NDArray[np.intp]:
-    """Places of a frame's pixels in random order, the same each time: any part from the front is a fair sample."""
+def _random_order(index: int, pixels: SampledPixels) -> NDArray[np.intp]:
+    """Indices of a frame's pixels in random order, the same each time; the first n are a uniform sample."""
     order: NDArray[np.intp] = np.random.default_rng(index).permutation(len(pixels))
     return order
 

@@ -1,10 +1,8 @@
-"""Accuracy, completeness and F1 of a point cloud against a true one, by the protocol of the field.
+"""Metrics of point clouds and of depth boundaries.
 
-Corresponding points are aligned by Umeyama's similarity, both clouds thinned to voxels of 4/512 m, the alignment
-refined by point-to-point ICP (Besl and McKay 1992) with pairs up to 0.1 m apart; then distances to the nearest
-neighbour are measured both ways (Knapitsch et al., SIGGRAPH 2017, for F1).
-
-Whether depth jumps where it should.
+Accuracy, completeness and F1 against a true point cloud: corresponding points are aligned by Umeyama's similarity,
+both clouds are downsampled to voxels of 4/512 m, and the alignment is refined by point-to-point ICP (Besl and McKay
+1992). Then distances to the nearest neighbour are measured both ways (Knapitsch et al., SIGGRAPH 2017, for F1).
 """
 
 from dataclasses import dataclass
@@ -21,52 +19,58 @@ if TYPE_CHECKING:
 
 
 F1_DISTANCE_M = 0.05
+"""Distance threshold of F1, that of evaluations on ScanNet."""
 VOXEL_M = 4 / 512
+"""Voxel size of the downsampled clouds: that of Open3D's example of TSDF fusion of a room."""
 ICP_DISTANCE_M = 0.1
+"""Largest distance of an ICP pair, of the size of an alignment error in a room."""
 ICP_ROUNDS = 30
+"""Most iterations of ICP; it usually converges sooner."""
 ICP_POINTS = 10_000
-"""So many of the cloud's points, evenly taken, steer the refinement."""
+"""Most points of the cloud that ICP uses, every n-th: enough for six parameters."""
 MEASURED_POINTS = 100_000
-"""So many points of each cloud, evenly taken, are measured against all of the other: shares err by 0.2 % at most."""
-ICP_SETTLED_M = 1e-5
+"""Most points of each cloud, every n-th, that are measured against all of the other: shares err by 0.2 % at most."""
+ICP_CONVERGED_M = 1e-5
+"""Largest motion of a point in the last iteration of ICP, far below the voxel size."""
 
 
 @dataclass(frozen=True)
 class PointErrors:
-    """Distances in metres, shares in 0..1."""
+    """Point cloud metrics: distances in metres, shares in 0..1."""
 
     accuracy_m: float
-    """Mean distance of our points to the nearest true one."""
+    """Mean distance of the estimated points to the nearest true one."""
     completeness_m: float
-    """Mean distance of the true points to our nearest one."""
+    """Mean distance of the true points to the nearest estimated one."""
     chamfer_m: float
     """Mean of both."""
     precision: float
-    """Share of our points within `F1_DISTANCE_M` of a true one."""
+    """Share of estimated points within `F1_DISTANCE_M` of a true one."""
     recall: float
+    """Share of true points within `F1_DISTANCE_M` of an estimated one."""
     f1: float
 
 
 def point_errors(predicted: NDArray[np.floating], truth: NDArray[np.floating]) -> PointErrors | None:
-    """Compare corresponding points [K, 3]: ``predicted`` in any unit and frame, ``truth`` in metres.
+    """Metrics of corresponding points [K, 3]: ``predicted`` in any unit and frame, ``truth`` in metres.
 
     None for fewer than 3 points, points that are not finite, or a prediction without extent.
     """
     assert predicted.shape == truth.shape
-    ours, true = np.asarray(predicted, np.float64), np.asarray(truth, np.float64)
-    if len(ours) < 3 or not np.isfinite(ours).all():
+    estimated, true = np.asarray(predicted, np.float64), np.asarray(truth, np.float64)
+    if len(estimated) < 3 or not np.isfinite(estimated).all():
         return None
-    similarity = align(ours, true)
+    similarity = align(estimated, true)
     if similarity.scale <= 0:
         return None
-    ours = similarity.apply(ours)
-    ours, true = ours[voxel_first(ours, VOXEL_M)], true[voxel_first(true, VOXEL_M)]
+    estimated = similarity.apply(estimated)
+    estimated, true = estimated[voxel_first(estimated, VOXEL_M)], true[voxel_first(true, VOXEL_M)]
     tree = _tree(true)
-    ours = _refined(ours, true, tree)
-    to_truth = tree.query(_evenly(ours, MEASURED_POINTS))[0]
-    to_ours = _tree(ours).query(_evenly(true, MEASURED_POINTS))[0]
-    precision, recall = float((to_truth < F1_DISTANCE_M).mean()), float((to_ours < F1_DISTANCE_M).mean())
-    accuracy, completeness = float(to_truth.mean()), float(to_ours.mean())
+    estimated = _icp(estimated, true, tree)
+    to_truth = tree.query(_every_nth(estimated, MEASURED_POINTS))[0]
+    to_estimate = _tree(estimated).query(_every_nth(true, MEASURED_POINTS))[0]
+    precision, recall = float((to_truth < F1_DISTANCE_M).mean()), float((to_estimate < F1_DISTANCE_M).mean())
+    accuracy, completeness = float(to_truth.mean()), float(to_estimate.mean())
     return PointErrors(
         accuracy_m=accuracy,
         completeness_m=completeness,
@@ -80,67 +84,68 @@ def point_errors(predicted: NDArray[np.floating], truth: NDArray[np.floating]) -
 def _tree(points: FloatArray) -> "cKDTree":
     from scipy.spatial import cKDTree
 
-    # Five times faster to ask, measured on clouds that are far apart; the answers are the same.
+    # Queries are five times faster on clouds far from one another (measured), with the same results.
     return cKDTree(points, balanced_tree=False, compact_nodes=False)
 
 
-def _evenly(points: FloatArray, count: int) -> FloatArray:
-    """Every n-th point, at least ``count`` of them if there are so many."""
+def _every_nth(points: FloatArray, count: int) -> FloatArray:
+    """Every n-th point, at least ``count`` of them where there are as many."""
     return points[:: max(1, len(points) // count)]
 
 
-def _refined(ours: FloatArray, true: FloatArray, tree: "cKDTree") -> FloatArray:
-    """``ours`` after rigid point-to-point ICP onto ``true``."""
-    steering = _evenly(ours, ICP_POINTS)
+def _icp(estimated: FloatArray, true: FloatArray, tree: "cKDTree") -> FloatArray:
+    """``estimated`` [N, 3] after rigid point-to-point ICP to ``true`` [M, 3], the points of ``tree``."""
+    sample = _every_nth(estimated, ICP_POINTS)
     for _ in range(ICP_ROUNDS):
-        distance, nearest = tree.query(steering, distance_upper_bound=ICP_DISTANCE_M)
+        distance, nearest = tree.query(sample, distance_upper_bound=ICP_DISTANCE_M)
         close = np.isfinite(distance)
         if close.sum() < 3:
             break
-        step = _rigid(steering[close], true[nearest[close]])
-        moved = step.apply(steering)
-        shift = float(np.abs(moved - steering).max())
-        steering, ours = moved, step.apply(ours)
-        if shift < ICP_SETTLED_M:
+        step = _rigid(sample[close], true[nearest[close]])
+        moved = step.apply(sample)
+        motion = float(np.abs(moved - sample).max())
+        sample, estimated = moved, step.apply(estimated)
+        if motion < ICP_CONVERGED_M:
             break
-    return ours
+    return estimated
 
 
 def _rigid(source: FloatArray, target: FloatArray) -> Similarity:
-    """Least-squares rotation and translation; its rotation is the similarity's, which does not depend on scale."""
+    """Least-squares rigid transform; its rotation is that of the similarity, which does not depend on scale."""
     rotation = align(source, target).rotation
     return Similarity(1.0, rotation, target.mean(axis=0) - rotation @ source.mean(axis=0))
 
 
-FIRST, LAST, STEPS = 1.05, 1.25, 5
-"""Ratios of neighbours' depths above which they lie on two surfaces: so many, evenly, from one to the other."""
+MIN_RATIO, MAX_RATIO, RATIOS = 1.05, 1.25, 5
+"""Thresholds of the depth ratio of neighbours on two surfaces: least, largest and number, as in Depth Pro."""
 
 
 def boundary_f1(predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_]) -> float:
-    """F1 of the pairs of neighbouring pixels between which depth jumps, at the very pixel, as a weighted mean over
-    sizes of jumps; 1 where all are right and none is missed (Depth Pro, arXiv 2410.02073, 3.2).
+    """F1 of depth boundaries between neighbouring pixels, as a weighted mean over thresholds of their depth ratio.
+
+    1 where all boundaries are at the right pixel and none is missed (Depth Pro, arXiv 2410.02073, 3.2).
 
     Args:
-        predicted, truth: depth [h, w], in whatever units, above 0 where ``valid``.
+        predicted, truth: depth [h, w] in any unit, above 0 where ``valid``.
         valid: [h, w], the pixels that count.
     """
-    ratios = np.linspace(FIRST, LAST, STEPS)
+    ratios = np.linspace(MIN_RATIO, MAX_RATIO, RATIOS)
     jumps = np.concatenate([_jumps(predicted, truth, valid, axis) for axis in (0, 1)], axis=1)
-    same_way = np.sign(jumps[0]) == np.sign(jumps[1])
-    scores = [_f1(np.abs(jumps) > np.log(ratio), same_way) for ratio in ratios]
+    same_sign = np.sign(jumps[0]) == np.sign(jumps[1])
+    scores = [_f1(np.abs(jumps) > np.log(ratio), same_sign) for ratio in ratios]
     return float(np.average(scores, weights=ratios))
 
 
 def _jumps(
     predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_], axis: int
 ) -> NDArray[np.float64]:
-    """Logarithms of the ratios of neighbours along an axis, [2, pairs]: predicted, true."""
+    """Log depth ratios of neighbours along an axis, [2, pairs]: predicted, true."""
     one, next_one = ((slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None)))
     both = valid[one] & valid[next_one]
     return np.stack([np.log(depth[next_one][both]) - np.log(depth[one][both]) for depth in (predicted, truth)])
 
 
-def _f1(jumps: NDArray[np.bool_], same_way: NDArray[np.bool_]) -> float:
-    """jumps [2, pairs]: whether there is one, predicted and true."""
-    right = int((jumps[0] & jumps[1] & same_way).sum())
+def _f1(jumps: NDArray[np.bool_], same_sign: NDArray[np.bool_]) -> float:
+    """F1 of boundaries [2, pairs], predicted and true."""
+    right = int((jumps[0] & jumps[1] & same_sign).sum())
     return 2 * right / max(int(jumps.sum()), 1)

@@ -1,1 +1,1 @@
-"""Result folders in the forms that other programs read: pure functions of what a run left on disk."""
+"""Exports of result folders to the formats of other programs."""

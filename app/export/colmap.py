@@ -1,6 +1,6 @@
-"""Images and a sparse model as COLMAP has them: https://colmap.github.io/format.html, written by its own library.
+"""Export of images and a sparse model for COLMAP, written by pycolmap (https://colmap.github.io/format.html).
 
-Poses there are world-to-camera with our camera axes, and pixel (0, 0) covers [0, 1) x [0, 1), as here.
+Poses there are world-to-camera with the same camera axes as here, and pixel (0, 0) covers [0, 1) x [0, 1).
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,17 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.export.depth import frame_name, lost_frames
+from stream_recon.app.export.depth import frame_name, missing_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.masks import NOTE as MASKS_NOTE
-from stream_recon.app.export.masks import has_masks, left_out, write_mask
-from stream_recon.app.export.observations import Colours, Observed, dense_points, none_observed, tracked
+from stream_recon.app.export.masks import excluded_pixels, has_masks, write_mask
+from stream_recon.app.export.observations import (
+    PointColours,
+    PointObservations,
+    dense_points,
+    no_observations,
+    track_observations,
+)
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.transforms import save_rgb
 from stream_recon.app.export.view import PinholeView
@@ -25,17 +31,17 @@ from stream_recon.configs.errors import OutputError, ResourceError
 
 MODEL = "sparse/0"
 DENSE_POINTS = 100_000
-"""Where no refinement has made tracks: trainers begin with points, and some fail without."""
+"""Points from depth maps where there are no tracks: trainers are initialised with points, and some fail without."""
 CAMERA_ID = 1
 DENSE_NOTE = (
-    "{} points are of depth maps: their observations are where the point projects to in frames whose depth agrees. "
-    "They say where surfaces are, and nothing new of the cameras."
+    "{} points come from depth maps: their observations are their projections in frames whose depth agrees. They show "
+    "surfaces, and do not constrain the cameras."
 )
 
 
 @dataclass(frozen=True)
-class ModelFigures:
-    """What COLMAP's library says of a model that it read."""
+class ModelStatistics:
+    """Statistics of a model that pycolmap has read."""
 
     images: int
     points: int
@@ -49,12 +55,12 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
 
     Raises:
         ResourceError: pycolmap is not installed.
-        StreamReconError: nothing to export, or nothing readable. OSError where the system refuses.
+        StreamReconError: nothing to export, or nothing readable. OSError for system errors.
     """
     pycolmap = _library()
     chosen = job.cameras("keyframes")
     images = frame_images(job.result, chosen, job.view, job.options.max_side)
-    observed = tracked(job.tracks, chosen, images.view) if job.tracks is not None else none_observed()
+    observed = track_observations(job.tracks, chosen, images.view) if job.tracks is not None else no_observations()
     cameras, observed = _write_images(job, images, chosen, observed, folder)
     if not cameras:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
@@ -67,21 +73,22 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     model = folder / MODEL
     model.mkdir(parents=True)
     _reconstruction(pycolmap, cameras, images.view, observed).write_binary(model)
-    figures = read_back(model)
-    if (figures.images, figures.points, figures.observations) != (len(cameras), len(observed.xyz), len(observed.point)):
-        raise OutputError(f"{model} was not written whole: is the disk full?")
-    return _told(job, images, figures, sparse)
+    statistics = read_back(model)
+    counts = statistics.images, statistics.points, statistics.observations
+    if counts != (len(cameras), len(observed.xyz), len(observed.point)):
+        raise OutputError(f"{model} is incomplete: is the disk full?")
+    return _report(job, images, statistics, sparse)
 
 
-def read_back(model: Path) -> ModelFigures:
-    """What is in a model's files. Raises OutputError where COLMAP's library cannot read them, ResourceError without."""
+def read_back(model: Path) -> ModelStatistics:
+    """Statistics of a model's files. Raises OutputError where pycolmap cannot read them, ResourceError without it."""
     pycolmap = _library()
     try:
         read = pycolmap.Reconstruction(model)
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        raise OutputError(f"{model} was not written whole: {error}") from error
+        raise OutputError(f"{model} is incomplete: {error}") from error
     read.update_point_3d_errors()
-    return ModelFigures(
+    return ModelStatistics(
         read.num_images(),
         read.num_points3D(),
         read.compute_num_observations(),
@@ -94,41 +101,42 @@ def _library() -> ModuleType:
     try:
         import pycolmap
     except ImportError as error:
-        raise ResourceError(
-            "COLMAP models are written by its own library: pip install 'stream-recon[export]'"
-        ) from error
+        raise ResourceError("--format colmap needs pycolmap: pip install 'stream-recon[export]'") from error
     return pycolmap  # type: ignore[no-any-return,unused-ignore]
 
 
 def _write_images(
-    job: ExportJob, images: FrameImages, chosen: Sequence[Camera], observed: Observed, folder: Path
-) -> tuple[list[Camera], Observed]:
-    """Write the images that can be read, and their masks; gives their cameras, and the points as these alone see them,
-    in colour."""
+    job: ExportJob, images: FrameImages, chosen: Sequence[Camera], observed: PointObservations, folder: Path
+) -> tuple[list[Camera], PointObservations]:
+    """Write images and masks of the frames that can be read.
+
+    Returns:
+        Their cameras, and the points with their observations in these, in colour.
+    """
     masks = folder / "masks" if has_masks(job) else None
     for name in (folder / "images", *([masks] if masks else [])):
         name.mkdir()
-    colours = Colours(observed)
-    number = {camera.index: place for place, camera in enumerate(chosen)}
+    colours = PointColours(observed)
+    number = {camera.index: row for row, camera in enumerate(chosen)}
     written: list[int] = []
     for done, (camera, rgb, mask) in enumerate(images, start=1):
         save_rgb(folder / "images" / f"{frame_name(camera.index)}.jpg", rgb)
         if masks:
-            write_mask(masks, camera, left_out(job, camera, images.view, mask))
+            write_mask(masks, camera, excluded_pixels(job, camera, images.view, mask))
         colours.add(number[camera.index], rgb)
         written.append(number[camera.index])
         job.progress(done, len(chosen))
-    observed = colours.applied()
+    observed = colours.coloured()
     if len(written) < len(chosen):
-        place = np.full(len(chosen), -1)
-        place[written] = np.arange(len(written))
-        observed = observed.kept(place[observed.camera] >= 0)
-        observed = replace(observed, camera=place[observed.camera])
+        new_number = np.full(len(chosen), -1)
+        new_number[written] = np.arange(len(written))
+        observed = observed.filtered(new_number[observed.camera] >= 0)
+        observed = replace(observed, camera=new_number[observed.camera])
     return [chosen[k] for k in written], observed
 
 
-def _reconstruction(pycolmap: Any, cameras: Sequence[Camera], view: PinholeView, observed: Observed) -> Any:
-    """The model. Keypoints are numbered within their image in the order of the observations."""
+def _reconstruction(pycolmap: Any, cameras: Sequence[Camera], view: PinholeView, observed: PointObservations) -> Any:
+    """The pycolmap model, with an image's keypoints in the order of its observations."""
     model, k = pycolmap.Reconstruction(), view.intrinsics
     model.add_camera_with_trivial_rig(
         pycolmap.Camera(
@@ -145,41 +153,42 @@ def _reconstruction(pycolmap: Any, cameras: Sequence[Camera], view: PinholeView,
     within = np.empty(len(order), np.int64)
     within[order] = np.arange(len(order)) - ends[observed.camera[order]]
     for number, camera in enumerate(cameras):
-        mine = order[ends[number] : ends[number + 1]]
+        rows = order[ends[number] : ends[number + 1]]
         image = pycolmap.Image(
             name=f"{frame_name(camera.index)}.jpg",
-            keypoints=observed.pixel[mine],
+            keypoints=observed.pixel[rows],
             camera_id=CAMERA_ID,
             image_id=number + 1,
         )
         model.add_image_with_trivial_frame(image, pycolmap.Rigid3d(invert_pose(camera.T_world_camera)[:3]))
     by_point = np.argsort(observed.point, kind="stable")
     starts = np.searchsorted(observed.point[by_point], np.arange(len(observed.xyz) + 1)).tolist()
-    images, places = (observed.camera[by_point] + 1).tolist(), within[by_point].tolist()
+    images, keypoints = (observed.camera[by_point] + 1).tolist(), within[by_point].tolist()
     for point, (xyz, rgb) in enumerate(zip(observed.xyz, observed.rgb, strict=True)):
-        seen = range(starts[point], starts[point + 1])
-        track = pycolmap.Track([pycolmap.TrackElement(images[row], places[row]) for row in seen])
-        model.add_point3D(xyz, track, rgb)
+        track = range(starts[point], starts[point + 1])
+        elements = [pycolmap.TrackElement(images[row], keypoints[row]) for row in track]
+        model.add_point3D(xyz, pycolmap.Track(elements), rgb)
     model.update_point_3d_errors()
     return model
 
 
-def _told(job: ExportJob, images: FrameImages, figures: ModelFigures, sparse: int) -> ExportReport:
+def _report(job: ExportJob, images: FrameImages, statistics: ModelStatistics, sparse: int) -> ExportReport:
     view = images.view
-    warnings = [*([images.warning] if images.warning else []), *lost_frames(len(images.missing))]
-    if not figures.points:
-        warnings.append("there are no points: some trainers fail without (--dense N makes some)")
+    warnings = [*([images.warning] if images.warning else []), *missing_frames(len(images.missing))]
+    if not statistics.points:
+        warnings.append("there are no points, and some trainers fail without: use --dense N")
     elif not sparse:
-        warnings.append("no refinement has tracked points here: 'stream-recon refine' makes poses and points better")
+        warnings.append("there are no tracked points: 'stream-recon refine' improves poses and points")
     return ExportReport(
-        f"{figures.images} images of {view.size[0]}x{view.size[1]} pixels, {figures.points} points with "
-        f"{figures.mean_track_length:.1f} observations each, off by {figures.mean_error_px:.2f} px in the mean.",
+        f"{statistics.images} images of {view.size[0]}x{view.size[1]} pixels, {statistics.points} points with "
+        f"{statistics.mean_track_length:.1f} observations each, mean reprojection error "
+        f"{statistics.mean_error_px:.2f} px.",
         [
             "Poses in the files are world to camera; camera: x right, y down, z forward. Pixel (0, 0) covers "
             "[0, 1) x [0, 1). One PINHOLE camera; images are undistorted.",
             f"{sparse} points were tracked and triangulated: their observations were measured in the images.",
             *([MASKS_NOTE] if has_masks(job) else []),
-            *([DENSE_NOTE.format(figures.points - sparse)] if figures.points > sparse else []),
+            *([DENSE_NOTE.format(statistics.points - sparse)] if statistics.points > sparse else []),
         ],
         warnings,
     )

@@ -1,7 +1,4 @@
-"""Depth maps as 16-bit PNG.
-
-Depth maps made finer by the image: edges of depth go where edges of colour are.
-"""
+"""Export of depth maps as 16-bit PNG, and their upsampling along image edges."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,60 +17,65 @@ from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 RADIUS = 2
-"""Of the window, in the depth map's pixels."""
-SPREAD = 1.0
-"""Standard deviation of a pixel's weight over the window, likewise."""
-ALIKE = 20.0
-"""Standard deviation over differences of colour, in levels of 255."""
-FURTHEST = 2.0
-"""So many times what a pixel itself has, or as little, may the plane through it say of another."""
-LEAST = 1e-8
-"""Weight of a pixel whose colour is nowhere near: where nothing is alike, all count the same."""
+"""Radius of the window in pixels of the depth map: two sigmas of the spatial weight."""
+SIGMA_PX = 1.0
+"""Standard deviation of the spatial weight in pixels of the depth map: one, for the resolution of its edges."""
+SIGMA_COLOUR = 20.0
+"""Standard deviation of the colour weight in levels of 255: above noise and shading, below most edges."""
+MAX_RATIO = 2.0
+"""Largest factor between a pixel's depth and the extrapolation of its plane: bounds errors at steep slopes."""
+MIN_WEIGHT = 1e-8
+"""Weight of a pixel of another colour: where no colour is similar, all pixels count alike."""
 
 
 def upsample_depth(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """A depth map at an image's size: each pixel takes the mean of what the planes through those around it say of
-    itself, as far as their colour is its own (joint bilateral upsampling, Kopf et al. 2007, doi
-    10.1145/1276377.1276497, of inverse depth, which is linear over a plane).
+    """A depth map at the size of an image, by joint bilateral upsampling.
+
+    Each pixel is the mean, weighted by colour, of planes through its neighbours, in inverse depth, which is linear over
+    a plane (Kopf et al. 2007, doi 10.1145/1276377.1276497).
 
     Args:
         depth: [h, w], of the same view as the image; 0 where there is none.
-        image: [H, W, 3], no smaller.
+        image: [H, W, 3], not smaller.
 
     Returns:
         [H, W]; 0 where the nearest pixel of ``depth`` has none.
     """
     height, width = image.shape[:2]
     rows, columns = depth.shape
-    small = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32) / ALIKE
-    fine = image.astype(np.float32) / ALIKE
+    small = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.float32) / SIGMA_COLOUR
+    fine = image.astype(np.float32) / SIGMA_COLOUR
     known = depth > 0
     inverse = np.divide(1, depth, out=np.zeros_like(depth, np.float32), where=known)
     down, right = (_slopes(inverse, known, axis) for axis in (0, 1))
     total, weights = np.zeros((height, width), np.float32), np.zeros((height, width), np.float32)
     across = list(_window(width, columns))
     for y, y_off, y_weight in _window(height, rows):
-        colours, seen, there_of, down_of, right_of = (values[y] for values in (small, known, inverse, down, right))
+        colours, row_known, row_inverse, row_down, row_right = (
+            values[y] for values in (small, known, inverse, down, right)
+        )
         for x, x_off, x_weight in across:
             difference = fine - colours[:, x]
             weight = np.exp(-0.5 * np.einsum("ijk,ijk->ij", difference, difference))
-            weight = (weight + LEAST) * y_weight[:, None] * x_weight * seen[:, x]
-            there = there_of[:, x]
-            here = there + down_of[:, x] * y_off[:, None] + right_of[:, x] * x_off
-            total += weight * np.clip(here, there / FURTHEST, there * FURTHEST)
+            weight = (weight + MIN_WEIGHT) * y_weight[:, None] * x_weight * row_known[:, x]
+            neighbour = row_inverse[:, x]
+            plane = neighbour + row_down[:, x] * y_off[:, None] + row_right[:, x] * x_off
+            total += weight * np.clip(plane, neighbour / MAX_RATIO, neighbour * MAX_RATIO)
             weights += weight
     near = known[_nearest(height, rows)][:, _nearest(width, columns)]
     return np.divide(weights, total, out=np.zeros_like(total), where=near)
 
 
 def _nearest(fine: int, coarse: int) -> NDArray[np.intp]:
-    """The coarse pixel that each fine one lies in, along one axis."""
+    """Coarse pixel [fine] that contains each fine one, along one axis."""
     return ((np.arange(fine) + 0.5) * coarse / fine).astype(np.intp)
 
 
 def _slopes(inverse: NDArray[np.float32], known: NDArray[np.bool_], axis: int) -> NDArray[np.float32]:
-    """What inverse depth grows by along an axis from one pixel to the next: the lesser of the two sides, and none where
-    they differ in sign, so that it is a surface's and not a jump's."""
+    """Slope of inverse depth [h, w] per pixel along an axis, for surfaces and not for jumps.
+
+    The lesser of the slopes on both sides; 0 where they differ in sign or one is unknown.
+    """
     steps = np.moveaxis(np.diff(inverse, axis=axis), axis, 0)
     both = np.moveaxis(known, axis, 0)
     steps = np.where(both[1:] & both[:-1], steps, 0)
@@ -83,36 +85,41 @@ def _slopes(inverse: NDArray[np.float32], known: NDArray[np.bool_], axis: int) -
 
 
 def _window(fine: int, coarse: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]]:
-    """Along one axis, from the window's one end to the other: which coarse pixel each fine one looks at, how far it is
-    from there, in coarse ones, and the weight by that; 0 beyond the border."""
-    place = (np.arange(fine) + 0.5) * coarse / fine - 0.5
-    middle = np.rint(place).astype(np.intp)
+    """Offsets of the window along one axis.
+
+    For each: the coarse pixel [fine] at that offset from each fine one, its distance in coarse pixels and its spatial
+    weight, 0 beyond the border.
+    """
+    position = (np.arange(fine) + 0.5) * coarse / fine - 0.5
+    nearest = np.rint(position).astype(np.intp)
     for step in range(-RADIUS, RADIUS + 1):
-        there = middle + step
-        off = (place - there).astype(np.float32)
-        weight = np.exp(-0.5 * (off / SPREAD) ** 2) * ((there >= 0) & (there < coarse))
-        yield np.clip(there, 0, coarse - 1), off, weight.astype(np.float32)
+        neighbour = nearest + step
+        distance = (position - neighbour).astype(np.float32)
+        weight = np.exp(-0.5 * (distance / SIGMA_PX) ** 2) * ((neighbour >= 0) & (neighbour < coarse))
+        yield np.clip(neighbour, 0, coarse - 1), distance, weight.astype(np.float32)
 
 
 PER_UNIT = 1000
-"""Steps of a PNG for one unit of the reconstruction."""
-FARTHEST = (2**16 - 1) / PER_UNIT
+"""Steps of a PNG in one unit of the reconstruction: millimetres where it is metric, as in most RGB-D data sets."""
+MAX_DEPTH = (2**16 - 1) / PER_UNIT
+"""Largest depth in 16 bits."""
 CAMERAS = "cameras.csv"
 Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
 """Depth [h, w] and its pinhole camera in pixels of the map; None where a frame cannot be read."""
 
 
 def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
-    """Write the frames' depth maps, and their cameras: at the network's resolution, or where ``max_side`` is given as
-    large as that, made finer by the source's images.
+    """Write the depth maps of frames and their cameras.
+
+    They have the network's resolution, or with ``max_side`` that of the source's images up to it.
 
     Raises:
-        StreamReconError: nothing to export. OSError where the system refuses.
+        StreamReconError: nothing to export. OSError for system errors.
     """
     cameras = job.cameras("all")
     (folder / "depth").mkdir()
     warnings: list[str] = []
-    maps = _own_maps(job, cameras) if job.options.max_side is None else _finer_maps(job, cameras, warnings)
+    maps = _network_maps(job, cameras) if job.options.max_side is None else _upsampled_maps(job, cameras, warnings)
     written = 0
     with (folder / CAMERAS).open("w") as table:
         table.write("file,index,timestamp,width,height,fx,fy,cx,cy\n")
@@ -130,15 +137,15 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
         f"{written} depth maps.",
         [
             DEPTH_NOTE,
-            *([FINER_NOTE] if job.options.max_side is not None else []),
-            f"{CAMERAS}: each map's frame in the source, its time in seconds, size and pinhole camera in pixels of the "
-            "map; pixel (0, 0) covers [0, 1) x [0, 1).",
+            *([UPSAMPLED_NOTE] if job.options.max_side is not None else []),
+            f"{CAMERAS}: of each map the frame number, time in seconds, size and pinhole camera in pixels of the map; "
+            "pixel (0, 0) covers [0, 1) x [0, 1).",
         ],
-        [*warnings, *lost_frames(len(cameras) - written)],
+        [*warnings, *missing_frames(len(cameras) - written)],
     )
 
 
-def _own_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
+def _network_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
     for camera in cameras:
         try:
             result = result_of(job.result.folder, camera)
@@ -148,7 +155,7 @@ def _own_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
             yield camera, (result.depth, result.network_intrinsics)
 
 
-def _finer_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
+def _upsampled_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
     warnings += [images.warning] if images.warning else []
     for camera, rgb, _ in images:
@@ -159,42 +166,44 @@ def _finer_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) 
 
 
 def view_depth(job: ExportJob, camera: Camera, view: PinholeView, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """A frame's depth [h, w] as ``view`` shows it, made finer by the export's ``image`` of the frame, which is no
-    smaller, where the network's own map is less. Raises OutputError."""
+    """Depth [h, w] of a frame in ``view``, upsampled by the exported ``image`` where the network's map is smaller.
+
+    Raises OutputError.
+    """
     result = result_of(job.result.folder, camera)
     small = view.scaled(max(result.transform.network_size))
-    # Not interpolated: between two surfaces there is none.
-    depth = np.asarray(small.of_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
+    # Interpolation would put depth between two surfaces.
+    depth = np.asarray(small.from_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
     if max(view.size) <= max(small.size):
         return depth
     return upsample_depth(depth, np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8))
 
 
 DEPTH_NOTE = (
-    f"Depth: 16-bit PNG, along the optical axis, {PER_UNIT} steps a unit; 0: no depth, or farther than {FARTHEST:g}."
+    f"Depth: 16-bit PNG, along the optical axis, {PER_UNIT} steps a unit; 0: no depth, or farther than {MAX_DEPTH:g}."
 )
-FINER_NOTE = "As one undistorted pinhole camera would see it, its edges where the image's are."
+UPSAMPLED_NOTE = "The maps are of one undistorted pinhole camera, upsampled along image edges."
 
 
 def frame_name(index: int) -> str:
-    """A frame's name in all exports, from its number in the source; without dots, which some readers cut names at."""
+    """Name of a frame in all exports, by its number in the source; without dots, at which some readers cut names."""
     return f"frame_{index:06d}"
 
 
 def depth_units(depth: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Depth [h, w] in the steps of a PNG."""
+    """Depth [h, w] in steps of a PNG; 0 where it does not fit."""
     steps = np.rint(np.asarray(depth, np.float32) * PER_UNIT)
     return np.where((steps > 0) & (steps < 2**16), steps, 0).astype(np.uint16)
 
 
 def write_image(path: Path, image: NDArray[Any], parameters: tuple[int, ...] = ()) -> None:
-    """Write an image file; its suffix says which kind. OSError where the system refuses."""
-    # By way of memory: the encoder itself does not tell that a disk is full.
+    """Write an image file in the format of its suffix. Raises OSError."""
+    # Encoded in memory first, because OpenCV's writer does not report a full disk.
     ok, data = cv2.imencode(path.suffix, image, parameters)
     assert ok, "such an image can always be encoded"
     path.write_bytes(data.tobytes())
 
 
-def lost_frames(count: int) -> list[str]:
-    """A warning where some frames could not be read."""
+def missing_frames(count: int) -> list[str]:
+    """A warning where ``count`` frames could not be read, else none."""
     return [f"{count} frames are left out: their files are missing or damaged"] if count else []

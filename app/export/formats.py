@@ -1,4 +1,4 @@
-"""The formats by name, and how an export is carried out."""
+"""Table of export formats, and `export`, which writes one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ Writer = Callable[[ExportJob, Path], ExportReport]
 
 @dataclass(frozen=True)
 class Format:
-    """One form of export."""
+    """An export format."""
 
     name: str
     write: Writer
     suffixes: tuple[str, ...] = ()
-    """Of the one file that it makes, the usual one first; none: it makes a folder."""
+    """Suffixes of the file that it writes, the default first; none where it writes a folder."""
 
 
 FORMATS = {
@@ -46,10 +46,10 @@ FORMATS = {
 
 
 def default_target(folder: Path, form: Format) -> Path:
-    """``OUT-NAME``, ``OUT.glb`` or ``OUT-mesh.ply`` beside the result folder, whose own files a run may replace."""
-    whole = folder.resolve()
+    """``OUT-NAME``, ``OUT.glb`` or ``OUT-mesh.ply`` next to the result folder, in which a run may replace files."""
+    resolved = folder.resolve()
     suffix = form.suffixes[0] if form.suffixes else ""
-    return whole.with_name(whole.name + (suffix if suffix == f".{form.name}" else f"-{form.name}{suffix}"))
+    return resolved.with_name(resolved.name + (suffix if suffix == f".{form.name}" else f"-{form.name}{suffix}"))
 
 
 def export(
@@ -61,34 +61,37 @@ def export(
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Path, ExportReport]:
-    """Export a result folder, which a run may still be writing to; gives where to, and what came of it.
+    """Export a result folder, which a run may still be writing to.
 
-    A file ``X.glb`` gets ``X.glb.README.txt`` beside it, a folder its README.txt within.
+    A folder gets a README.txt, and a file ``X.glb`` an ``X.glb.README.txt`` next to it.
 
     Args:
-        name: of a format in `FORMATS`.
-        target: a file or folder, as the format makes it; None: see `default_target`.
-        overwrite: an earlier export there may be replaced.
-        progress: told how many frames are done, of how many; what it raises ends the export.
+        name: a format of `FORMATS`.
+        target: file or folder, by the format; None: `default_target`.
+        overwrite: replace an earlier export.
+        progress: called with the number of frames done and their total; an exception from it ends the export.
+
+    Returns:
+        The target and the report.
 
     Raises:
-        StreamReconError: nothing to export, no room, something else at ``target``; nothing is then left there.
+        StreamReconError: nothing to export, no disk space, or other files at ``target``; nothing is written then.
     """
     form = FORMATS[name]
     target = target or default_target(folder, form)
     if form.suffixes and target.suffix.lower() not in form.suffixes:
-        raise ConfigError(f"-o {target}: a file of --format {name} is called NAME{' or NAME'.join(form.suffixes)}")
+        raise ConfigError(f"-o {target}: for --format {name} use NAME{' or NAME'.join(form.suffixes)}")
     check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = ExportJob(result, options or ExportOptions(), progress)
     if not form.suffixes:
         with staged_folder(target, overwrite) as part:
-            told = form.write(job, part)
-            (part / README_NAME).write_text(readme(name, result, told), encoding="utf-8")
+            report = form.write(job, part)
+            (part / README_NAME).write_text(readme(name, result, report), encoding="utf-8")
     else:
-        beside = target.with_name(f"{target.name}.{README_NAME}")
+        readme_path = target.with_name(f"{target.name}.{README_NAME}")
         with staged_file(target, overwrite) as part:
-            told = form.write(job, part)
-            with staged_file(beside, overwrite=True) as text:
-                text.write_text(readme(name, result, told), encoding="utf-8")
-    return target, told
+            report = form.write(job, part)
+            with staged_file(readme_path, overwrite=True) as text:
+                text.write_text(readme(name, result, report), encoding="utf-8")
+    return target, report

@@ -1,9 +1,7 @@
-"""Points, lines and triangles as binary glTF 2.0 (GLB), the form of the Khronos Group's specification.
+"""Export of a scene as binary glTF 2.0 (GLB): points, camera frusta and trajectory; writer of GLB files.
 
-Of it only what a cloud, some lines and a coloured surface need: one buffer, one node for each primitive, colours
-without lighting.
-
-The scene as one GLB file: points, the keyframes' frusta, the path.
+The writer covers what point clouds, lines and coloured meshes need of the Khronos Group's specification: one buffer, a
+node for each primitive, colours without lighting.
 """
 
 import json
@@ -18,24 +16,28 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ply import positions
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import some_points, spread_indices
+from stream_recon.app.export.points import sample_cloud, uniform_indices
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.run_record import PROGRAM
 
 POINTS, LINES, TRIANGLES = 0, 1, 4
+"""Modes of primitives in glTF."""
 FLOAT, UNSIGNED_SHORT, UNSIGNED_INT = 5126, 5123, 5125
+"""Component types of accessors in glTF."""
 ARRAY_BUFFER, ELEMENT_BUFFER = 34962, 34963
+"""Targets of buffer views in glTF."""
 JSON_CHUNK, BINARY_CHUNK = 0x4E4F534A, 0x004E4942
+"""Chunk types of GLB."""
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """Something to draw."""
+    """Named points, lines or triangles."""
 
     name: str
     mode: int
-    """`POINTS`, `LINES` (pairs of positions) or `TRIANGLES`: strips are not read by every program."""
+    """`POINTS`, `LINES` (pairs of positions) or `TRIANGLES`; not every program reads strips."""
     positions: NDArray[np.float32]  # [N, 3]
     colours: NDArray[np.uint8] | None = None  # [N, 3]
     """sRGB; None: ``colour`` for all."""
@@ -45,7 +47,7 @@ class Primitive:
 
 
 def write_glb(path: Path, primitives: Sequence[Primitive], generator: str) -> None:
-    """Write the file. OSError where the system refuses, ValueError above the format's 4 GiB."""
+    """Write a GLB file. Raises OSError, or ValueError above the format's 4 GiB."""
     primitives = [p for p in primitives if len(p.positions)]
     blocks: list[NDArray[Any]] = []
     document: dict[str, Any] = {
@@ -105,7 +107,7 @@ def _add(
     form: str,
     target: int = ARRAY_BUFFER,
 ) -> int:
-    """Append an array, whose rows are a multiple of 4 bytes; gives its accessor's number."""
+    """Append an array, whose rows are a multiple of 4 bytes; returns the index of its accessor."""
     offset = sum(block.nbytes for block in blocks)
     blocks.append(array)
     view = {"buffer": 0, "byteOffset": offset, "byteLength": array.nbytes, "target": target}
@@ -117,8 +119,10 @@ def _add(
 
 
 def _linear(srgb: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """Colours [N, 3] as glTF has them at vertices: linear, of 16 bits since 8 would leave a handful of dark ones, and
-    with alpha, which keeps rows at a multiple of 4 bytes."""
+    """Linear colours [N, 4] of glTF vertices from sRGB [N, 3].
+
+    They have 16 bits, since 8 would leave few dark levels, and alpha, which makes rows a multiple of 4 bytes.
+    """
     table = np.rint(65535 * _to_linear(np.arange(256) / 255)).astype("<u2")
     rgba = np.full((len(srgb), 4), 65535, "<u2")
     rgba[:, :3] = table[srgb]
@@ -126,36 +130,38 @@ def _linear(srgb: NDArray[np.uint8]) -> NDArray[np.uint16]:
 
 
 def _to_linear(srgb: NDArray[np.float64]) -> NDArray[np.float64]:
-    """IEC 61966-2-1, inverse."""
+    """Linear intensities in 0..1 from sRGB in 0..1 (IEC 61966-2-1)."""
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
-MOST_FRUSTA = 500
+MAX_FRUSTA = 500
+"""Most frusta: more hide the points."""
 FRUSTUM_SHARE = 0.02
-"""A frustum's depth, as a share of the diagonal of what lies within the middle nine tenths of the points."""
+"""Depth of a frustum as a share of the scene's extent (diagonal of the 5 % to 95 % quantiles of the points)."""
 FRUSTUM_COLOUR, PATH_COLOUR = (0.12, 0.47, 0.86), (0.95, 0.45, 0.1)
+"""Colours of frusta (blue) and trajectory (orange), sRGB from 0 to 1."""
 
 
 def write_scene(job: ExportJob, path: Path) -> ExportReport:
-    """Write the file. Raises StreamReconError, or OSError where the system refuses."""
+    """Write points, frusta and trajectory. Raises StreamReconError, or OSError for system errors."""
     cameras = job.cameras("keyframes")
-    vertices = some_points(job.result.folder, job.options.points)
+    vertices = sample_cloud(job.result.folder, job.options.points)
     axes = gltf_axes(job.result.cameras, job.options.up)
-    xyz = _turned(positions(vertices), axes)
+    xyz = _rotated(positions(vertices), axes)
     rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
     poses = np.array([camera.T_world_camera for camera in job.result.cameras])
-    shown = [cameras[k] for k in spread_indices(len(cameras), MOST_FRUSTA)]
+    shown = [cameras[k] for k in uniform_indices(len(cameras), MAX_FRUSTA)]
     size = FRUSTUM_SHARE * _extent(xyz if len(xyz) else poses[:, :3, 3])
     parts = [
         Primitive("points", POINTS, xyz, rgb),
-        Primitive("cameras", LINES, _turned(frusta(shown, job.view, size), axes), colour=FRUSTUM_COLOUR),
+        Primitive("cameras", LINES, _rotated(frusta(shown, job.view, size), axes), colour=FRUSTUM_COLOUR),
     ]
     if len(poses) > 1:
-        line = _turned(poses[:, :3, 3], axes)
+        line = _rotated(poses[:, :3, 3], axes)
         parts.append(Primitive("path", LINES, np.repeat(line, 2, axis=0)[1:-1], colour=PATH_COLOUR))
     write_glb(path, parts, PROGRAM)
     return ExportReport(
-        f"{len(vertices)} points, {len(shown)} camera frusta, the path of {len(poses)} frames.",
+        f"{len(vertices)} points, {len(shown)} camera frusta, the trajectory of {len(poses)} frames.",
         [
             gltf_note(axes),
             "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames).",
@@ -164,7 +170,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
 
 
 def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
-    """Ends [N, 3] of lines, in pairs: from each camera to the corners of its image at ``depth``, and around them."""
+    """Line segments [N, 3], pairs of ends: from each camera to its image corners at ``depth``, and between these."""
     (width, height), k = view.size, view.intrinsics
     pixels = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
     corners = np.ones((4, 3))
@@ -176,7 +182,7 @@ def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np
     return np.asarray(world.reshape(-1, 3), np.float32)
 
 
-def _turned(xyz: NDArray[np.floating], axes: NDArray[np.float64]) -> NDArray[np.float32]:
+def _rotated(xyz: NDArray[np.floating], axes: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.asarray(xyz @ axes.T, np.float32)
 
 

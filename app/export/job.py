@@ -1,7 +1,4 @@
-"""What every export is given, and what it tells.
-
-Which frames of a result an export is made of.
-"""
+"""Input and report of an export, and selection of its frames."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,18 +14,18 @@ from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.configs.errors import ConfigError, InputError
 
-FAR = 2
-"""Usual distances between the refinement's keyframes, beyond which the network's fill a gap."""
+MAX_GAP = 2
+"""Longest gap between the refinement's keyframes, in median gaps: in longer ones the network's keyframes are used."""
 
 
 def select(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] | None = None) -> list[Camera]:
-    """The frames that ``frames`` names: ``keyframes``, ``all``, or a number N for every N-th.
+    """Frames chosen by ``keyframes``, ``all``, or a number N for every N-th.
 
-    ``refined``: indices of the frames, ascending, that a refinement was fitted to. These are then the keyframes, with
-    the network's where there are none of them about.
+    ``refined``: ascending indices of the refinement's keyframes, if any. They are then the keyframes, with the
+    network's in gaps.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: ``frames`` is none of these.
         InputError: there are no frames yet.
     """
     if frames == "keyframes":
@@ -47,55 +44,57 @@ def select(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] 
 def _keyframes(cameras: Sequence[Camera], refined: NDArray[np.integer]) -> list[Camera]:
     if len(refined) < 2:
         return [camera for camera in cameras if camera.is_keyframe]
-    fitted, far = set(refined.tolist()), FAR * float(np.median(np.diff(refined)))
+    keyframes, max_distance = set(refined.tolist()), MAX_GAP * float(np.median(np.diff(refined)))
     index = np.array([camera.index for camera in cameras])
     after = np.searchsorted(refined, index).clip(1, len(refined) - 1)
-    away = np.minimum(np.abs(refined[after] - index), np.abs(refined[after - 1] - index))
+    nearest = np.minimum(np.abs(refined[after] - index), np.abs(refined[after - 1] - index))
     return [
         camera
-        for camera, distance in zip(cameras, away, strict=True)
-        if camera.index in fitted or (camera.is_keyframe and distance > far)
+        for camera, distance in zip(cameras, nearest, strict=True)
+        if camera.index in keyframes or (camera.is_keyframe and distance > max_distance)
     ]
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """As given on the command line; what a format has no use for it does not look at."""
+    """Options of an export; a format ignores those that do not concern it."""
 
     frames: str | None = None
-    """``keyframes``, ``all`` or a number N for every N-th; None: as the format has it."""
+    """``keyframes``, ``all`` or a number N for every N-th; None: the format's default."""
     max_side: int | None = None
-    """Of images; None: the source's size."""
+    """Longer side of images; None: the source's size."""
     points: int = 1_000_000
+    """Most points."""
     faces: int = 500_000
+    """Most triangles, approximately."""
     up: Up = "auto"
-    """Of files whose format says which way is up: found, or the first camera's."""
+    """Up direction of formats that define one: estimated, or the first camera's."""
     dense: int | None = None
-    """Points from depth maps; None: none where points with tracks are there, else `DENSE_POINTS` of colmap."""
+    """Points from depth maps; None: none where there are tracked points, else `DENSE_POINTS` of colmap."""
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """One export of one result as it is now; a run may go on writing to it."""
+    """One export of the present state of a result, which a run may still be writing to."""
 
     result: ResultFolder
     options: ExportOptions = field(default_factory=ExportOptions)
     progress: Callable[[int, int], None] = lambda done, total: None
-    """Told how many frames are done, of how many; may raise KeyboardInterrupt."""
+    """Called with the number of frames done and their total; may raise KeyboardInterrupt."""
 
     def cameras(self, default: str) -> list[Camera]:
-        """The chosen frames. Raises ConfigError or InputError; see `select`."""
+        """The frames that the options or else ``default`` choose. Raises ConfigError or InputError, see `select`."""
         refined = None if self.tracks is None else np.unique(self.tracks.frame)
         return select(self.result.cameras, self.options.frames or default, refined)
 
     @cached_property
     def tracks(self) -> SparseTracks | None:
-        """What a refinement triangulated. Raises OutputError where its file is damaged."""
+        """Tracks of the refinement, if any. Raises OutputError for a damaged file."""
         return read_tracks(self.result.folder)
 
     @cached_property
     def view(self) -> PinholeView:
-        """The one camera of all frames, at the source's size. Raises StreamReconError."""
+        """The pinhole camera of all frames, at the source's size. Raises StreamReconError."""
         cameras = self.result.cameras
         size = cameras[0].source_size if cameras else None
         if size is None:
@@ -106,10 +105,11 @@ class ExportJob:
 
 @dataclass
 class ExportReport:
-    """What came of an export, for its README.txt and for the user."""
+    """Description of a finished export for its README.txt and for the user."""
 
     summary: str
-    """One line: what was written."""
+    """One line on the files written."""
     notes: list[str] = field(default_factory=list)
-    """Lines on what the files hold, with units, for README.txt."""
+    """Lines on the content of the files, with units, for README.txt."""
     warnings: list[str] = field(default_factory=list)
+    """Lines on what is missing or worse than it could be."""

@@ -1,4 +1,4 @@
-"""Masks of an export's images, in the form that trainers read: white is used, black is left out."""
+"""Masks of exported images as trainers of splats and radiance fields read them: black pixels are excluded."""
 
 from pathlib import Path
 
@@ -12,20 +12,22 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.configs.errors import OutputError
 
-NOTE = "masks/: black is left out: what the run's masks left out, at the size of the images; for all frames or none."
+NOTE = "masks/: masks of the run at the size of the images, for all frames; black pixels are excluded."
 
 
 def has_masks(job: ExportJob) -> bool:
-    """Whether the run was told to leave anything out."""
+    """Whether the run had masks."""
     options = job.result.run.get("options")
     return isinstance(options, dict) and bool(options.get("masks") or options.get("mask_sky"))
 
 
-def left_out(job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    """What is left out of a frame's image [h, w].
+def excluded_pixels(
+    job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Masked pixels [h, w] of a frame's exported image.
 
-    ``given``: by the user's own mask, where it was read again; else it is the coarser one of the depth file, where also
-    sky is left out.
+    ``given``: the user's mask, where it could be read again. Otherwise, and for the sky, the coarser mask of the depth
+    file serves.
     """
     width, height = view.size
     nothing = np.zeros((height, width), bool)
@@ -37,12 +39,12 @@ def left_out(job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[n
     except OutputError:
         return nothing if given is None else given
     coarse = ((stored.depth == 0) & (stored.confidence == 0)).astype(np.float32)
-    found = view.of_network(coarse, stored.transform) > 0.5
+    found = view.from_network(coarse, stored.transform) > 0.5
     return np.asarray(found if given is None else found | given)
 
 
 def write_mask(folder: Path, camera: Camera, masked: NDArray[np.bool_]) -> str:
-    """Write a frame's mask and give its name. OSError where the system refuses."""
+    """Write a frame's mask; returns its file name. Raises OSError."""
     name = f"{frame_name(camera.index)}.png"
     write_image(folder / name, np.where(masked, np.uint8(0), np.uint8(255)))
     return name

@@ -1,4 +1,4 @@
-"""The surface as triangles: depth maps of all keyframes fused, as PLY, OBJ or GLB with colours at the corners."""
+"""Export of a triangle mesh with vertex colours, fused from keyframe depth maps, as PLY, OBJ or GLB."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_points import sure_pixels
 from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.export.depth import lost_frames
+from stream_recon.app.export.depth import missing_frames
 from stream_recon.app.export.gltf import TRIANGLES, Primitive, write_glb
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import spread_indices
+from stream_recon.app.export.points import uniform_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
 from stream_recon.app.export.tsdf import DepthView, Volume
 from stream_recon.app.export.view import gltf_axes, gltf_note
@@ -23,32 +23,34 @@ from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError
 
 VOXEL_PIXELS = 1.5
-"""A voxel's edge, in widths of a depth map's pixel at the usual depth."""
+"""Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
 TRUNCATION = 4.0
-"""In voxels: about what depth maps of neighbouring frames differ by."""
-FARTHEST = 3.0
-"""In usual depths: farther off a pixel is several voxels wide, and depth says little."""
-LEAST_SURE = 0.1
-"""Share of a frame's pixels that is left out: of a cloud more is, but here frames outvote what one got wrong."""
-LEAST_SEEN = 3
-"""Frames that have to have looked at a place, where there are several times as many."""
-MOST_BLOCKS = 50_000
-"""About 400 MB; a scene that needs more gets larger voxels."""
+"""Truncation distance in voxels: about the difference between depth maps of neighbouring frames."""
+MAX_DEPTH = 3.0
+"""Largest depth that is fused, in median depths: beyond it a pixel is several voxels wide."""
+EXCLUDED_SHARE = 0.1
+"""Share of a frame's least confident pixels that is left out: less than for point clouds, since fusion averages."""
+MIN_FRAMES = 3
+"""Fewest frames that observe a voxel of the surface, where there are several times as many."""
+MAX_BLOCKS = 50_000
+"""Most blocks of the volume, about 400 MB; a scene that needs more gets larger voxels."""
 COARSER = 1.5
-LOOKED_AT = 50
-"""Frames from which the usual depth is taken."""
+"""Factor of the voxel size where the blocks do not suffice: about half as many are needed."""
+MAX_DEPTH_FRAMES = 50
+"""Most frames that the median depth is computed from: more hardly change it."""
 FACE = np.dtype([("count", "u1"), ("corners", "<i4", 3)])
+"""A triangle in a PLY file."""
 
 
 def write_mesh(job: ExportJob, path: Path) -> ExportReport:
-    """Write the file; its suffix says which form. Raises StreamReconError, or OSError where the system refuses."""
+    """Write a mesh in the format of the suffix. Raises StreamReconError, or OSError for system errors."""
     check_libraries()
     cameras = job.cameras("keyframes")
-    volume, lost = fuse(job, cameras)
-    least = min(LEAST_SEEN, max(1, (len(cameras) - lost) // 4))
+    volume, missing = fuse(job, cameras)
+    least = min(MIN_FRAMES, max(1, (len(cameras) - missing) // 4))
     found = without_floaters(extract(volume, least))
     if not len(found.faces):
-        raise OutputError(f"{job.result.folder}: no surface was seen by {least} frames: there is nothing to export")
+        raise OutputError(f"{job.result.folder}: no surface is visible in {least} frames: there is nothing to export")
     mesh = decimated(found, job.options.faces)
     if path.suffix == ".glb":
         axes = gltf_axes(job.result.cameras, job.options.up)
@@ -59,64 +61,65 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     else:
         write_ply(path, mesh)
     notes = [
-        "Triangles turn counter-clockwise seen from where the cameras were. Colours are at the corners"
+        "Triangles are counter-clockwise seen from the cameras. Colours are at the vertices"
         + (" (r g b from 0 to 1 after x y z)." if path.suffix == ".obj" else "."),
-        f"Fused with voxels of {volume.voxel:.4g} units, each seen by {least} frames or more; sky, unsure depth, and "
-        f"what is farther than {FARTHEST:g} times the usual depth are left out.",
+        f"Fused with voxels of {volume.voxel:.4g} units, each observed by {least} frames or more, without sky, "
+        f"uncertain depth, and depth beyond {MAX_DEPTH:g} times the median.",
     ]
     if path.suffix == ".glb":
         notes.append(gltf_note(gltf_axes(job.result.cameras, job.options.up)))
-    thinned = f", thinned from {len(found.faces)}" if len(mesh.faces) < len(found.faces) else ""
-    return ExportReport(f"{len(mesh.faces)} triangles{thinned}, {len(mesh.xyz)} corners.", notes, lost_frames(lost))
+    simplified = f", simplified from {len(found.faces)}" if len(mesh.faces) < len(found.faces) else ""
+    summary = f"{len(mesh.faces)} triangles{simplified}, {len(mesh.xyz)} vertices."
+    return ExportReport(summary, notes, missing_frames(missing))
 
 
 def fuse(job: ExportJob, cameras: Sequence[Camera]) -> tuple[Volume, int]:
-    """All depth maps in one volume, and how many frames could not be read.
+    """The volume of all depth maps, and the number of frames that could not be read.
 
     Raises:
-        OutputError: none could.
+        OutputError: no frame could be read.
     """
-    usual, width = _usual_depth(job, cameras)
+    median, width = _median_depth(job, cameras)
     voxel = VOXEL_PIXELS * width
     while True:
-        volume, lost = Volume(voxel, TRUNCATION * voxel, MOST_BLOCKS), 0
+        volume, missing = Volume(voxel, TRUNCATION * voxel, MAX_BLOCKS), 0
         for done, camera in enumerate(cameras, start=1):
             try:
                 result = result_of(job.result.folder, camera)
             except OutputError:
-                lost += 1
+                missing += 1
             else:
-                volume.integrate(_view(job, result, FARTHEST * usual))
+                volume.integrate(_view(job, result, MAX_DEPTH * median))
             if volume.full:
                 break
             job.progress(done, len(cameras))
         if not volume.full:
-            return volume, lost
+            return volume, missing
         voxel *= COARSER
 
 
-def _view(job: ExportJob, result: FrameResult, farthest: float) -> DepthView:
-    sure = _sure(job, result) & (result.depth < farthest)
-    depth = np.where(sure, result.depth, np.float32(0))
+def _view(job: ExportJob, result: FrameResult, max_depth: float) -> DepthView:
+    reliable = _reliable(job, result) & (result.depth < max_depth)
+    depth = np.where(reliable, result.depth, np.float32(0))
     return DepthView(depth, result.rgb, result.network_intrinsics, result.T_world_camera)
 
 
-def _sure(job: ExportJob, result: FrameResult) -> NDArray[np.bool_]:
+def _reliable(job: ExportJob, result: FrameResult) -> NDArray[np.bool_]:
     points = job.result.points
-    return sure_pixels(result, replace(points, confidence_quantile=min(LEAST_SURE, points.confidence_quantile)))
+    return sure_pixels(result, replace(points, confidence_quantile=min(EXCLUDED_SHARE, points.confidence_quantile)))
 
 
-def _usual_depth(job: ExportJob, cameras: Sequence[Camera]) -> tuple[float, float]:
-    """Median depth of sure pixels, and how wide a pixel is there. Raises OutputError where no frame can be read."""
+def _median_depth(job: ExportJob, cameras: Sequence[Camera]) -> tuple[float, float]:
+    """Median depth of reliable pixels, and the width of a pixel there. Raises OutputError without a frame."""
     depths, widths = [], []
-    for number in spread_indices(len(cameras), LOOKED_AT):
+    for number in uniform_indices(len(cameras), MAX_DEPTH_FRAMES):
         try:
             result = result_of(job.result.folder, cameras[number])
         except OutputError:
             continue
-        sure = result.depth[_sure(job, result)]
-        if len(sure):
-            depths.append(float(np.median(sure)))
+        reliable = result.depth[_reliable(job, result)]
+        if len(reliable):
+            depths.append(float(np.median(reliable)))
             widths.append(depths[-1] / result.network_intrinsics.fx)
     if not depths:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
@@ -124,7 +127,7 @@ def _usual_depth(job: ExportJob, cameras: Sequence[Camera]) -> tuple[float, floa
 
 
 def write_ply(path: Path, mesh: Mesh) -> None:
-    """Binary PLY. OSError where the system refuses."""
+    """Write a binary PLY file. Raises OSError."""
     properties = "".join(f"property float {name}\n" for name in "xyz")
     properties += "".join(f"property uchar {name}\n" for name in ("red", "green", "blue"))
     head = (
@@ -142,7 +145,7 @@ def write_ply(path: Path, mesh: Mesh) -> None:
 
 
 def write_obj(path: Path, mesh: Mesh) -> None:
-    """Wavefront OBJ; colours after positions, as MeshLab and Blender read them. OSError where the system refuses."""
+    """Write a Wavefront OBJ file with colours after positions, as MeshLab and Blender read them. Raises OSError."""
     with path.open("w") as file:
         file.write(f"# {PROGRAM}\n")
         np.savetxt(file, np.hstack([mesh.xyz, mesh.rgb / np.float32(255)]), "v %.6g %.6g %.6g %.4g %.4g %.4g")

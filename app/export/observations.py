@@ -1,7 +1,4 @@
-"""Points and where the frames of an export see each: what a COLMAP model is made of.
-
-Points of depth maps, each with an observation in every frame whose own depth map agrees that it sees it.
-"""
+"""Points with observations in exported frames, for COLMAP models: from tracks, and from depth maps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +10,7 @@ from stream_recon.app.core.depth_points import depth_edges
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import invert_pose, transform_points
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.export.points import spread_indices, subsample
+from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
@@ -23,31 +20,31 @@ from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import OutputError
 
 MIN_VIEWS = 2
-"""Of a point: one observation says nothing of where along its ray the point lies."""
-WRONG_SHARE = 0.004
-"""Of the longer side: an observation that misses by more is a wrong match, or its point is of an older refinement."""
+"""Fewest observations of a point: one does not determine its depth."""
+MAX_ERROR_SHARE = 0.004
+"""Largest reprojection error as a share of the longer side: beyond it a match is wrong, or of an older refinement."""
 
 
 @dataclass(frozen=True)
-class Observed:
+class PointObservations:
     """Points [M] with observations [O]; each point has two or more, in different frames."""
 
     xyz: NDArray[np.float64]  # [M, 3], in the result's world
     rgb: NDArray[np.uint8]  # [M, 3]
-    point: NDArray[np.int64]  # [O], a number of the points
-    camera: NDArray[np.int64]  # [O], a number of the export's frames
+    point: NDArray[np.int64]  # [O], row of the point
+    camera: NDArray[np.int64]  # [O], number of the exported frame
     pixel: NDArray[np.float64]  # [O, 2], in exported images
 
-    def kept(self, good: NDArray[np.bool_]) -> "Observed":
-        """With those observations alone, and the points that still have enough of them."""
+    def filtered(self, good: NDArray[np.bool_]) -> "PointObservations":
+        """The ``good`` observations [O], with the points that still have enough of them."""
         views = np.bincount(self.point[good], minlength=len(self.xyz))
         good = good & (views[self.point] >= MIN_VIEWS)
         used, point = np.unique(self.point[good], return_inverse=True)
-        return Observed(self.xyz[used], self.rgb[used], point, self.camera[good], self.pixel[good])
+        return PointObservations(self.xyz[used], self.rgb[used], point, self.camera[good], self.pixel[good])
 
-    def joined(self, other: "Observed") -> "Observed":
-        """The points of both."""
-        return Observed(
+    def joined(self, other: "PointObservations") -> "PointObservations":
+        """The points and observations of both."""
+        return PointObservations(
             np.concatenate([self.xyz, other.xyz]),
             np.concatenate([self.rgb, other.rgb]),
             np.concatenate([self.point, other.point + len(self.xyz)]),
@@ -63,54 +60,54 @@ class Observed:
         return np.asarray(np.linalg.norm(projected(xyz, view) - self.pixel, axis=1))
 
 
-def none_observed() -> Observed:
+def no_observations() -> PointObservations:
     """No points at all."""
-    return Observed(
+    return PointObservations(
         np.empty((0, 3)), np.empty((0, 3), np.uint8), np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2))
     )
 
 
 def projected(xyz: NDArray[np.floating], view: PinholeView) -> NDArray[np.float64]:
-    """Where exported images show points [N, 3] of the camera's axes; infinite behind it."""
+    """Projections [N, 2] of points [N, 3] in camera coordinates to exported images; infinite behind the camera."""
     k, z = view.intrinsics, np.asarray(xyz[:, 2:], np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         pixels = xyz[:, :2] / z * (k.fx, k.fy) + (k.cx, k.cy)
     return np.where(z > 0, pixels, np.inf)
 
 
-def tracked(tracks: SparseTracks, cameras: Sequence[Camera], view: PinholeView) -> Observed:
-    """The refinement's points as the export's frames see them, without colours yet; wrong ones are left out."""
-    place = {camera.index: number for number, camera in enumerate(cameras)}
+def track_observations(tracks: SparseTracks, cameras: Sequence[Camera], view: PinholeView) -> PointObservations:
+    """Points of the refinement with their observations in exported frames, in grey, without wrong matches."""
+    row = {camera.index: number for number, camera in enumerate(cameras)}
     frames, of_frame = np.unique(tracks.frame, return_inverse=True)
-    number = np.array([place.get(int(frame), -1) for frame in frames], np.int64)[of_frame]
+    number = np.array([row.get(int(frame), -1) for frame in frames], np.int64)[of_frame]
     pixel = view.to_export(tracks.pixel)
-    found = Observed(
+    found = PointObservations(
         np.asarray(tracks.points, np.float64),
         np.full((len(tracks.points), 3), 128, np.uint8),
         tracks.point.astype(np.int64),
         number,
         pixel,
     )
-    found = found.kept((number >= 0) & inside(pixel, view))
+    found = found.filtered((number >= 0) & inside(pixel, view))
     if not len(found.xyz):
-        return none_observed()
-    found = found.kept(found.errors(cameras, view) < max(WRONG_SHARE * max(view.size), 2.0))
-    # Two features of one image may have ended in one track.
+        return no_observations()
+    found = found.filtered(found.errors(cameras, view) < max(MAX_ERROR_SHARE * max(view.size), 2.0))
+    # A track may hold two features of one image.
     _, first = np.unique(found.point * len(cameras) + found.camera, return_index=True)
     once = np.zeros(len(found.point), bool)
     once[first] = True
-    return found.kept(once)
+    return found.filtered(once)
 
 
 def inside(pixel: NDArray[np.floating], view: PinholeView) -> NDArray[np.bool_]:
-    """[N] which pixels lie in the image; not those that are no number."""
+    """Which pixels [N, 2] lie in the exported image; False for NaN."""
     return np.asarray(((pixel >= 0) & (pixel < view.size)).all(axis=1))
 
 
-class Colours:
-    """Colours of points, averaged over the images as these go by."""
+class PointColours:
+    """Colours of points, averaged over the images one after the other."""
 
-    def __init__(self, observed: Observed) -> None:
+    def __init__(self, observed: PointObservations) -> None:
         self._observed = observed
         self._sum = np.zeros((len(observed.xyz), 3))
         self._count = np.zeros(len(observed.xyz))
@@ -118,28 +115,28 @@ class Colours:
         self._sorted = observed.camera[self._order]
 
     def add(self, camera: int, image: NDArray[np.uint8]) -> None:
-        """Take the colours that an image shows of its points."""
+        """Add the colours of points in the image [H, W, 3] of a camera."""
         first, last = np.searchsorted(self._sorted, [camera, camera + 1])
-        mine = self._order[first:last]
-        at = self._observed.pixel[mine].astype(np.intp)
-        # Each point is there once in an image, so plain indexing adds up.
-        self._sum[self._observed.point[mine]] += image[at[:, 1], at[:, 0]]
-        self._count[self._observed.point[mine]] += 1
+        rows = self._order[first:last]
+        xy = self._observed.pixel[rows].astype(np.intp)
+        # A point has one observation in an image, so indexed addition has no duplicates.
+        self._sum[self._observed.point[rows]] += image[xy[:, 1], xy[:, 0]]
+        self._count[self._observed.point[rows]] += 1
 
-    def applied(self) -> Observed:
-        """The points with what was gathered."""
-        seen = self._count > 0
+    def coloured(self) -> PointObservations:
+        """The points with their mean colours."""
+        known = self._count > 0
         rgb = self._observed.rgb.copy()
-        rgb[seen] = np.rint(self._sum[seen] / self._count[seen, None]).astype(np.uint8)
+        rgb[known] = np.rint(self._sum[known] / self._count[known, None]).astype(np.uint8)
         return replace(self._observed, rgb=rgb)
 
 
-AGREEMENT = 0.02
-"""Share by which a frame's depth may differ from a point's for it to be seen there."""
+DEPTH_TOLERANCE = 0.02
+"""Largest relative difference between a frame's depth and a point's for an observation: about the noise of depth."""
 CANDIDATES = 2
-"""How many points are looked at for each one that is wanted: some are seen once, or by no frame that is exported."""
-MOST_VIEWS = 64
-"""Of a point: more say little, and would take memory without bound."""
+"""Candidate points for each one wanted: some are visible in one exported frame or none."""
+MAX_VIEWS = 64
+"""Most observations of a point, so that memory is bounded."""
 
 
 def dense_points(
@@ -148,16 +145,16 @@ def dense_points(
     cameras: Sequence[Camera],
     view: PinholeView,
     on_frame: Callable[[int], None],
-) -> Observed:
-    """At most ``most`` points of a result's cloud, spread over it, as ``cameras`` see them.
+) -> PointObservations:
+    """At most ``most`` points of a result's cloud, sampled uniformly, observed in frames whose depth maps agree.
 
-    A frame whose depth file cannot be read sees nothing. ``on_frame`` is told how many frames are done.
+    A frame whose depth file cannot be read observes nothing. ``on_frame`` is called with the number of frames done.
 
     Raises:
         OutputError: the cloud's file is missing or damaged.
     """
-    folder_points, edge_ratio = stored_points(result.folder / POINTS_NAME), result.points.edge_ratio
-    vertices = subsample(folder_points, CANDIDATES * most)
+    cloud, edge_ratio = stored_points(result.folder / POINTS_NAME), result.points.edge_ratio
+    vertices = subsample(cloud, CANDIDATES * most)
     xyz = positions(vertices)
     views = np.zeros(len(xyz), np.int32)
     point, camera_number, pixel = [], [], []
@@ -166,44 +163,44 @@ def dense_points(
             frame = result_of(result.folder, camera)
         except OutputError:
             continue
-        seen, at = _seen(xyz, frame, view, edge_ratio)
-        room = views[seen] < MOST_VIEWS
-        seen, at = seen[room], at[room]
-        views[seen] += 1
-        point.append(seen)
-        camera_number.append(np.full(len(seen), number))
-        pixel.append(at)
+        visible, xy = _visible(xyz, frame, view, edge_ratio)
+        few = views[visible] < MAX_VIEWS
+        visible, xy = visible[few], xy[few]
+        views[visible] += 1
+        point.append(visible)
+        camera_number.append(np.full(len(visible), number))
+        pixel.append(xy)
         on_frame(number + 1)
     if not point:
-        return none_observed()
+        return no_observations()
     rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
-    found = Observed(
+    found = PointObservations(
         xyz.astype(np.float64),
         rgb,
         np.concatenate(point).astype(np.int64),
         np.concatenate(camera_number).astype(np.int64),
         np.concatenate(pixel),
     )
-    found = found.kept(np.ones(len(found.point), bool))
+    found = found.filtered(np.ones(len(found.point), bool))
     wanted = np.zeros(len(found.xyz), bool)
-    wanted[spread_indices(len(found.xyz), most)] = True
-    return found.kept(wanted[found.point])
+    wanted[uniform_indices(len(found.xyz), most)] = True
+    return found.filtered(wanted[found.point])
 
 
-def _seen(
+def _visible(
     xyz: NDArray[np.float32], frame: FrameResult, view: PinholeView, edge_ratio: float
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Numbers of the points that a frame sees, and the pixels where. None is seen at a step of depth."""
+    """Rows [K] of the points visible in a frame, and their pixels [K, 2]; none at depth edges."""
     depth = frame.depth
     local = transform_points(invert_pose(frame.T_world_camera), xyz)
     ahead = np.flatnonzero(local[:, 2] > 0)
-    at = projected(local[ahead], view)
-    here = inside(at, view)
-    ahead, at = ahead[here], at[here]
-    column, row = view.to_network(at, frame.transform).astype(np.intp).T
+    xy = projected(local[ahead], view)
+    in_image = inside(xy, view)
+    ahead, xy = ahead[in_image], xy[in_image]
+    column, row = view.to_network(xy, frame.transform).astype(np.intp).T
     column, row = column.clip(0, depth.shape[1] - 1), row.clip(0, depth.shape[0] - 1)
     known = np.where(depth > 0, depth, np.float32(np.nan))
     known[depth_edges(known, edge_ratio)] = np.nan
     with np.errstate(invalid="ignore"):
-        agrees = np.abs(known[row, column] / local[ahead, 2] - 1) < AGREEMENT
-    return ahead[agrees], at[agrees]
+        agrees = np.abs(known[row, column] / local[ahead, 2] - 1) < DEPTH_TOLERANCE
+    return ahead[agrees], xy[agrees]

@@ -1,6 +1,6 @@
-"""The scene as one HTML file that needs no server and no Python: viser's own page with the scene inside.
+"""Export of a scene as one HTML file that needs no server: viser's client with the scene inside.
 
-It plays the run: the cloud grows, cameras appear, and a slider goes to any moment.
+It plays the run with a slider: points and cameras are added keyframe by keyframe.
 """
 
 from itertools import pairwise
@@ -10,28 +10,28 @@ import numpy as np
 
 from stream_recon.app.export.gltf import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import OrderedPoints, ordered_points, spread_indices
+from stream_recon.app.export.points import OrderedPoints, ordered_points, uniform_indices
 from stream_recon.app.export.view import upright_axes, world_up
 from stream_recon.configs.errors import OutputError
 
-MOST_POINTS = 1_800_000
-"""At 13 bytes each a file of less than 30 MB; browsers draw as many without effort."""
-MOMENTS = 80
-"""Steps of the slider: so many clouds, each of some keyframes."""
+MAX_POINTS = 1_800_000
+"""Most points: at 13 bytes each a file of less than 30 MB, and no more than browsers draw smoothly."""
+STEPS = 80
+"""Most steps of the slider, each a point cloud of some keyframes: more draw calls are slow."""
 SECONDS = 12.0
-"""That it takes to play."""
+"""Duration of the replay, as of a rendered video."""
 HALF_RANGE = 1024
-"""Half precision has 11 bits: farther than so many spacings from the origin its steps would exceed half a spacing."""
+"""Largest coordinate in point spacings for half precision: with 11 bits its steps are then at most half a spacing."""
 
 
 def write_page(job: ExportJob, path: Path) -> ExportReport:
-    """Write the file. Raises StreamReconError, or OSError where the system refuses."""
-    # Other exports start sooner without a web server.
+    """Write the HTML file. Raises StreamReconError, or OSError for system errors."""
+    # Imported here because other exports start sooner without a web server.
     from stream_recon.app.viewer.server import start_server, stop_server
 
-    most = min(job.options.points, MOST_POINTS)
+    most = min(job.options.points, MAX_POINTS)
     if not most:
-        raise OutputError("a page without points shows nothing: --points N")
+        raise OutputError("--format html needs points: use --points N with N above 0")
     found = ordered_points(job, most, job.progress)
     server = start_server("127.0.0.1", 0)
     try:
@@ -42,15 +42,15 @@ def write_page(job: ExportJob, path: Path) -> ExportReport:
     return ExportReport(
         f"{len(found.xyz)} points of {len(found.cameras)} frames, {len(text) / 1e6:.1f} MB.",
         [
-            "Open it in a browser, from a disk or any web server: it needs nothing else. It plays how the scene came "
-            "to be; the bar at the bottom goes to any moment.",
+            "Open it in a browser, from a disk or any web server; it needs no other files. It replays the "
+            "reconstruction; the slider at the bottom selects a time.",
             "The page shows the world upright; its axes are those above.",
         ],
     )
 
 
 def _recorded(server: object, job: ExportJob, found: OrderedPoints) -> str:
-    """The page of a scene to which keyframe after keyframe is added."""
+    """HTML text with a recording of the scene, to which keyframes are added one after the other."""
     scene, extent = server.scene, found.extent  # type: ignore[attr-defined]
     up = world_up(found.cameras)
     level = upright_axes(up, found.cameras[0].T_world_camera[:3, 2])
@@ -60,16 +60,16 @@ def _recorded(server: object, job: ExportJob, found: OrderedPoints) -> str:
     camera.position = tuple((found.centre + 0.55 * extent * up - 0.75 * extent * level[2]).tolist())
     recording = server.get_scene_serializer()  # type: ignore[attr-defined]
     near = float(np.abs(found.xyz).max()) <= HALF_RANGE * found.spacing
-    steps = np.unique(np.linspace(0, len(found.cameras), min(MOMENTS, len(found.cameras)) + 1).round().astype(int))
-    ends = [0, *found.upto.tolist()]
-    shown = set(spread_indices(len(found.cameras), 4 * MOMENTS).tolist())
+    steps = np.unique(np.linspace(0, len(found.cameras), min(STEPS, len(found.cameras)) + 1).round().astype(int))
+    ends = [0, *found.point_ends.tolist()]
+    shown = set(uniform_indices(len(found.cameras), 4 * STEPS).tolist())
     for number, (first, last) in enumerate(pairwise(steps.tolist())):
-        here = slice(ends[first], ends[last])
-        if len(found.xyz[here]):
+        new = slice(ends[first], ends[last])
+        if len(found.xyz[new]):
             scene.add_point_cloud(
                 f"/points/{number}",
-                found.xyz[here],
-                found.rgb[here],
+                found.xyz[new],
+                found.rgb[new],
                 point_size=1.2 * found.spacing,
                 point_shape="rounded",
                 point_shading="flat",

@@ -1,7 +1,4 @@
-"""Some of a result's points, spread evenly over all of them.
-
-A result's points in the order in which its frames brought them.
-"""
+"""Uniform samples of a result's point cloud, and its points ordered by frame."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,29 +19,32 @@ from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 
-def some_points(folder: Path, most: int) -> Vertices:
-    """At most ``most`` points of the cloud, in its order. Raises OutputError where the file is missing or damaged."""
+def sample_cloud(folder: Path, most: int) -> Vertices:
+    """A uniform sample of at most ``most`` points of the cloud, in its order.
+
+    Raises OutputError where the file is missing or damaged.
+    """
     return subsample(stored_points(folder / POINTS_NAME), most)
 
 
 def subsample(vertices: Vertices, most: int) -> Vertices:
-    """At most ``most`` of the points: one from each of so many equal parts of the list."""
-    return np.array(vertices) if len(vertices) <= most else vertices[spread_indices(len(vertices), most)]
+    """A uniform sample of at most ``most`` points, in their order."""
+    return np.array(vertices) if len(vertices) <= most else vertices[uniform_indices(len(vertices), most)]
 
 
-def spread_indices(count: int, most: int) -> NDArray[np.intp]:
-    """Ascending numbers below ``count``, ``most`` of them or all.
+def uniform_indices(count: int, most: int) -> NDArray[np.intp]:
+    """Ascending indices below ``count``: all, or one random index in each of ``most`` equal intervals.
 
-    Drawn within each part: equal steps would fall into step with an image's rows, and show.
+    Regular steps would alias with the rows of images, and make visible patterns.
     """
     if count <= most:
         return np.arange(count)
-    draw = np.random.default_rng(0).random(most)
-    return ((np.arange(most) + draw) * (count / most)).astype(np.intp).clip(0, count - 1)
+    jitter = np.random.default_rng(0).random(most)
+    return ((np.arange(most) + jitter) * (count / most)).astype(np.intp).clip(0, count - 1)
 
 
 def write_points(path: Path, vertices: Vertices) -> None:
-    """A PLY file. OSError where the system refuses."""
+    """Write a PLY file. Raises OSError."""
     with path.open("wb") as file:
         file.write(header(len(vertices)))
         file.write(np.ascontiguousarray(vertices).view(np.uint8).data)
@@ -52,25 +52,25 @@ def write_points(path: Path, vertices: Vertices) -> None:
 
 @dataclass(frozen=True)
 class OrderedPoints:
-    """Points [N], those of each camera after those of the ones before it."""
+    """Points [N] in the order of the cameras that observed them first."""
 
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
     cameras: Sequence[Camera]
-    upto: NDArray[np.int64]
-    """[n] how many points are there once each camera has brought its own."""
+    point_ends: NDArray[np.int64]
+    """[n] number of points of the first 1 to n cameras."""
     spacing: float
-    """About how far they are from one another, where there are many."""
+    """Approximate distance of neighbouring points."""
 
     @property
     def extent(self) -> float:
-        """Diagonal of what lies within the middle nine tenths of them."""
+        """Diagonal of the 5 % to 95 % quantiles of the points."""
         low, high = self._bounds
         return float(np.linalg.norm(high - low)) or 1.0
 
     @property
     def centre(self) -> NDArray[np.float64]:
-        """Middle [3] of the same: what was seen from near has many points, but is no larger for that."""
+        """Centre [3] of these quantiles: unlike the mean, not biased to near surfaces, which have more points."""
         return np.asarray(self._bounds.mean(axis=0), np.float64)
 
     @property
@@ -79,11 +79,11 @@ class OrderedPoints:
 
 
 def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:
-    """The sure points of keyframes, one a voxel; frames that cannot be read bring none.
+    """Reliable points of keyframes, one a voxel. Frames that cannot be read have none.
 
     Args:
-        most: points at most; of a scene with more every second is left out, as often as need be.
-        on_frame: told how many frames are read, of how many.
+        most: maximum number of points; where there are more, every second one is left out, repeatedly.
+        on_frame: called with the number of frames read and their total.
 
     Raises:
         StreamReconError: no frames, or no points in them.
@@ -107,12 +107,12 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
             rgb.append(found.rgb[new])
             total += len(new)
         while total > max(most, done):
-            # All so far, and what comes from here on: memory keeps its bound.
+            # Points so far and those to come, so that memory stays bounded.
             every, xyz, rgb = 2 * every, [part[::2] for part in xyz], [part[::2] for part in rgb]
             total = sum(len(part) for part in xyz)
         on_frame(done, len(cameras))
     if not total:
-        raise OutputError(f"{job.result.folder} has no points yet: there is nothing to show")
-    upto = np.cumsum([len(part) for part in xyz])
+        raise OutputError(f"{job.result.folder} has no points yet: there is nothing to export")
+    point_ends = np.cumsum([len(part) for part in xyz])
     spacing = config.voxel * every**0.5
-    return OrderedPoints(np.concatenate(xyz), np.concatenate(rgb), cameras, upto, spacing)
+    return OrderedPoints(np.concatenate(xyz), np.concatenate(rgb), cameras, point_ends, spacing)

@@ -1,4 +1,4 @@
-"""A recording for the Rerun viewer, by its own library: cameras with their pictures, points as they came, the path."""
+"""Export of a recording for the Rerun viewer: cameras with images, points by frame, and the trajectory."""
 
 from pathlib import Path
 from types import ModuleType
@@ -14,23 +14,24 @@ from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError, ResourceError
 
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
-POINT_SPACINGS = 0.6
-"""Radius of a point."""
+"""Encoder options of the images, which are the network's: 85 is visually lossless at this size."""
+POINT_RADIUS = 0.6
+"""Radius of a point in point spacings, so that neighbours overlap."""
 
 
 def write_recording(job: ExportJob, path: Path) -> ExportReport:
-    """Write the file. Raises StreamReconError, or OSError where the system refuses."""
+    """Write an .rrd file. Raises StreamReconError, or OSError for system errors."""
     rr = _library()
     found = ordered_points(job, job.options.points, job.progress)
     recording = rr.RecordingStream(PROGRAM, recording_id=job.result.folder.resolve().name)
-    # By way of memory, which the points' number bounds: on a full disk its own writing waits for ever.
+    # In memory, bounded by the number of points: Rerun's file writer blocks forever on a full disk.
     stream = recording.binary_stream()
     recording.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_DOWN, static=True)
     line = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras])
     recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
     (width, height), k = job.view.size, job.view.intrinsics
-    starts = [0, *found.upto.tolist()]
-    pictures = 0
+    starts = [0, *found.point_ends.tolist()]
+    images = 0
     for number, camera in enumerate(found.cameras):
         recording.set_time("frame", sequence=camera.index)
         recording.set_time("time", duration=camera.timestamp)
@@ -48,22 +49,22 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
         except OutputError:
             pass
         else:
-            shown = job.view.of_network(stored.rgb, stored.transform)
+            shown = job.view.from_network(stored.rgb, stored.transform)
             _, data = cv2.imencode(".jpg", cv2.cvtColor(shown, cv2.COLOR_RGB2BGR), JPEG)
             image = rr.EncodedImage(contents=data.tobytes(), media_type="image/jpeg")
             recording.log("world/camera/image", image)
-            pictures += 1
-        here = slice(starts[number], starts[number + 1])
-        radius = POINT_SPACINGS * found.spacing
-        points = rr.Points3D(found.xyz[here], colors=found.rgb[here], radii=radius)
+            images += 1
+        new = slice(starts[number], starts[number + 1])
+        radius = POINT_RADIUS * found.spacing
+        points = rr.Points3D(found.xyz[new], colors=found.rgb[new], radii=radius)
         recording.log(f"world/points/{camera.index}", points)
         job.progress(number + 1, len(found.cameras))
     path.write_bytes(stream.read(flush=True) or b"")
     recording.disconnect()
     return ExportReport(
-        f"{len(found.xyz)} points, {len(found.cameras)} cameras, {pictures} of them with pictures.",
+        f"{len(found.xyz)} points, {len(found.cameras)} cameras, {images} of them with images.",
         [
-            "Open it with 'rerun FILE'. Timelines: frame (its number in the source) and time (seconds of the source).",
+            "Open it with 'rerun FILE'. Timelines: frame (number in the source) and time (seconds of the source).",
             "Entities: world/path, world/camera (x right, y down, z forward), world/camera/image, world/points/FRAME.",
         ],
     )
@@ -73,7 +74,5 @@ def _library() -> ModuleType:
     try:
         import rerun
     except ImportError as error:
-        raise ResourceError(
-            "recordings are written by Rerun's own library: pip install 'stream-recon[rerun]'"
-        ) from error
+        raise ResourceError("--format rrd needs Rerun's library: pip install 'stream-recon[rerun]'") from error
     return rerun  # type: ignore[no-any-return,unused-ignore]

@@ -1,7 +1,4 @@
-"""Images of a result's frames: read again from the source, or where it is gone the small ones of the result.
-
-Masks of an export's images, in the form that trainers read: white is used, black is left out.
-"""
+"""Images of a result's frames, from the source, or the result's small images where the source is gone."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -21,24 +18,24 @@ from stream_recon.app.sources.readers import list_images
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
-GONE = "the source ({}) cannot be read again from here: the images are the result's own small ones"
-OTHER = "the source is not what it was: the images are the result's own small ones"
-LARGEST_DIFFERENCE = 16.0
-"""Mean difference of two pictures, in levels of 255, below which they show the same frame; JPEG alone makes 1 to 3."""
+GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"
+CHANGED = "the source has changed since the run: the images are the small ones of the result"
+MAX_DIFFERENCE = 16.0
+"""Largest mean difference of two images of one frame, in levels of 255: JPEG compression alone has 1 to 3."""
 
 Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
-"""Camera, image [h, w, 3], and what the user's masks leave out of it [h, w]."""
+"""Camera, image [h, w, 3] and pixels excluded by the user's masks [h, w], if any."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameImages:
-    """The images of some frames, in order, as an export shows them."""
+    """Exported images of some frames, in order."""
 
     view: PinholeView
     warning: str | None
-    """Why these are not the source's."""
+    """Why the images are not the source's, if so."""
     missing: list[Camera]
-    """Filled while they are read: frames without a readable image."""
+    """Frames without a readable image, filled while the images are read."""
     _read: Callable[[], Images]
 
     def __iter__(self) -> Images:
@@ -48,26 +45,28 @@ class FrameImages:
 def frame_images(
     result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, max_side: int | None
 ) -> FrameImages:
-    """The images of ``cameras`` (one or more, in order) at the size of the source, or at most ``max_side`` long.
+    """Images of ``cameras`` (one or more, in order) at the size of the source, or with sides of at most ``max_side``.
 
     Raises:
-        OutputError: the result's own pictures are needed, and the first is missing or damaged.
+        OutputError: the result's own images are needed, and the first is missing or damaged.
     """
     missing: list[Camera] = []
     open_again = source_of(result)
     warning = GONE.format(result.run["source"])
     if open_again is not None:
-        if _shows(result, cameras[0], view, open_again):
-            there = view.scaled(max_side)
-            return FrameImages(there, None, missing, lambda: _from_source(open_again, cameras, there, missing))
-        warning = OTHER
+        if _is_unchanged(result, cameras[0], view, open_again):
+            source_view = view.scaled(max_side)
+            return FrameImages(
+                source_view, None, missing, lambda: _from_source(open_again, cameras, source_view, missing)
+            )
+        warning = CHANGED
     small = max(read_depth(depth_path(result.folder, cameras[0].index)).transform.network_size)
-    kept = view.scaled(min(small, max_side or small))
-    return FrameImages(kept, warning, missing, lambda: _from_result(result.folder, cameras, kept, missing))
+    small_view = view.scaled(min(small, max_side or small))
+    return FrameImages(small_view, warning, missing, lambda: _from_result(result.folder, cameras, small_view, missing))
 
 
 def source_of(result: ResultFolder) -> Callable[[], Source] | None:
-    """How to read a result's source again, with the same choice of frames; None where it cannot be read any more."""
+    """A function that opens a result's source again with the same choice of frames; None where it is not readable."""
     options = result.run.get("options")
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(options, dict) or not isinstance(spec, str) or ADDRESS.match(spec) or not _exists(spec):
@@ -79,7 +78,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
         try:
             return open_source(spec, FrameChoice(**choice))
         except InputError:
-            # A scene of a data set: its images lie deeper, and its reader knows their order.
+            # A scene of a data set: its reader finds the images in subfolders and their order.
             scenes = [scene for scene in find_scenes(Path(spec)) if scene.path == Path(spec).absolute()]
             if len(scenes) != 1:
                 raise
@@ -94,7 +93,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
 
 
 def image_files(result: ResultFolder) -> list[Path] | None:
-    """The files of a result's frames by their numbers, where its source is a folder of images that is still there."""
+    """Image files of a result's source by frame number, where it is a folder of images that still exists."""
     options = result.run.get("options")
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
@@ -110,11 +109,11 @@ def _exists(spec: str) -> bool:
         return False
 
 
-def _shows(result: ResultFolder, camera: Camera, view: PinholeView, open_again: Callable[[], Source]) -> bool:
-    """Whether the source still shows what the network saw in that frame."""
+def _is_unchanged(result: ResultFolder, camera: Camera, view: PinholeView, open_again: Callable[[], Source]) -> bool:
+    """Whether the source's image of a frame is still the one that the network had."""
     try:
         stored = read_depth(depth_path(result.folder, camera.index))
-        rgb = next((rgb for _, rgb, _ in _wanted(open_again, [camera])), None)
+        rgb = next((rgb for _, rgb, _ in _frames_of(open_again, [camera])), None)
     except (InputError, OutputError):
         return False
     if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
@@ -122,10 +121,10 @@ def _shows(result: ResultFolder, camera: Camera, view: PinholeView, open_again: 
     left, top, width, height = (round(value) for value in stored.transform.crop)
     used = np.ascontiguousarray(rgb[top : top + height, left : left + width])
     small = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA)
-    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < LARGEST_DIFFERENCE
+    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < MAX_DIFFERENCE
 
 
-def _wanted(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:
+def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:
     by_index = {camera.index: camera for camera in cameras}
     last = max(by_index)
     with open_again() as source:
@@ -139,12 +138,12 @@ def _wanted(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Imag
 def _from_source(
     open_again: Callable[[], Source], cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]
 ) -> Images:
-    left = {camera.index: camera for camera in cameras}
-    for camera, rgb, mask in _wanted(open_again, cameras):
+    unread = {camera.index: camera for camera in cameras}
+    for camera, rgb, mask in _frames_of(open_again, cameras):
         if (rgb.shape[1], rgb.shape[0]) == view.source_size:
-            del left[camera.index]
+            del unread[camera.index]
             yield camera, view.image(rgb), None if mask is None else view.mask(mask)
-    missing.extend(left.values())
+    missing.extend(unread.values())
 
 
 def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
@@ -154,4 +153,4 @@ def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, mis
         except OutputError:
             missing.append(camera)
         else:
-            yield camera, view.of_network(stored.rgb, stored.transform), None
+            yield camera, view.from_network(stored.rgb, stored.transform), None

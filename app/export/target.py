@@ -1,7 +1,4 @@
-"""Where an export goes: whole under its name, or not there at all; what others put there is never removed.
-
-README.txt of an export: where it comes from, units, axes, and what each file holds.
-"""
+"""Target of an export: complete under its name or absent, without removing other files. Its README.txt."""
 
 import os
 import re
@@ -20,16 +17,16 @@ from stream_recon.configs.errors import OutputError
 
 README_NAME = "README.txt"
 README_TITLE = "stream-recon export"
-OURS = re.compile(
+EXPORT_FILES = re.compile(
     r"README\.txt|images/frame_\d+\.jpg|(depth|masks)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
     r"|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
     r"|trajectory_euroc\.csv"
 )
-"""Every file that an export's folder may hold."""
+"""Names of all files in folders of exports; with any other file, a folder is not replaced."""
 
 
 def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
-    """See whether an export may be written to ``target``; changes nothing.
+    """Check that an export may be written to ``target``; changes nothing.
 
     Raises:
         OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
@@ -50,24 +47,25 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
         if not _title(target / README_NAME).startswith(README_TITLE):
             raise OutputError(f"{target} is no earlier export: choose another -o TARGET")
         for path in target.rglob("*"):
-            if (not path.is_dir() or path.is_symlink()) and not OURS.fullmatch(path.relative_to(target).as_posix()):
+            name = path.relative_to(target).as_posix()
+            if (not path.is_dir() or path.is_symlink()) and not EXPORT_FILES.fullmatch(name):
                 raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
 
 
 @contextmanager
 def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
-    """A new folder to fill, which becomes ``target`` when the block ends well and is removed when it does not.
+    """A new folder that becomes ``target`` when the block ends, and is removed when it raises.
 
     Raises:
-        OutputError: see `check_target`; or the system refuses, as on a full disk.
+        OutputError: see `check_target`; or a system error such as a full disk.
     """
     check_target(target, overwrite, is_file=False)
-    part = _beside(target, "part")
+    part = _sibling(target, "part")
     with output_errors(target):
         part.mkdir()
         try:
             yield part
-            old = _beside(target, "old") if target.exists() else None
+            old = _sibling(target, "old") if target.exists() else None
             if old is not None:
                 target.replace(old)
             try:
@@ -84,13 +82,13 @@ def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
-    """A path to write to, which becomes ``target`` when the block ends well and is removed when it does not.
+    """A path to write to, which becomes ``target`` when the block ends, and is removed when it raises.
 
     Raises:
         OutputError: as `staged_folder`.
     """
     check_target(target, overwrite, is_file=True)
-    part = _beside(target, "part")
+    part = _sibling(target, "part")
     with output_errors(target):
         try:
             yield part
@@ -99,11 +97,12 @@ def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def _beside(target: Path, what: str) -> Path:
-    # A trailing ".." or "." has no name of its own.
-    whole = target.resolve() if not target.name else target
-    # With the suffix last: writers go by it.
-    return whole.with_name(f".{whole.stem}.{os.getpid()}.{what}{whole.suffix}")
+def _sibling(target: Path, kind: str) -> Path:
+    """A hidden path in the folder of ``target``, on the same file system."""
+    # A path that ends in ".." or "." has no name.
+    named = target.resolve() if not target.name else target
+    # The suffix comes last because writers choose their format by it.
+    return named.with_name(f".{named.stem}.{os.getpid()}.{kind}{named.suffix}")
 
 
 def _title(readme: Path) -> str:
@@ -117,43 +116,41 @@ def _title(readme: Path) -> str:
 AXES = {
     FIRST_CAMERA: "World: the axes of the first camera: x right, y down, z forward.",
     EAST_NORTH_UP: "World: x east, y north, z up.",
-    OF_FILE: "World: the axes of the file that the scale was taken from.",
+    OF_FILE: "World: the axes of the track file that the scale comes from.",
 }
 OWN_UNIT = (
-    "Unit: the reconstruction's own; the surfaces of the first frames lie at about distance 1. A single camera does "
-    "not see metres."
+    "Unit: the reconstruction's own, since a single camera does not observe metric scale. The surfaces of the first "
+    "frames are at a distance of about 1."
 )
 
 
-def readme(form: str, result: ResultFolder, told: ExportReport) -> str:
-    """The text of the file."""
+def readme(form: str, result: ResultFolder, report: ExportReport) -> str:
+    """Text of the README.txt of an export to the format ``form``."""
     run, cameras = result.run, result.cameras
     lines = [
         f"{README_TITLE}: {form}",
         "",
-        f"Made by stream-recon {program_version()} from {result.folder.resolve().name} (source: {run['source']}).",
-        told.summary,
+        f"Exported by stream-recon {program_version()} from {result.folder.resolve().name} (source: {run['source']}).",
+        report.summary,
         "",
         *_world(result.metres),
-        *told.notes,
+        *report.notes,
     ]
     if isinstance(run.get(REFINEMENT), dict):
-        lines.append("Poses and depth were refined by geometry.")
+        lines.append("Poses and depth were refined by bundle adjustment.")
     segments = 1 + max((camera.segment for camera in cameras), default=0)
     if segments > 1:
-        lines.append(
-            f"Nothing connects {segments} stretches of the source: where each lies beside the others is a guess."
-        )
+        lines.append(f"The source has {segments} segments without overlap; their relative poses are not known.")
     if run["interrupted"]:
-        lines.append("The run was interrupted or still going on: this is what was there.")
-    lines += [f"Note: {warning}" for warning in told.warnings]
+        lines.append("The run was interrupted or not finished; the export has the frames up to then.")
+    lines += [f"Note: {warning}" for warning in report.warnings]
     return "\n".join(textwrap.fill(line, 100) if line else "" for line in lines) + "\n"
 
 
 def _world(metres: MetricUnit | None) -> list[str]:
     if metres is None:
         return [AXES[FIRST_CAMERA], OWN_UNIT]
-    error = "not known" if metres.error is None else f"about {100 * metres.error:.2g} %"
+    error = "unknown" if metres.error is None else f"about {100 * metres.error:.2g} %"
     lines = [AXES[metres.world], f"Unit: metres, by {metres.given} ({metres.how}); error of the scale: {error}."]
     if metres.origin is not None and metres.world == EAST_NORTH_UP:
         latitude, longitude, height = metres.origin

@@ -1,4 +1,4 @@
-"""The path in the forms that evaluation tools read: TUM RGB-D, KITTI odometry, EuRoC MAV. All camera-to-world."""
+"""Export of the trajectory in the formats of evaluation tools: TUM RGB-D, KITTI odometry, EuRoC MAV."""
 
 from pathlib import Path
 
@@ -6,13 +6,11 @@ from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.job import ExportJob, ExportReport
 
 TUM, KITTI, KITTI_TIMES, EUROC = "trajectory_tum.txt", "trajectory_kitti.txt", "times_kitti.txt", "trajectory_euroc.csv"
-EUROC_HEAD = (
-    "#timestamp [ns],p_RS_R_x [m],p_RS_R_y [m],p_RS_R_z [m],q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []\n"  # as there
-)
+EUROC_HEAD = "#timestamp [ns],p_RS_R_x [m],p_RS_R_y [m],p_RS_R_z [m],q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []\n"
 
 
 def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
-    """Write all three forms. Raises StreamReconError, or OSError where the system refuses."""
+    """Write camera-to-world poses in all three formats. Raises StreamReconError, or OSError for system errors."""
     cameras = job.cameras("all")
     with (
         (folder / TUM).open("w") as tum,
@@ -37,7 +35,7 @@ def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
             "Camera: x right, y down, z forward.",
             f"{TUM}: time in seconds of the source, position, quaternion x y z w.",
             f"{KITTI}: the upper three rows of the 4x4 pose, row by row; {KITTI_TIMES}: seconds of the source.",
-            f"{EUROC}: nanoseconds of the source, position, quaternion w x y z. The header says [m] as the format "
-            "wants it; the unit is the one above.",
+            f"{EUROC}: nanoseconds of the source, position, quaternion w x y z. The header has [m], as the format "
+            "requires; the unit is the one above.",
         ],
     )

@@ -1,8 +1,8 @@
-"""``transforms.json`` as nerfstudio, Brush and others read it, with images, depth maps and points.
+"""Export of ``transforms.json`` for nerfstudio, Brush and others, with images, depth maps and points.
 
-Form: https://docs.nerf.studio/quickstart/data_conventions.html. Poses there are camera-to-world with OpenGL's camera
-axes: x right, y up, z backward. The world stays ours, so that poses and points agree for every reader: some move the
-points by ``applied_transform``, some do not.
+Format: https://docs.nerf.studio/quickstart/data_conventions.html. Poses are camera-to-world with OpenGL's camera axes:
+x right, y up, z backward. The world's axes are not changed, because only some readers apply ``applied_transform`` to
+the points.
 """
 
 import json
@@ -18,29 +18,31 @@ from stream_recon.app.export.depth import (
     PER_UNIT,
     depth_units,
     frame_name,
-    lost_frames,
+    missing_frames,
     view_depth,
     write_image,
 )
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.masks import NOTE as MASKS_NOTE
-from stream_recon.app.export.masks import has_masks, left_out, write_mask
-from stream_recon.app.export.points import some_points, write_points
+from stream_recon.app.export.masks import excluded_pixels, has_masks, write_mask
+from stream_recon.app.export.points import sample_cloud, write_points
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.configs.errors import OutputError
 
 TRANSFORMS, POINTS = "transforms.json", "points.ply"
 DEPTH_SIDE = 640
-"""Longer side of a depth map in pixels, at most."""
+"""Longer side of a depth map in pixels, at most: larger ones hold no more detail."""
 OPENGL_CAMERA = np.diag([1.0, -1.0, -1.0, 1.0])
+"""From OpenGL's camera axes to ours."""
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+"""Encoder options of images for training: high quality, without chroma subsampling."""
 
 
 def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
-    """Write images, depth maps, points and the file that names them.
+    """Write images, depth maps, points and ``transforms.json``.
 
     Raises:
-        StreamReconError: nothing to export, or nothing readable. OSError where the system refuses.
+        StreamReconError: nothing to export, or nothing readable. OSError for system errors.
     """
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
@@ -57,16 +59,16 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
             continue
         save_rgb(folder / "images" / f"{name}.jpg", rgb)
         write_image(folder / "depth" / f"{name}.png", depth_units(depth))
-        part = {}
+        mask_entry = {}
         if masks:
-            part["mask_path"] = "masks/" + write_mask(
-                folder / "masks", camera, left_out(job, camera, images.view, mask)
+            mask_entry["mask_path"] = "masks/" + write_mask(
+                folder / "masks", camera, excluded_pixels(job, camera, images.view, mask)
             )
         frames.append(
             {
                 "file_path": f"images/{name}.jpg",
                 "depth_file_path": f"depth/{name}.png",
-                **part,
+                **mask_entry,
                 "transform_matrix": (camera.T_world_camera @ OPENGL_CAMERA).tolist(),
                 "timestamp": camera.timestamp,
             }
@@ -74,7 +76,7 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         job.progress(done, len(cameras))
     if not frames:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
-    vertices = some_points(job.result.folder, job.options.points)
+    vertices = sample_cloud(job.result.folder, job.options.points)
     write_points(folder / POINTS, vertices)
     view, k = images.view, images.view.intrinsics
     content = {
@@ -86,14 +88,14 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         "frames": frames,
     }
     (folder / TRANSFORMS).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    warnings = [*([images.warning] if images.warning else []), *lost_frames(len(images.missing))]
+    warnings = [*([images.warning] if images.warning else []), *missing_frames(len(images.missing))]
     return ExportReport(
         f"{len(frames)} images of {view.size[0]}x{view.size[1]} pixels with depth, {len(vertices)} points.",
         [
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
             "as above. One pinhole camera; images are undistorted.",
             *([MASKS_NOTE] if masks else []),
-            DEPTH_NOTE + " Of the same view as the image, in no more pixels; its edges follow the image's.",
+            DEPTH_NOTE + " It has the view of the image at the same or a lower resolution; edges follow the image's.",
             f"{POINTS}: coloured points in the same world.",
         ],
         warnings,
@@ -101,5 +103,5 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
 
 
 def save_rgb(path: Path, rgb: NDArray[np.uint8]) -> None:
-    """Write a JPEG with full colour resolution. OSError where the system refuses."""
+    """Write a JPEG file, see `JPEG`. Raises OSError."""
     write_image(path, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), JPEG)

@@ -1,7 +1,7 @@
-"""Depth maps fused into a truncated signed distance, as Curless and Levoy (1996) do it, kept in blocks about surfaces.
+"""Fusion of depth maps into a truncated signed distance function (TSDF; Curless and Levoy 1996) with voxel hashing.
 
-A voxel's distance is along the optical axis, in units of the truncation: 1 before the surface, 0 on it, -1 behind.
-Blocks are found by hashing (Niessner et al., 2013), so that memory follows the surface and not the space around it.
+A voxel's distance is along the optical axis, in units of the truncation: 1 in front of the surface, 0 on it, -1 behind.
+Only blocks near surfaces are stored, found by a hash table (Niessner et al., 2013).
 """
 
 from dataclasses import dataclass
@@ -13,37 +13,38 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
 
 BLOCK = 8
-"""Voxels of a block along an axis."""
+"""Voxels of a block along each axis, as in Niessner et al."""
 VOXELS = BLOCK**3
+"""Voxels of a block."""
 BITS = 20
-"""Of a block's number along an axis."""
+"""Bits of a block's coordinate along an axis, so that three fit into 64."""
 RAY_STRIDE = 2
-"""Blocks are looked for along every so many-th pixel's ray: a block is several pixels wide."""
+"""Pixels between rays along which blocks are allocated: a block is several pixels wide."""
 
 FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class DepthView:
-    """One frame's depth as a volume takes it in."""
+    """Depth, colours and camera of one frame for `Volume.integrate`."""
 
     depth: FloatArray
-    """[h, w] along the optical axis; 0 where nothing is known."""
+    """[h, w] along the optical axis; 0 where unknown."""
     rgb: NDArray[np.uint8]  # [h, w, 3]
     camera: Intrinsics  # in pixels of ``depth``
     T_world_camera: NDArray[np.float64]  # [4, 4]
 
 
 class Volume:
-    """Fused distances and colours at lattice points ``voxel`` apart.
+    """TSDF volume: distances and colours at lattice points with spacing ``voxel``.
 
     Attributes:
-        blocks: [N, 3] where the blocks lie, in blocks from the origin.
+        blocks: [N, 3] block coordinates; the first ones are in use, see `cells`.
         distance: [N, 512] in units of the truncation.
-        weight: [N, 512], 0 where no frame looked.
-        seen: [N, 512] by how many frames, up to 255.
+        weight: [N, 512], 0 without observations.
+        frames: [N, 512] number of frames that observed a voxel, up to 255.
         rgb: [N, 512, 3].
-        full: whether a block was left out, because there are as many as there may be.
+        full: whether a block could not be allocated, because there are ``most_blocks``.
     """
 
     def __init__(self, voxel: float, truncation: float, most_blocks: int) -> None:
@@ -54,55 +55,58 @@ class Volume:
         self.blocks = np.empty((0, 3), np.int64)
         self.distance = np.empty((0, VOXELS), np.float32)
         self.weight = np.empty((0, VOXELS), np.float32)
-        self.seen = np.empty((0, VOXELS), np.uint8)
+        self.frames = np.empty((0, VOXELS), np.uint8)
         self.rgb = np.empty((0, VOXELS, 3), np.float16)
         grid = np.stack(np.meshgrid(*[np.arange(BLOCK)] * 3, indexing="ij"), axis=-1)
-        self._within = grid.reshape(-1, 3).astype(np.float64)
+        self._offsets = grid.reshape(-1, 3).astype(np.float64)
 
     def slot(self, block: tuple[int, int, int]) -> int | None:
-        """Where a block's voxels are in the arrays; None where it is not there."""
+        """Row of a block in the arrays; None where it is not allocated."""
         return self._slots.get(_key(*block))
 
     def integrate(self, view: DepthView) -> None:
-        """Take in a frame. Points where its depth is 0 stay as they are."""
-        slots = self._slots_about(view)
+        """Add a frame; its pixels with depth 0 change nothing."""
+        slots = self._allocated_near(view)
         if not len(slots):
             return
         T, k = invert_pose(view.T_world_camera), view.camera
-        # Of all voxels of these blocks [B, 512] in the camera's axes: a block's corner and a place within it add up.
+        # Camera coordinates of all voxels of these blocks [B, 512]: the block's corner plus the offset within it.
         step = self.voxel * T[:3, :3]
         corner = self.blocks[slots] @ (BLOCK * step).T + T[:3, 3]
-        within = self._within @ step.T
-        x, y, z = (np.add.outer(corner[:, i], within[:, i]).astype(np.float32) for i in range(3))
+        offset = self._offsets @ step.T
+        x, y, z = (np.add.outer(corner[:, i], offset[:, i]).astype(np.float32) for i in range(3))
         height, width = view.depth.shape
         with np.errstate(divide="ignore", invalid="ignore"):
             column = np.float32(k.fx) * x / z + np.float32(k.cx)
             row = np.float32(k.fy) * y / z + np.float32(k.cy)
-            shown = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        at = np.flatnonzero(shown)
-        pixel = row.ravel()[at].astype(np.intp) * width + column.ravel()[at].astype(np.intp)
+            visible = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        index = np.flatnonzero(visible)
+        pixel = row.ravel()[index].astype(np.intp) * width + column.ravel()[index].astype(np.intp)
         depth = view.depth.ravel()[pixel]
-        distance = (depth - z.ravel()[at]) * np.float32(1 / self.truncation)
-        taken = (depth > 0) & (distance > -1)
-        at, pixel, depth, distance = at[taken], pixel[taken], depth[taken], distance[taken]
-        place = slots[at // VOXELS] * VOXELS + at % VOXELS
-        # Errors of depth grow with it, and of what lies behind a surface its front says less and less.
-        share = np.where(distance < 0, 1 + distance, np.float32(1)) / (depth * depth)
-        self._blend(place, np.minimum(distance, 1), view.rgb.reshape(-1, 3)[pixel], share.astype(np.float32))
+        distance = (depth - z.ravel()[index]) * np.float32(1 / self.truncation)
+        observed = (depth > 0) & (distance > -1)
+        index, pixel, depth, distance = index[observed], pixel[observed], depth[observed], distance[observed]
+        voxel = slots[index // VOXELS] * VOXELS + index % VOXELS
+        # The variance of depth grows with its square; behind the surface the weight falls to 0 at the truncation.
+        weight = np.where(distance < 0, 1 + distance, np.float32(1)) / (depth * depth)
+        self._average(voxel, np.minimum(distance, 1), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))
 
-    def _blend(self, place: NDArray[np.intp], distance: FloatArray, rgb: NDArray[np.uint8], weight: FloatArray) -> None:
-        sums, means, counts = self.weight.reshape(-1), self.distance.reshape(-1), self.seen.reshape(-1)
+    def _average(
+        self, voxel: NDArray[np.intp], distance: FloatArray, rgb: NDArray[np.uint8], weight: FloatArray
+    ) -> None:
+        """Add observations [K] of voxels to their weighted means."""
+        sums, means, counts = self.weight.reshape(-1), self.distance.reshape(-1), self.frames.reshape(-1)
         colours = self.rgb.reshape(-1, 3)
-        total = sums[place] + weight
+        total = sums[voxel] + weight
         share = weight / total
-        means[place] += share * (distance - means[place])
-        old = colours[place].astype(np.float32)
-        colours[place] = old + share[:, None] * (rgb - old)
-        sums[place] = total
-        counts[place] = np.minimum(counts[place], 254) + 1
+        means[voxel] += share * (distance - means[voxel])
+        old = colours[voxel].astype(np.float32)
+        colours[voxel] = old + share[:, None] * (rgb - old)
+        sums[voxel] = total
+        counts[voxel] = np.minimum(counts[voxel], 254) + 1
 
-    def _slots_about(self, view: DepthView) -> NDArray[np.intp]:
-        """Numbers of the blocks that the truncation about a frame's surfaces touches; makes those that are missing."""
+    def _allocated_near(self, view: DepthView) -> NDArray[np.intp]:
+        """Rows of the blocks within the truncation distance of a frame's surfaces; allocates missing ones."""
         depth = view.depth[::RAY_STRIDE, ::RAY_STRIDE]
         rows, columns = np.nonzero(depth > 0)
         z = depth[rows, columns].astype(np.float64)
@@ -124,16 +128,16 @@ class Volume:
         if len(new) > room:
             self.full, new = True, new[:room]
         if len(new):
-            self._make(new)
+            self._allocate(new)
             slots = np.array([self._slots.get(key, -1) for key in wanted.tolist()], np.intp)
         return slots[slots >= 0]
 
-    def _make(self, keys: NDArray[np.int64]) -> None:
+    def _allocate(self, keys: NDArray[np.int64]) -> None:
         count = len(self._slots)
         self._slots.update(zip(keys.tolist(), range(count, count + len(keys)), strict=True))
         if count + len(keys) > len(self.blocks):
             room = min(max(2 * len(self.blocks), count + len(keys), 1024), self._most)
-            for name in ("blocks", "distance", "weight", "seen", "rgb"):
+            for name in ("blocks", "distance", "weight", "frames", "rgb"):
                 old = getattr(self, name)
                 grown = np.zeros((room, *old.shape[1:]), old.dtype)
                 grown[:count] = old[:count]
@@ -144,7 +148,7 @@ class Volume:
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """[N, 3] where the blocks lie, in blocks."""
+        """Coordinates [N, 3] of the allocated blocks, in blocks."""
         return self.blocks[: len(self._slots)]
 
 

@@ -1,10 +1,8 @@
-"""The one pinhole camera of an export: how pixels of the source become pixels of its images, and back.
+"""The pinhole camera of an export, and the up direction of a result.
 
-In all of them pixel (0, 0) covers [0, 1) x [0, 1). A source image may be bent by a lens: u = cx + f (1 + k1 r^2) x / z
-with r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); exported images are not. They keep the source's focal length in
-pixels, and are as large as they can be without pixels that the source does not show.
-
-Which way is up in a result: cameras are held level more often than not.
+Pixel (0, 0) covers [0, 1) x [0, 1) in all images. A source image may have radial distortion (COLMAP's SIMPLE_RADIAL):
+u = cx + f (1 + k1 r^2) x / z with r^2 = (x^2 + y^2) / z^2. Exported images are undistorted. They keep the source's
+focal length in pixels, and are as large as possible without blank pixels.
 """
 
 from collections.abc import Sequence
@@ -23,13 +21,14 @@ from stream_recon.configs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 NEWTON_STEPS = 20
-SEEN_PX = 0.1
-"""A smaller shift is not worth an image that was sampled again."""
+"""Iterations that invert the distortion, more than any lens needs."""
+MIN_DISTORTION_PX = 0.1
+"""Least distortion that is removed: for a smaller one, resampling would blur more than it corrects."""
 
 
 @dataclass(frozen=True)
 class PinholeView:
-    """What an export's images show of the source's."""
+    """Cameras of source and exported images, with maps between their pixels."""
 
     source_size: tuple[int, int]
     source: Intrinsics
@@ -37,10 +36,10 @@ class PinholeView:
     size: tuple[int, int]
     """Width and height of exported images."""
     intrinsics: Intrinsics
-    """Of exported images, in their pixels."""
+    """Intrinsics of exported images, in their pixels."""
 
     def scaled(self, max_side: int | None) -> "PinholeView":
-        """The same view in smaller images; as it is where its longer side is no longer than ``max_side``."""
+        """The same view with a longer side of at most ``max_side``."""
         longer = max(self.size)
         if max_side is None or longer <= max_side:
             return self
@@ -50,43 +49,43 @@ class PinholeView:
         return replace(self, size=size, intrinsics=Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy))
 
     def to_export(self, pixels: NDArray[np.floating]) -> FloatArray:
-        """Pixels [N, 2] of the source image in an exported one; NaN where the lens shows no such ray."""
+        """Pixels [N, 2] of the source image in an exported one; NaN where the distortion has no inverse."""
         s, k = self.source, self.intrinsics
-        bent = (np.asarray(pixels, np.float64) - (s.cx, s.cy)) / (s.fx, s.fy)
-        straight = bent * _unbent(np.linalg.norm(bent, axis=-1), self.k1)[..., None]
-        return np.asarray(straight * (k.fx, k.fy) + (k.cx, k.cy))
+        distorted = (np.asarray(pixels, np.float64) - (s.cx, s.cy)) / (s.fx, s.fy)
+        undistorted = distorted * _undistortion(np.linalg.norm(distorted, axis=-1), self.k1)[..., None]
+        return np.asarray(undistorted * (k.fx, k.fy) + (k.cx, k.cy))
 
     def to_source(self, pixels: NDArray[np.floating]) -> FloatArray:
         """Pixels [..., 2] of an exported image in the source image."""
         s, k = self.source, self.intrinsics
-        straight = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
-        bend = 1 + self.k1 * np.square(straight).sum(axis=-1, keepdims=True)
-        return np.asarray(straight * bend * (s.fx, s.fy) + (s.cx, s.cy))
+        undistorted = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
+        factor = 1 + self.k1 * np.square(undistorted).sum(axis=-1, keepdims=True)
+        return np.asarray(undistorted * factor * (s.fx, s.fy) + (s.cx, s.cy))
 
     def image(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The exported image [h, w, 3] of a source image [H, W, 3]."""
         if self.k1:
-            # Unbent at full size, then shrunk: sampling a large image sparsely would alias.
+            # Undistorted at full size, then resized: sampling a large image sparsely would alias.
             rgb = cv2.remap(rgb, *self._full_maps, interpolation=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
         if (rgb.shape[1], rgb.shape[0]) == self.size:
             return rgb
         return np.asarray(cv2.resize(rgb, self.size, interpolation=cv2.INTER_AREA), np.uint8)
 
     def mask(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """What a mask [H, W] of a source image leaves out of the exported one [h, w]."""
+        """The mask [h, w] of an exported image from the mask [H, W] of a source image."""
         white = np.repeat(np.where(mask, np.uint8(0), np.uint8(255))[..., None], 3, axis=2)
         return np.asarray(self.image(white)[..., 0] < 128)
 
-    def of_network(
-        self, picture: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
+    def from_network(
+        self, image: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
     ) -> NDArray[Any]:
-        """A picture or map of the network's size as an exported one [h, w, ...]."""
-        at = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
-        border = cv2.BORDER_REPLICATE if picture.ndim == 3 else cv2.BORDER_CONSTANT
-        return np.asarray(cv2.remap(picture, at[..., 0], at[..., 1], interpolation, borderMode=border))
+        """An image or map of the network's size resampled to an exported one [h, w, ...]."""
+        xy = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
+        border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
+        return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
 
     def to_network(self, pixels: NDArray[np.floating], transform: ImageTransform) -> FloatArray:
-        """Pixels [..., 2] of an exported image in the network's."""
+        """Pixels [..., 2] of an exported image in the network's image."""
         return np.asarray((self.to_source(pixels) - transform.crop[:2]) * transform.scale)
 
     @property
@@ -97,44 +96,44 @@ class PinholeView:
     @cached_property
     def _full_maps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         full = pinhole_view(self.source_size, self.source, self.k1)
-        at = full.to_source(full._grid).astype(np.float32) - np.float32(0.5)
-        return np.ascontiguousarray(at[..., 0]), np.ascontiguousarray(at[..., 1])
+        xy = full.to_source(full._grid).astype(np.float32) - np.float32(0.5)
+        return np.ascontiguousarray(xy[..., 0]), np.ascontiguousarray(xy[..., 1])
 
 
 def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0.0) -> PinholeView:
-    """The view of a source at its full size; as it is where its lens moves no pixel by as much as `SEEN_PX`."""
+    """The view of a source at full size, without resampling where distortion is below `MIN_DISTORTION_PX`."""
     corner = np.hypot(
         max(source.cx, source_size[0] - source.cx) / source.fx, max(source.cy, source_size[1] - source.cy) / source.fy
     )
-    if abs(k1) * corner**3 * max(source.fx, source.fy) < SEEN_PX:
+    if abs(k1) * corner**3 * max(source.fx, source.fy) < MIN_DISTORTION_PX:
         return PinholeView(source_size, source, 0.0, source_size, source)
-    # Half sizes in units of the focal length, to the nearer side: the centre then lies in the middle.
+    # Half sizes in focal lengths, to the nearer border, so that the principal point is at the image centre.
     half = np.array(
         [
             min(source.cx, source_size[0] - source.cx) / source.fx,
             min(source.cy, source_size[1] - source.cy) / source.fy,
         ]
     )
-    # Drawn out by the lens, corners reach the edge first; pressed in, the middles of the edges do.
-    half = half * _unbent(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)
+    # With pincushion distortion corners limit the size, with barrel distortion the middles of the borders.
+    half = half * _undistortion(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)
     wide, high = (max(1, int(2 * value)) for value in (half[0] * source.fx, half[1] * source.fy))
-    # Odd or even as the source is: its middle is then no half pixel beside the image's, which would blur all of it.
+    # Odd or even like the source: an offset of half a pixel between the centres would blur the image.
     size = (max(1, wide - (source_size[0] - wide) % 2), max(1, high - (source_size[1] - high) % 2))
-    straight = Intrinsics(source.fx, source.fy, size[0] / 2, size[1] / 2)
-    return PinholeView(source_size, source, k1, size, straight)
+    intrinsics = Intrinsics(source.fx, source.fy, size[0] / 2, size[1] / 2)
+    return PinholeView(source_size, source, k1, size, intrinsics)
 
 
 def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
-    """One view for all frames: the refinement's lens, or else the median of the frames' cameras.
+    """One view for all frames, of the refinement's camera, or else of the median of the frames' cameras.
 
-    ``fallback``: the source's size where the cameras do not say it, as old ones do not.
+    ``fallback``: the source's size where the cameras do not have it, as in old results.
 
     Raises:
-        InputError: the frames' images were of different sizes.
+        InputError: the frames' images had different sizes.
     """
     sizes = {camera.source_size or fallback for camera in cameras}
     if len(sizes) > 1:
-        raise InputError("the result's images are of different sizes: they have no camera in common")
+        raise InputError("the result's images are of different sizes: an export needs images of one camera")
     size = sizes.pop()
     if tracks is not None and len(tracks.lens) == 4:
         focal, cx, cy, k1 = (float(value) for value in tracks.lens)
@@ -143,49 +142,48 @@ def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback
     return pinhole_view(size, Intrinsics(*(float(value) for value in np.median(rows, axis=0))))
 
 
-def _unbent(bent: FloatArray, k1: float) -> FloatArray:
-    """What radii [...] in a bent image have to be multiplied with: r of bent = r (1 + k1 r^2), over bent.
+def _undistortion(distorted: FloatArray, k1: float) -> FloatArray:
+    """Factor r / d that undistorts radii d [...], where d = r (1 + k1 r^2).
 
-    NaN beyond the largest radius that such a lens shows.
+    NaN beyond the largest radius of such a camera.
     """
     if not k1:
-        return np.ones_like(bent)
-    r = np.asarray(bent, np.float64).copy()
+        return np.ones_like(distorted)
+    r = np.asarray(distorted, np.float64).copy()
     limit = np.inf if k1 > 0 else np.sqrt(-1 / (3 * k1))
     r = np.minimum(r, limit)
     for _ in range(NEWTON_STEPS):
         slope = np.maximum(1 + 3 * k1 * r * r, 1e-9)
-        r = np.clip(r - (r * (1 + k1 * r * r) - bent) / slope, 0, limit)
-    solved = np.abs(r * (1 + k1 * r * r) - bent) < 1e-6 * np.maximum(bent, 1e-3)
+        r = np.clip(r - (r * (1 + k1 * r * r) - distorted) / slope, 0, limit)
+    solved = np.abs(r * (1 + k1 * r * r) - distorted) < 1e-6 * np.maximum(distorted, 1e-3)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(bent < 1e-12, 1.0, np.where(solved, r / bent, np.nan))
+        return np.where(distorted < 1e-12, 1.0, np.where(solved, r / distorted, np.nan))
 
 
 Up = Literal["auto", "keep"]
-TURNED = 0.02
-"""How much the second direction of the cameras' sideways axes has to weigh before they are taken for a plane."""
+MIN_PLANE_WEIGHT = 0.02
+"""Least second eigenvalue of the cameras' x axes for them to span a plane: a deviation of heading of 8 degrees."""
 
 
 def world_up(cameras: Sequence[Camera]) -> NDArray[np.float64]:
-    """The world's up as a unit vector [3], from one or more cameras.
+    """Up direction of the world as a unit vector [3], from one or more cameras.
 
-    A level camera's x axis is horizontal wherever it looks, so up is what all of these are most at right angles to.
-    Where the cameras hardly turned about it, any direction at right angles to one axis would do: then it is the mean of
-    the cameras' own up.
+    A level camera's x axis is horizontal at any heading, so up is the normal of the plane of all x axes. Where the
+    cameras hardly rotated about it, that plane is undefined, and up is the mean of the cameras' up axes.
     """
     axes = np.array([camera.T_world_camera[:3, :3] for camera in cameras])
     mean = -axes[:, :, 1].mean(axis=0)
     mean = mean / max(float(np.linalg.norm(mean)), 1e-9)
     weights, directions = np.linalg.eigh(axes[:, :, 0].T @ axes[:, :, 0] / len(axes))
     normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
-    level = weights[1] > TURNED and weights[1] > 4 * weights[0] and normal @ mean > 0.5
-    return np.asarray(normal if level else mean)
+    is_plane = weights[1] > MIN_PLANE_WEIGHT and weights[1] > 4 * weights[0] and normal @ mean > 0.5
+    return np.asarray(normal if is_plane else mean)
 
 
 def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
     """Rotation [3, 3] from the world to glTF's axes: x right, y up, z backward.
 
-    Seen by the first camera if it is held upright (``auto``), or as it was held (``keep``).
+    ``auto``: the first camera's axes with y along the estimated up direction; ``keep``: the first camera's axes.
     """
     if up == "keep":
         return np.diag([1.0, -1.0, -1.0])
@@ -193,18 +191,18 @@ def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
 
 
 def gltf_note(axes: NDArray[np.float64]) -> str:
-    """A line for README.txt on what `gltf_axes` gave."""
+    """A line for README.txt on the rotation ``axes`` [3, 3] of `gltf_axes`."""
     rows = "; ".join(" ".join(f"{value:.6f}" for value in row + 0.0) for row in axes)
     return (
-        "In the file y is up and z backward, as glTF has it: a point of the world above is multiplied by the rotation "
+        "In the file y is up and z backward, as in glTF: a point of the world above is multiplied by the rotation "
         f"with the rows ({rows})."
     )
 
 
 def upright_axes(up: NDArray[np.float64], forward: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation [3, 3] from the world to axes x right, y down, z forward of someone who stands upright.
+    """Rotation [3, 3] from the world to axes x right, y down, z forward of an upright camera.
 
-    ``forward``: roughly where they look; not along ``up``.
+    ``forward``: its approximate direction; not parallel to ``up``.
     """
     down = -up / np.linalg.norm(up)
     ahead = forward - (forward @ down) * down

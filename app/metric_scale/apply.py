@@ -1,4 +1,4 @@
-"""A result brought to metres: cameras, trajectory, tracks, cloud and what run.json says, as one revision."""
+"""Conversion of a result folder to metres: cameras, trajectory, tracks, point cloud and run.json in one revision."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,34 +17,36 @@ from stream_recon.app.result.unit import MetricUnit, T_current_own
 
 
 class ScaleView(Protocol):
-    """A viewer that shows the result as it was first given out, and all revisions of it."""
+    """A viewer that shows the causal result and its revisions."""
 
     def revise(self, revision: Revision) -> None: ...
 
     def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Sparse points [N, 3], and pairs [E, 2] of frames."""
+        """Show sparse points [N, 3] and loop edges [E, 2], pairs of frames."""
 
 
-def bring_to_metres(
+def apply_metric_scale(
     result: ResultFolder,
     metres: MetricUnit,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),
 ) -> bool:
-    """Move a whole result. ``metres``: of its world as it is now, see `measured`.
+    """Convert a result to metres. Depth files, causal poses and the network's poses do not change.
 
-    Depth files, first poses and the network's stay as they are.
+    Args:
+        metres: scale of the current world, from `measure_scale`.
+        pages: viewers to update.
 
     Returns:
-        False where it was cancelled: everything is as it was.
+        False where it was cancelled; nothing has changed then.
 
     Raises:
-        OutputError: no room, or a damaged file; likewise.
+        OutputError: no disk space, or a damaged file; nothing has changed then.
     """
-    now = T_current_own(result.run)
-    metres = metres.after(now)
-    change = metres.T_metric_own @ now.inverse()
+    current = T_current_own(result.run)
+    metres = metres.after(current)
+    change = metres.T_metric_own @ current.inverse()
     cameras = [camera.moved(change) for camera in result.cameras]
     revision = Revision(
         tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, depth_field=c.depth_field) for c in cameras)

@@ -1,4 +1,4 @@
-"""A robust similarity from a camera's path to known positions, and how sure a scale is."""
+"""Robust similarity from a camera trajectory to known positions, and the standard error of a scale."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,33 +9,36 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
 
 ROUNDS = 30
-DRAWS = 300
+"""Iterations of reweighted least squares, enough to converge."""
+SAMPLES = 300
+"""Random triples of the initial estimate: with half of the positions wrong, one triple in eight has no outlier."""
 BLOCKS = 8
-TILT = 0.05
-"""Radians of uncertainty about the path's main direction, beyond which positions do not say which way is up."""
+"""Blocks of the jackknife: each must leave enough positions for an estimate."""
+MAX_TILT = 0.05
+"""Largest standard error in radians, about the main direction of a trajectory, of axes taken from positions."""
 
 
 @dataclass(frozen=True)
-class PathFit:
-    """``transform`` takes the path to the known positions."""
+class TrajectoryFit:
+    """Similarity from a trajectory to known positions."""
 
     transform: Similarity
     weights: FloatArray
-    """[N], 1 for positions that fit, towards 0 for those that do not."""
-    off: float
-    """Root of the weighted mean square distance that is left."""
+    """[N] robust weights, 1 for inliers, towards 0 for outliers."""
+    rms: float
+    """Weighted RMS distance after alignment."""
     tilt: float
-    """Standard error in radians of the turn about the path's main direction; infinite for a straight line."""
+    """Standard error in radians of the rotation about the main direction; infinite for a straight line."""
 
 
-def fit_path(path: FloatArray, known: FloatArray, up: FloatArray | None = None) -> PathFit | None:
-    """The similarity from points [N, 3] to points [N, 3], some of which may be far off; None where none is found.
+def fit_trajectory(path: FloatArray, known: FloatArray, up: FloatArray | None = None) -> TrajectoryFit | None:
+    """Robust similarity from points [N, 3] to points [N, 3] with outliers; None where there is none.
 
-    Begins with the best of many triples by the median distance, goes on by weights that fall with it (Cauchy).
+    It starts from the best of random triples by the median distance, and goes on by least squares with Cauchy weights.
 
     Args:
-        up: a direction [3] of the path's world that is (0, 0, 1) in the other: only heading, scale and place are then
-            looked for.
+        up: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
+            translation are estimated.
     """
     if len(path) < 3:
         return None
@@ -45,21 +48,27 @@ def fit_path(path: FloatArray, known: FloatArray, up: FloatArray | None = None) 
     fitted, weights = start, np.ones(len(path))
     for _ in range(ROUNDS):
         distance = np.linalg.norm(fitted.apply(path) - known, axis=1)
-        # Of three coordinates: the median of their length is 1.54 times their standard deviation.
-        spread = max(float(np.median(distance)) / 1.54, 1e-9)
-        weights = 1 / (1 + (distance / (3 * spread)) ** 2)
-        following = _solve(path, known, weights, up)
-        if following is None:
+        # The median length of a normal 3-vector is 1.54 times the standard deviation of its coordinates.
+        sigma = max(float(np.median(distance)) / 1.54, 1e-9)
+        weights = 1 / (1 + (distance / (3 * sigma)) ** 2)
+        solved = _solve(path, known, weights, up)
+        if solved is None:
             return None
-        fitted = following
+        fitted = solved
     distance = np.linalg.norm(fitted.apply(path) - known, axis=1)
-    off = float(np.sqrt((weights * distance**2).sum() / weights.sum()))
-    return PathFit(fitted, weights, off, _tilt(path, weights, off / fitted.scale))
+    rms = float(np.sqrt((weights * distance**2).sum() / weights.sum()))
+    return TrajectoryFit(fitted, weights, rms, _tilt(path, weights, rms / fitted.scale))
 
 
 def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None]) -> float | None:
-    """Relative standard error of a positive estimate by leaving out one block of neighbours at a time (Tukey 1958):
-    errors of neighbours hang together. None where there are too few, or an estimate fails."""
+    """Relative standard error of a positive estimate by the block jackknife (Tukey 1958).
+
+    Blocks hold neighbours, whose errors are correlated. None where there are too few, or an estimate fails.
+
+    Args:
+        count: number of samples.
+        estimate: the estimate from the samples with the given indices.
+    """
     blocks = [block for block in np.array_split(np.arange(count), min(BLOCKS, count)) if len(block)]
     if len(blocks) < 3:
         return None
@@ -71,11 +80,11 @@ def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None]) 
 
 
 def _best_triple(path: FloatArray, known: FloatArray, up: FloatArray | None) -> Similarity | None:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     best, least = None, np.inf
-    for number in range(DRAWS):
-        # First by all of them.
-        chosen = draw.choice(len(path), 3, replace=False) if number else np.arange(len(path))
+    for number in range(SAMPLES):
+        # The first sample has all positions.
+        chosen = rng.choice(len(path), 3, replace=False) if number else np.arange(len(path))
         found = _solve(path[chosen], known[chosen], np.ones(len(chosen)), up)
         if found is None:
             continue
@@ -90,10 +99,10 @@ def _solve(path: FloatArray, known: FloatArray, weights: FloatArray, up: FloatAr
         found = align(path, known, weights)
         return found if found.scale > 0 else None
     level = _upright(up)
-    turned = path @ level.T
+    levelled = path @ level.T
     share = weights / weights.sum()
-    source, target = turned - share @ turned, known - share @ known
-    # Heading: the turn about z that brings the horizontal parts together.
+    source, target = levelled - share @ levelled, known - share @ known
+    # Heading: the rotation about z that aligns the horizontal components.
     dot = share @ (source[:, :2] * target[:, :2]).sum(axis=1)
     cross = share @ (source[:, 0] * target[:, 1] - source[:, 1] * target[:, 0])
     angle = np.arctan2(cross, dot)
@@ -108,16 +117,16 @@ def _solve(path: FloatArray, known: FloatArray, weights: FloatArray, up: FloatAr
 
 
 def _upright(up: FloatArray) -> FloatArray:
-    """A rotation [3, 3] that brings ``up`` to (0, 0, 1)."""
+    """A rotation [3, 3] that takes ``up`` to (0, 0, 1)."""
     z = up / np.linalg.norm(up)
     x = np.cross(np.eye(3)[np.argmin(np.abs(z))], z)
     x = x / np.linalg.norm(x)
     return np.stack([x, np.cross(z, x), z])
 
 
-def _tilt(path: FloatArray, weights: FloatArray, off: float) -> float:
+def _tilt(path: FloatArray, weights: FloatArray, rms: float) -> float:
     share = weights / weights.sum()
     centred = path - share @ path
-    spread = np.sqrt(np.maximum(np.linalg.eigvalsh((centred * share[:, None]).T @ centred), 0))
-    # The widest direction says nothing of the turn about it, the second one does.
-    return float(off / (np.sqrt(len(path)) * spread[1])) if spread[1] > 0 else float("inf")
+    extent = np.sqrt(np.maximum(np.linalg.eigvalsh((centred * share[:, None]).T @ centred), 0))
+    # The second largest extent determines the rotation about the main direction.
+    return float(rms / (np.sqrt(len(path)) * extent[1])) if extent[1] > 0 else float("inf")

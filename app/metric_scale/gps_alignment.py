@@ -1,4 +1,4 @@
-"""The scale, and where on Earth, from a track of positions that runs beside the camera's path."""
+"""Metric scale, axes and origin by alignment of the camera trajectory with a recorded track of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,30 +7,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
-from stream_recon.app.metric_scale.fitting import TILT, PathFit, fit_path, jackknife
+from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, MetricUnit
 from stream_recon.configs.errors import InputError
 
 OVERLAP = 0.8
-"""Share of the path's or the track's time, whichever is shorter, that both have to have in common."""
+"""Least common time of trajectory and track, as a share of the shorter one: a lesser one may be a chance match."""
 STEPS = 200
-"""Beginnings that are tried where nobody says how the two clocks lie."""
-FINER = 4
+"""Clock offsets tried in each search: below 1 % of the range, where the fit still improves smoothly."""
+SEARCHES = 4
+"""Searches for the clock offset, each within two steps of the best of the last one: 1e-7 of the range."""
 ROUNDS = 4
-"""Of weights for each of these."""
-GAP = 5.0
-"""Times the usual distance between positions, beyond which nothing is said of what lies between."""
-LEAST = 4
-WORST = 0.5
-"""Share of the track's extent by which positions may be off in the mean: beyond, it is another walk."""
-UNSURE = 0.2
-"""Relative error of a scale that is no scale."""
+"""Iterations of reweighted least squares for each offset: enough to rank offsets."""
+MAX_GAP = 5.0
+"""Largest time between two known positions that is interpolated, in medians: beyond it the path is unknown."""
+MIN_POSITIONS = 4
+"""Fewest positions of a fit: one more than determine a similarity."""
+MAX_MISFIT = 0.5
+"""Largest RMS distance of a fit, as a share of the track's extent: beyond it the track is of another path."""
+MAX_ERROR = 0.2
+"""Largest relative error of a scale that is accepted."""
 
 
 @dataclass(frozen=True)
 class _Pairs:
+    """Positions of the trajectory and of the track at the same times."""
+
     path: FloatArray  # [N, 3]
     known: FloatArray  # [N, 3]
 
@@ -38,125 +42,130 @@ class _Pairs:
 def scale_by_track(
     cameras: Sequence[Camera], up: FloatArray, positions: Positions, begins: float | None, given: str
 ) -> MetricUnit:
-    """Metres by a track; the axes become the track's own.
+    """Metric scale by a track; the axes become those of the track.
 
     Args:
-        cameras: frames of one stretch, in order.
-        up: the world's up, as the cameras have it.
-        begins: seconds after the track's first position at which the source begins; None: looked for.
+        cameras: frames of one segment, in order.
+        up: the up direction [3] of the world, estimated from the cameras.
+        begins: seconds after the track's first position at which the source begins; None: it is estimated.
+        given: the user's words, for messages and the record.
 
     Raises:
-        InputError: path and track have too little in common, or do not fit.
+        InputError: trajectory and track have too little time in common, or do not fit.
     """
     path = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     if positions.frames is not None:
         row = {camera.index: number for number, camera in enumerate(cameras)}
         both = [(row[int(frame)], n) for n, frame in enumerate(positions.frames) if int(frame) in row]
-        pairs, told = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
+        pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
     else:
         assert positions.times is not None
         times = np.array([camera.timestamp for camera in cameras])
-        pairs, told = _at_one_time(times, path, positions.times, positions.metres, begins)
-    return fitted_to(pairs.path, pairs.known, up, positions, given, told)
+        pairs, clock = _synchronized(times, path, positions.times, positions.metres, begins)
+    return scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
 
 
-def fitted_to(
-    path: FloatArray, known: FloatArray, up: FloatArray, positions: Positions, given: str, told: str = ""
+def scale_by_positions(
+    path: FloatArray, known: FloatArray, up: FloatArray, positions: Positions, given: str, clock: str = ""
 ) -> MetricUnit:
-    """Metres by where cameras [N, 3] are known to have been. Raises InputError."""
-    if len(path) < LEAST:
+    """Metric scale by known positions [N, 3] of cameras at ``path`` [N, 3], whose frame ``positions`` has.
+
+    ``clock``: note on the clocks for the record. Raises InputError.
+    """
+    if len(path) < MIN_POSITIONS:
         raise InputError(f"--scale-from {given}: only {len(path)} of its positions belong to frames of the result")
-    found = fit_path(path, known)
-    upright = positions.world == EAST_NORTH_UP and (found is None or found.tilt > TILT)
+    found = fit_trajectory(path, known)
+    upright = positions.world == EAST_NORTH_UP and (found is None or found.tilt > MAX_TILT)
     if upright:
-        # Nearly straight: heights that are some metres off would tip the world over.
-        found = fit_path(path, known, up)
+        # The trajectory is nearly straight: height errors of some metres would tilt the world.
+        found = fit_trajectory(path, known, up)
     if found is None:
-        raise InputError(f"--scale-from {given}: the camera or the track does not move: there is no scale in that")
+        raise InputError(f"--scale-from {given}: the camera or the track does not move, so it has no scale")
 
     def scale_of(rows: NDArray[np.intp]) -> float | None:
-        again = fit_path(path[rows], known[rows], up if upright else None)
-        return None if again is None else again.transform.scale
+        part = fit_trajectory(path[rows], known[rows], up if upright else None)
+        return None if part is None else part.transform.scale
 
     error = jackknife(len(path), scale_of)
     _check(found, known, error, given)
-    how = f"{len(path)} positions, off by {found.off:.3g} m (RMS){told}"
+    how = f"{len(path)} positions, RMS error {found.rms:.3g} m{clock}"
     world, transform = positions.world, found.transform
-    if positions.world != EAST_NORTH_UP and found.tilt > TILT:
+    if positions.world != EAST_NORTH_UP and found.tilt > MAX_TILT:
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
-        how += "; nearly on one line, which tells no axes: those of the first camera are kept"
+        how += "; they lie nearly on a line, so the axes of the first camera are kept"
     origin = positions.origin if world != FIRST_CAMERA else None
     return MetricUnit(transform, error, given, how, world, origin)
 
 
-def _check(found: PathFit, known: FloatArray, error: float | None, given: str) -> None:
+def _check(found: TrajectoryFit, known: FloatArray, error: float | None, given: str) -> None:
+    """Raises InputError for a fit that is too bad."""
     share = found.weights / found.weights.sum()
     extent = float(np.sqrt(share @ np.square(known - share @ known).sum(axis=1)))
-    if found.off > WORST * extent or (error is not None and error > UNSURE):
+    if found.rms > MAX_MISFIT * extent or (error is not None and error > MAX_ERROR):
         raise InputError(
-            f"--scale-from {given}: the track does not fit the camera's path: off by {found.off:.3g} m where it "
-            f"extends over {extent:.3g} m"
+            f"--scale-from {given}: the track does not fit the camera's trajectory: RMS error {found.rms:.3g} m, where "
+            f"the track extends over {extent:.3g} m"
         )
 
 
-def _at_one_time(
+def _synchronized(
     times: FloatArray, path: FloatArray, track_times: FloatArray, metres: FloatArray, begins: float | None
 ) -> tuple[_Pairs, str]:
-    """Pairs of positions at the same times, and what to tell of the clocks."""
+    """Pairs of positions at the same times, and a note on the clocks for the record."""
     span, track_span = np.ptp(times), np.ptp(track_times)
     least = OVERLAP * min(span, track_span)
     if begins is not None:
-        shift = track_times[0] + begins
-        return _pairs(times + shift, path, track_times, metres), ""
-    if _common(times, track_times) >= max(least, 1e-9):
+        offset = track_times[0] + begins
+        return _pairs(times + offset, path, track_times, metres), ""
+    if _overlap(times, track_times) >= max(least, 1e-9):
         return _pairs(times, path, track_times, metres), ""
-    # Another clock, such as the time of day: the one at which both fit best.
+    # The clocks differ, such as by the time of day: the offset of the best fit.
     first, last = track_times[0] - times[0] - span + least, track_times[-1] - times[0] - least
     best, reach = 0.5 * (first + last), 0.5 * (last - first)
-    for _ in range(FINER):
+    for _ in range(SEARCHES):
         tried = np.linspace(best - reach, best + reach, STEPS + 1)
-        best = float(min(tried, key=lambda shift: _misfit(_pairs(times + shift, path, track_times, metres))))
+        best = float(min(tried, key=lambda offset: _misfit(_pairs(times + offset, path, track_times, metres))))
         reach = 2 * (tried[1] - tried[0])
-    told = f"; the source begins {best + times[0] - track_times[0]:.1f} s after the track (found by the fit)"
-    return _pairs(times + best, path, track_times, metres), told
+    clock = f"; the source begins {best + times[0] - track_times[0]:.1f} s after the track (found by the fit)"
+    return _pairs(times + best, path, track_times, metres), clock
 
 
-def _common(a: FloatArray, b: FloatArray) -> float:
+def _overlap(a: FloatArray, b: FloatArray) -> float:
     return float(min(a[-1], b[-1]) - max(a[0], b[0]))
 
 
 def _pairs(times: FloatArray, path: FloatArray, track_times: FloatArray, metres: FloatArray) -> _Pairs:
-    """At the times of whichever has fewer positions where both are known; the other is interpolated."""
+    """Pairs at the times of the sequence with fewer positions in the overlap; the other one is interpolated."""
     inner = track_times[(track_times >= times[0]) & (track_times <= times[-1])]
     if len(inner) <= len(times):
-        good = _between(inner, times)
+        good = _outside_gaps(inner, times)
         return _Pairs(_interpolated(inner[good], times, path), metres[np.searchsorted(track_times, inner[good])])
     good = (times >= track_times[0]) & (times <= track_times[-1])
-    good[good] = _between(times[good], track_times)
+    good[good] = _outside_gaps(times[good], track_times)
     return _Pairs(path[good], _interpolated(times[good], track_times, metres))
 
 
-def _between(at: FloatArray, known: FloatArray) -> NDArray[np.bool_]:
-    """Which of the times [N] are not within a gap of the known ones."""
+def _outside_gaps(queried: FloatArray, known: FloatArray) -> NDArray[np.bool_]:
+    """Which of the ``queried`` times [N] lie outside gaps of the ``known`` ones [M]."""
     steps = np.diff(known)
-    right = np.searchsorted(known, at).clip(1, len(known) - 1)
-    return np.asarray(steps[right - 1] <= GAP * np.median(steps) + 1e-9)
+    right = np.searchsorted(known, queried).clip(1, len(known) - 1)
+    return np.asarray(steps[right - 1] <= MAX_GAP * np.median(steps) + 1e-9)
 
 
-def _interpolated(at: FloatArray, times: FloatArray, positions: FloatArray) -> FloatArray:
-    return np.stack([np.interp(at, times, positions[:, axis]) for axis in range(3)], axis=1)
+def _interpolated(queried: FloatArray, times: FloatArray, positions: FloatArray) -> FloatArray:
+    return np.stack([np.interp(queried, times, positions[:, axis]) for axis in range(3)], axis=1)
 
 
 def _misfit(pairs: _Pairs) -> float:
-    """Mean distance that a similarity leaves, as a share of the track's extent; infinite for none."""
-    if len(pairs.path) < LEAST:
+    """Mean distance after alignment, as a share of the track's extent; infinite where there is no similarity."""
+    if len(pairs.path) < MIN_POSITIONS:
         return float("inf")
     extent = float(np.sqrt(np.square(pairs.known - pairs.known.mean(axis=0)).sum(axis=1).mean()))
-    off = np.ones(len(pairs.path))
-    # Least distances, not squares: a few positions may be far off.
+    distance = np.ones(len(pairs.path))
+    # Least distances, not squares, for robustness to outliers.
     for _ in range(ROUNDS):
-        found = align(pairs.path, pairs.known, 1 / np.maximum(off, 0.1 * np.median(off) + 1e-12))
+        found = align(pairs.path, pairs.known, 1 / np.maximum(distance, 0.1 * np.median(distance) + 1e-12))
         if not found.scale > 0 or not extent > 0:
             return float("inf")
-        off = np.linalg.norm(found.apply(pairs.path) - pairs.known, axis=1)
-    return float(off.mean() / extent)
+        distance = np.linalg.norm(found.apply(pairs.path) - pairs.known, axis=1)
+    return float(distance.mean() / extent)

@@ -1,12 +1,12 @@
-"""Tracks of positions in files: GPX, CSV with a header, and the TUM form. All beside the times at which they hold.
+"""Readers of position tracks with times or frame numbers: GPX, CSV with a header, and TUM files.
 
-Positions on Earth as metres east, north and up of one of them, by the ellipsoid of WGS 84.
+Geodetic positions are converted to local east, north, up coordinates in metres by the WGS 84 ellipsoid.
 """
 
 import csv
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,15 +18,21 @@ from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.result.unit import EAST_NORTH_UP, OF_FILE
 
 EQUATOR = 6_378_137.0
+"""Semi-major axis of the WGS 84 ellipsoid in metres."""
 SQUARED_ECCENTRICITY = 6.694_379_990_14e-3
+"""First eccentricity squared of the WGS 84 ellipsoid."""
 
 
 def east_north_up(degrees: FloatArray, height: FloatArray) -> tuple[FloatArray, tuple[float, float, float]]:
-    """Positions [N, 3] in metres from latitudes and longitudes [N, 2] in degrees and heights [N], and their origin:
-    the first one's latitude, longitude and height."""
+    """Local east, north, up coordinates [N, 3] in metres, and their origin: the first latitude, longitude and height.
+
+    Args:
+        degrees: latitudes and longitudes [N, 2].
+        height: above the ellipsoid [N], in metres.
+    """
     latitude, longitude = np.radians(degrees).T
     origin = float(degrees[0, 0]), float(degrees[0, 1]), float(height[0])
-    xyz = _from_centre(latitude, longitude, height)
+    xyz = _earth_centred(latitude, longitude, height)
     b, a = latitude[0], longitude[0]
     axes = np.array(
         [
@@ -38,47 +44,50 @@ def east_north_up(degrees: FloatArray, height: FloatArray) -> tuple[FloatArray, 
     return np.asarray((xyz - xyz[0]) @ axes.T), origin
 
 
-def _from_centre(latitude: FloatArray, longitude: FloatArray, height: FloatArray) -> FloatArray:
-    across = EQUATOR / np.sqrt(1 - SQUARED_ECCENTRICITY * np.sin(latitude) ** 2)
+def _earth_centred(latitude: FloatArray, longitude: FloatArray, height: FloatArray) -> FloatArray:
+    """Earth-centred coordinates (ECEF) [N, 3] in metres; angles in radians."""
+    normal_radius = EQUATOR / np.sqrt(1 - SQUARED_ECCENTRICITY * np.sin(latitude) ** 2)
     return np.stack(
         [
-            (across + height) * np.cos(latitude) * np.cos(longitude),
-            (across + height) * np.cos(latitude) * np.sin(longitude),
-            (across * (1 - SQUARED_ECCENTRICITY) + height) * np.sin(latitude),
+            (normal_radius + height) * np.cos(latitude) * np.cos(longitude),
+            (normal_radius + height) * np.cos(latitude) * np.sin(longitude),
+            (normal_radius * (1 - SQUARED_ECCENTRICITY) + height) * np.sin(latitude),
         ],
         axis=1,
     )
 
 
-LARGEST_FILE = 1 << 28
-FAR_FROM_ORIGIN = 10_000.0
-"""Metres: coordinates of a country's grid lose too many digits in the files of a result."""
+MAX_FILE_BYTES = 1 << 28
+"""Bytes that are read of a file: days of positions, and no more memory than a machine has."""
+MAX_FROM_ORIGIN_M = 10_000.0
+"""Distance beyond which an origin is subtracted: national grid coordinates lose digits in the files of a result."""
 TIME = ("time", "timestamp", "t", "seconds", "sec", "utc", "date", "datetime")
 FRAME = ("frame", "index")
 LATITUDE, LONGITUDE = ("lat", "latitude"), ("lon", "lng", "long", "longitude")
 HEIGHT = ("alt", "altitude", "ele", "elevation", "height")
 EAST, NORTH, UP = ("x", "tx", "east", "easting"), ("y", "ty", "north", "northing"), ("z", "tz", "up", *HEIGHT)
+"""Names of columns of CSV files, in lower case, for this and each of the above."""
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Where a camera was."""
+    """Positions of a camera by time or frame."""
 
     metres: FloatArray  # [N, 3]
     world: str
-    """`EAST_NORTH_UP` or `OF_FILE`."""
+    """Axes: `EAST_NORTH_UP` or `OF_FILE`."""
     times: FloatArray | None = None
-    """[N] seconds, rising; of whatever clock."""
+    """[N] seconds of any clock, ascending."""
     frames: FloatArray | None = None
-    """[N] numbers of frames, where the file has these instead."""
+    """[N] frame numbers, where the file has these instead of times."""
     origin: tuple[float, float, float] | None = None
-    """See `Metres`."""
+    """See `MetricUnit`."""
 
 
 def read_positions(path: Path) -> Positions:
-    """Positions from a file. Raises OSError, or ValueError, saying what is missing in it."""
+    """Read positions from a file. Raises OSError, or ValueError with what is missing."""
     with path.open("rb") as file:
-        text = file.read(LARGEST_FILE).decode("utf-8-sig", errors="replace")
+        text = file.read(MAX_FILE_BYTES).decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith("<"):
         return _gpx(text)
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
@@ -87,21 +96,25 @@ def read_positions(path: Path) -> Positions:
     return _tum(lines) if all(_is_number(word) for word in lines[0].split()) else _csv(lines)
 
 
-def of_degrees(
+def geodetic_positions(
     degrees: FloatArray, height: FloatArray, times: FloatArray | None = None, frames: FloatArray | None = None
 ) -> Positions:
-    """Positions from latitudes and longitudes [N, 2] and heights [N], nan where unknown: then that of the others, so
-    that a track without heights is level. Raises ValueError."""
+    """Positions from latitudes and longitudes [N, 2] in degrees and heights [N] in metres.
+
+    Unknown heights (nan) are replaced by the median, so a track without heights is level. Raises ValueError.
+    """
     good = np.asarray(np.isfinite(degrees).all(axis=1) & (np.abs(degrees) <= (90, 180)).all(axis=1))
     known = height[good & np.isfinite(height)]
     height = np.where(np.isfinite(height), height, np.median(known) if len(known) else 0.0)
-    metres, origin = east_north_up(_some(degrees[good]), height[good])
-    return _checked(metres, EAST_NORTH_UP, _at(times, good), _at(frames, good), origin)
+    metres, origin = east_north_up(_at_least_three(degrees[good]), height[good])
+    return _sorted(Positions(metres, EAST_NORTH_UP, _rows(times, good), _rows(frames, good), origin))
 
 
 def seconds(word: str) -> float:
-    """A time as seconds: a number (of milli-, micro- or nanoseconds where it is that large), or a date of ISO 8601,
-    without a zone in UTC. nan where it is neither."""
+    """A time in seconds, from a number or an ISO 8601 date (UTC where it has no zone); nan for other words.
+
+    Large numbers are taken for milli-, micro- or nanoseconds.
+    """
     if _is_number(word):
         value = float(word)
         for limit in (1e17, 1e14, 1e11):
@@ -117,7 +130,7 @@ def seconds(word: str) -> float:
 
 def _gpx(text: str) -> Positions:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise ValueError("no GPX has a document type of its own")
+        raise ValueError("it is no GPX: it has a document type definition")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -133,18 +146,18 @@ def _gpx(text: str) -> Positions:
     values = values[np.isfinite(values[:, 3])]
     if not len(values):
         raise ValueError("it has no points with a time")
-    return of_degrees(values[:, :2], values[:, 2], values[:, 3])
+    return geodetic_positions(values[:, :2], values[:, 2], values[:, 3])
 
 
 def _tum(lines: list[str]) -> Positions:
-    """time x y z .."""
+    """Positions from lines ``time x y z ..``."""
     try:
         rows = np.array([[float(word) for word in line.split()[:4]] for line in lines], np.float64)
     except ValueError as error:
         raise ValueError("its lines are not 'seconds x y z ..'") from error
     if rows.ndim != 2 or rows.shape[1] != 4:
         raise ValueError("its lines are not 'seconds x y z ..'")
-    return _of_file(rows[:, 1:], rows[:, 0], None)
+    return _cartesian_positions(rows[:, 1:], rows[:, 0], None)
 
 
 def _csv(lines: list[str]) -> Positions:
@@ -159,64 +172,59 @@ def _csv(lines: list[str]) -> Positions:
     def column(wanted: tuple[str, ...]) -> int | None:
         return next((names.index(name) for name in wanted if name in names), None)
 
-    def values(at: int | None) -> FloatArray:
-        return np.array([float("nan") if at is None else _number(row[at]) for row in rows], np.float64)
+    def values(index: int | None) -> FloatArray:
+        return np.array([float("nan") if index is None else _number(row[index]) for row in rows], np.float64)
 
     time, frame = column(TIME), column(FRAME)
     if time is None and frame is None:
-        raise ValueError(f"it has neither a column for the time nor one called frame, but {_listed(table[0])}")
+        raise ValueError(f"it has no column time and no column frame, but {_listed(table[0])}")
     times = None if time is None else np.array([seconds(row[time]) for row in rows])
     frames = None if time is not None else values(frame)
     latitude, longitude = column(LATITUDE), column(LONGITUDE)
     if latitude is not None and longitude is not None:
         degrees = np.stack([values(latitude), values(longitude)], axis=1)
-        return of_degrees(degrees, values(column(HEIGHT)), times, frames)
+        return geodetic_positions(degrees, values(column(HEIGHT)), times, frames)
     x, y, z = column(EAST), column(NORTH), column(UP)
     if x is None or y is None or z is None:
         raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {_listed(table[0])}")
-    return _of_file(np.stack([values(x), values(y), values(z)], axis=1), times, frames)
+    return _cartesian_positions(np.stack([values(x), values(y), values(z)], axis=1), times, frames)
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(" ".join(name.split()) for name in names)[:200]
 
 
-def _of_file(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:
+def _cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:
     good = np.asarray(np.isfinite(metres).all(axis=1))
-    metres = _some(metres[good])
-    middle, origin = np.median(metres, axis=0), None
-    if np.abs(middle).max() > FAR_FROM_ORIGIN:
-        origin = (float(np.floor(middle[0])), float(np.floor(middle[1])), float(np.floor(middle[2])))
+    metres = _at_least_three(metres[good])
+    median, origin = np.median(metres, axis=0), None
+    if np.abs(median).max() > MAX_FROM_ORIGIN_M:
+        origin = (float(np.floor(median[0])), float(np.floor(median[1])), float(np.floor(median[2])))
         metres = metres - origin
-    return _checked(metres, OF_FILE, _at(times, good), _at(frames, good), origin)
+    return _sorted(Positions(metres, OF_FILE, _rows(times, good), _rows(frames, good), origin))
 
 
-def _checked(
-    metres: FloatArray,
-    world: str,
-    times: FloatArray | None,
-    frames: FloatArray | None,
-    origin: tuple[float, float, float] | None,
-) -> Positions:
-    """In the order of their times or frames, of several with the same the first."""
+def _sorted(positions: Positions) -> Positions:
+    """Positions in the order of their times or frames; of several with the same one the first."""
+    times, frames = positions.times, positions.frames
     keys = times if times is not None else frames
     if keys is None:
-        return Positions(metres, world, None, None, origin)
+        return positions
     good = np.flatnonzero(np.isfinite(keys))
     _, first = np.unique(keys[good], return_index=True)
     order = np.asarray(good[first], np.intp)
     if len(order) < 3:
         raise ValueError("it has fewer than three positions with a time or frame")
-    return Positions(metres[order], world, _at(times, order), _at(frames, order), origin)
+    return replace(positions, metres=positions.metres[order], times=_rows(times, order), frames=_rows(frames, order))
 
 
-def _some(rows: FloatArray) -> FloatArray:
+def _at_least_three(rows: FloatArray) -> FloatArray:
     if len(rows) < 3:
         raise ValueError("it has fewer than three positions")
     return rows
 
 
-def _at(values: FloatArray | None, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> FloatArray | None:
+def _rows(values: FloatArray | None, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> FloatArray | None:
     return None if values is None else values[chosen]
 
 

@@ -1,4 +1,4 @@
-"""The scale by the camera's height above the ground."""
+"""Height of the camera above the ground plane, in the scale of the reconstruction."""
 
 from dataclasses import dataclass
 
@@ -7,72 +7,76 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.configs.errors import InputError
 
-STEEPEST = 15.0
-"""Degrees by which the ground may slope against the cameras' up."""
-DRAWS = 400
+MAX_SLOPE_DEG = 15.0
+"""Largest angle between the ground's normal and the cameras' up direction."""
+SAMPLES = 400
+"""Random triples of points (RANSAC): a plane with a fifth of the points is found in 96 of 100 cases."""
 THICKNESS = 0.03
-"""Of the height: points so near to the plane are of it."""
-AS_LARGE = 0.4
-"""Share of the largest level surface that a lower one needs for being the ground: a table is smaller than the floor."""
-MOST_POINTS = 100_000
-LEAST_POINTS = 200
+"""Largest distance of an inlier from the plane, as a share of the camera's height."""
+MIN_SHARE = 0.4
+"""Least size of the ground as a share of the largest level plane: a table top may show more points than the floor."""
+MAX_POINTS = 100_000
+"""Most points that planes are fitted to: more take longer, without a better plane."""
+MIN_POINTS = 200
+"""Fewest inliers of the ground."""
 
 
 @dataclass(frozen=True)
 class GroundHeight:
-    """Of the cameras above the ground, in the world's unit."""
+    """Median height of the cameras above the ground, in the scale of the reconstruction."""
 
     height: float
     error: float
-    """How much the cameras' heights vary, as a share."""
+    """Variation of the cameras' heights, relative to the height."""
     points: int
+    """Number of ground points."""
 
 
 def camera_height(xyz: FloatArray, cameras: FloatArray, up: FloatArray, given: str) -> GroundHeight:
-    """The cameras' [N, 3] median height above the ground, the lowest of the large level surfaces among points [M, 3].
+    """Median height of cameras [N, 3] above the ground: the lowest large level plane of points [M, 3].
 
     Raises:
-        InputError: there is no such surface below the cameras.
+        InputError: there is no such plane below the cameras.
     """
     height = xyz @ up
     eye = cameras @ up
     below = xyz[height < np.median(eye)]
-    below = below[:: max(1, len(below) // MOST_POINTS)]
+    below = below[:: max(1, len(below) // MAX_POINTS)]
     found: list[tuple[float, int, FloatArray, float]] = []
-    draw = np.random.default_rng(0)
-    for _ in range(DRAWS if len(below) >= LEAST_POINTS else 0):
-        a, b, c = below[draw.choice(len(below), 3, replace=False)]
+    rng = np.random.default_rng(0)
+    for _ in range(SAMPLES if len(below) >= MIN_POINTS else 0):
+        a, b, c = below[rng.choice(len(below), 3, replace=False)]
         normal = np.cross(b - a, c - a)
         length = np.linalg.norm(normal)
         if not length > 0:
             continue
         normal = normal / length * (1 if normal @ up > 0 else -1)
         far = float(np.median((cameras - a) @ normal))
-        if normal @ up < np.cos(np.radians(STEEPEST)) or far <= 0:
+        if normal @ up < np.cos(np.radians(MAX_SLOPE_DEG)) or far <= 0:
             continue
         count = int((np.abs((below - a) @ normal) < THICKNESS * far).sum())
         found.append((far, count, normal, float(normal @ a)))
     large = max((count for _, count, _, _ in found), default=0)
-    if large < LEAST_POINTS:
-        raise InputError(f"--scale-from {given}: no ground is seen below the camera")
-    normal, place = max((entry for entry in found if entry[1] >= AS_LARGE * large), key=lambda e: e[0])[2:]
-    thickness = THICKNESS * float(np.median(cameras @ normal - place))
+    if large < MIN_POINTS:
+        raise InputError(f"--scale-from {given}: there is no ground below the camera in the point cloud")
+    normal, offset = max((entry for entry in found if entry[1] >= MIN_SHARE * large), key=lambda e: e[0])[2:]
+    thickness = THICKNESS * float(np.median(cameras @ normal - offset))
     ground = below
     for _ in range(10):
-        off = np.abs(below @ normal - place)
-        ground = below[off < thickness]
-        if len(ground) < LEAST_POINTS:
+        distance = np.abs(below @ normal - offset)
+        ground = below[distance < thickness]
+        if len(ground) < MIN_POINTS:
             break
-        # As thin as the ground is: feet of walls and furniture would tip it.
-        thin = 2.5 * 1.4826 * float(np.median(off[off < thickness]))
-        thickness = min(thickness, max(thin, 0.1 * thickness))
-        middle = ground.mean(axis=0)
-        turned = np.linalg.eigh(np.cov((ground - middle).T))[1][:, 0]
-        normal = turned * (1 if turned @ up > 0 else -1)
-        place = float(normal @ middle)
-    heights = cameras @ normal - place
-    middle_height = float(np.median(heights))
-    if not middle_height > 0:
-        raise InputError(f"--scale-from {given}: no ground is seen below the camera")
-    spread = 1.4826 * float(np.median(np.abs(heights - middle_height))) / middle_height
-    return GroundHeight(middle_height, max(spread, THICKNESS / 3), len(ground))
+        # The threshold follows the noise of the ground: feet of walls and furniture would tilt the plane.
+        noise = 2.5 * 1.4826 * float(np.median(distance[distance < thickness]))
+        thickness = min(thickness, max(noise, 0.1 * thickness))
+        centre = ground.mean(axis=0)
+        axis = np.linalg.eigh(np.cov((ground - centre).T))[1][:, 0]
+        normal = axis * (1 if axis @ up > 0 else -1)
+        offset = float(normal @ centre)
+    heights = cameras @ normal - offset
+    median = float(np.median(heights))
+    if not median > 0:
+        raise InputError(f"--scale-from {given}: there is no ground below the camera in the point cloud")
+    variation = 1.4826 * float(np.median(np.abs(heights - median))) / median
+    return GroundHeight(median, max(variation, THICKNESS / 3), len(ground))

@@ -1,5 +1,7 @@
-"""Where the scale is taken from, as users say it: ``marker:0.16``, ``frames:12,240,1.85``, ``height:1.6``,
-``track:walk.gpx[@12.5]``, ``exif``."""
+"""Sources of metric scale as users write them.
+
+``marker:0.16``, ``frames:12,240,1.85``, ``height:1.6``, ``track:walk.gpx[@12.5]``, ``exif``.
+"""
 
 import math
 from dataclasses import dataclass
@@ -18,14 +20,15 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Marker:
-    """Markers with a side of so many metres."""
+    """Printed markers of known size."""
 
     side: float
+    """In metres."""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """Between the cameras of two frames, by their numbers in the source."""
+    """Distance in metres between the cameras of two frames, by their numbers in the source."""
 
     first: int
     second: int
@@ -34,34 +37,34 @@ class Distance:
 
 @dataclass(frozen=True)
 class Height:
-    """Of the camera above the ground."""
+    """Height in metres of the camera above the ground."""
 
     metres: float
 
 
 @dataclass(frozen=True)
 class Track:
-    """Positions of the camera by the time."""
+    """Recorded positions of the camera by time or frame."""
 
     positions: Positions
     begins: float | None
-    """Seconds after the track's first position at which the source begins; None: it is found."""
+    """Seconds after the track's first position at which the source begins; None: it is estimated."""
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Where the source's own images say that they were taken."""
+    """GPS positions in the EXIF data of the source's images."""
 
 
-Given = Marker | Distance | Height | Track | Photographs
+ScaleSource = Marker | Distance | Height | Track | Photographs
 
 
-def parse_given(text: str) -> tuple[Given, str]:
-    """What a user gave, with all that its files hold, and how to say it again from anywhere.
+def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
+    """The source with the content of its files, and its text with absolute paths.
 
     Raises:
         ConfigError: it is of no known form.
-        InputError: a file cannot be read, or says nothing of where the camera was.
+        InputError: a file cannot be read, or has no positions.
     """
     kind, _, rest = text.strip().partition(":")
     if kind == "exif" and not rest:
@@ -77,7 +80,7 @@ def parse_given(text: str) -> tuple[Given, str]:
         if kind == "frames" and len(words) == 3:
             first, second = int(words[0]), int(words[1])
             if first == second:
-                raise ValueError("twice the same frame")
+                raise ValueError("both frames are the same")
             return Distance(first, second, _length(words[2])), text.strip()
     except ValueError as error:
         raise ConfigError(f"--scale-from {text}: {error}; use {FORMS}") from error
@@ -93,7 +96,7 @@ def _track(rest: str) -> tuple[Track, str]:
         except ValueError:
             name = rest
     if begins is not None and not math.isfinite(begins):
-        raise ConfigError(f"--scale-from track:{rest}: the seconds are no number")
+        raise ConfigError(f"--scale-from track:{rest}: the seconds after @ must be a finite number")
     path = Path(name).expanduser().absolute()
     try:
         positions = read_positions(path)
@@ -106,5 +109,5 @@ def _track(rest: str) -> tuple[Track, str]:
 def _length(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e5:
-        raise ValueError(f"{text.strip()} is no length in metres")
+        raise ValueError(f"{text.strip()} is not a length in metres, above 0 and below 100000")
     return value

@@ -121,13 +121,13 @@ def _one_clip(
     true_fov = 2 * np.arctan(np.array(size) / 2 / intrinsics[[1, 0]])
     moved = bool(valid.any()) and (poses.path_m or 0) > MIN_STEP * len(neighbours) * float(np.median(true_depth[valid]))
     values = [
-        poses.rot_step_deg,
-        poses.tdir_deg if moved else None,
+        poses.rpe_rot_deg,
+        poses.trans_dir_deg if moved else None,
         poses.ate_over_path if moved else None,
         shape.absrel,
         shape.delta1,
         float(np.degrees(np.abs(fov - true_fov).max(axis=-1).mean())),
-        poses.rot_moved_deg,
+        poses.gt_rot_deg,
         still.ate_over_path if moved else None,
         flat.absrel,
         float(np.degrees(true_fov[1])),

@@ -21,7 +21,7 @@ from stream_recon.app.cli.evaluate import RecordingBackEnd
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
@@ -113,8 +113,8 @@ def _figures(engine: Engine, clip: Clip) -> str:
         with scene.open() as source:
             writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
             reconstruct(source, engine, writer, [evaluator], back_end=RecordingBackEnd(back_end, network))
-        online = [network.poses(), evaluator.poses(first=True), evaluator.poses()]
-        depth = [network.depth_errors(), evaluator.depth_errors(first=True), evaluator.depth_errors()]
+        online = [network.poses(), evaluator.poses(causal=True), evaluator.poses()]
+        depth = [network.depth_errors(), evaluator.depth_errors(causal=True), evaluator.depth_errors()]
         refine_result(read_result(folder), scene.open, listeners=[evaluator])
         poses, depths = [*online, evaluator.poses()], [*depth, evaluator.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
@@ -143,7 +143,7 @@ def _errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, 
     for begin, end in pairwise(edges):
         mine = (index >= begin) & (index < end)
         errors = pose_errors(T[mine], clip.T_world_camera[index[mine]], np.diff(index[mine]) == 1)
-        found.append((errors.ate_over_path or 0.0, errors.rot_step_deg or 0.0))
+        found.append((errors.ate_over_path or 0.0, errors.rpe_rot_deg or 0.0))
     ate, turn = np.mean(found, axis=0)
     return float(ate), float(turn)
 

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.batch.scene import evaluate_result
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.evaluation.result import gather_result
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.pipeline.resume import map_state, resume_run
@@ -111,9 +111,9 @@ def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple
 
 
 def _error(result: ResultFolder, scene: Scene) -> float:
-    figures = gather_result(result, scene.truth()).figures()
-    assert figures is not None and figures.ate_over_path is not None
-    return figures.ate_over_path
+    metrics = evaluate_result(result, scene.truth()).metrics()
+    assert metrics.ate_over_path is not None
+    return metrics.ate_over_path
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -34,7 +34,7 @@ def compare(folder: Path) -> None:
     fov = np.mean([field_of_view_error_deg(r.intrinsics, camera, r.transform.source_size) for r in results])
     print(f"against ground truth, {len(results)} frames over {pose.path_m:.2f} m:")
     print(f"  trajectory   {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path:.2%} of the path")
-    print(f"  rotation     {pose.rot_step_deg:.2f} degrees a step (it turned {pose.rot_moved_deg:.2f})")
+    print(f"  rotation     {pose.rpe_rot_deg:.2f} degrees a step (it turned {pose.gt_rot_deg:.2f})")
     print(f"  depth        AbsRel {depth.absrel:.3f}, {depth.delta1:.1%} within 25 %")
     print(f"  field of view error {fov:.1f} degrees")
 

@@ -17,7 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-FIGURES = ("ate_over_path", "rot_step_deg", "absrel", "fov_error_deg")
+from stream_recon.app.evaluation.metrics import upgraded_metrics
+
+FIGURES = ("ate_over_path", "rpe_rot_deg", "absrel", "fov_error_deg")
 WORSE_AT_MOST = 1.15
 
 
@@ -42,7 +44,8 @@ def read(folder: Path) -> dict[tuple[str, str, str], float]:
     """Figures by file, sequence and name; what a sequence's truth does not tell is left out."""
     figures = {}
     for path in sorted(folder.glob("*.json")):
-        for sequence, scores in json.loads(path.read_text())["sequences"].items():
+        for sequence, record in json.loads(path.read_text())["sequences"].items():
+            scores = upgraded_metrics(record)
             for name in FIGURES:
                 if scores.get(name):
                     figures[path.stem, sequence, name] = float(scores[name])

@@ -14,7 +14,7 @@ from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix, transform_points
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.datasets.sequence import DepthMap
-from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "weights" / "compare_weights.py"
-OLD = {"ate_over_path": 0.02, "rot_step_deg": 0.5, "absrel": 0.1, "fov_error_deg": 4.0}
+OLD = {"ate_over_path": 0.02, "rpe_rot_deg": 0.5, "absrel": 0.1, "fov_error_deg": 4.0}
 
 
 def write(folder: Path, **figures: float | None) -> Path:
@@ -25,8 +25,15 @@ def test_better_means_a_lower_mean_and_nothing_much_worse(tmp_path: Path) -> Non
     code, text = run(before, write(tmp_path / "better", ate_over_path=0.01, absrel=0.11))
     assert code == 0 and "\nbetter: x0.928" in text and "worst x1.10, absrel of room (far)" in text
     assert run(before, write(tmp_path / "one_worse", ate_over_path=0.01, absrel=0.12))[0] == 1
-    assert run(before, write(tmp_path / "all_worse", rot_step_deg=0.51))[0] == 1
+    assert run(before, write(tmp_path / "all_worse", rpe_rot_deg=0.51))[0] == 1
     assert run(before, before)[0] == 1
+
+
+def test_files_of_version_0_1_are_read(tmp_path: Path) -> None:
+    before = write(tmp_path / "before")
+    for path in before.iterdir():
+        path.write_text(path.read_text().replace("rpe_rot_deg", "rot_step_deg"))
+    assert run(before, write(tmp_path / "better", rpe_rot_deg=0.4))[0] == 0
 
 
 def test_folders_of_different_figures_are_not_compared(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Videos of a camera path through a result."""
+"""Videos of a result along a camera path."""

@@ -1,4 +1,4 @@
-"""Where the flying camera is at each moment: along the path, around the scene, or above it while it grows."""
+"""Camera path of a rendered video: along the trajectory, in orbit around the scene, or top-down while it grows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,84 +12,90 @@ from scipy.spatial.transform import Rotation, Slerp
 from stream_recon.app.export.render.raster import RenderScene
 from stream_recon.app.export.view import upright_axes, world_up
 
-Route = Literal["path", "around", "above"]
-ROUTES: tuple[Route, ...] = get_args(Route)
+CameraPath = Literal["trajectory", "orbit", "top-down"]
+CAMERA_PATHS: tuple[CameraPath, ...] = get_args(CameraPath)
+CAMERA_PATH_NAMES: dict[str, CameraPath] = {
+    **{path: path for path in CAMERA_PATHS},
+    **{"path": "trajectory", "around": "orbit", "above": "top-down"},
+}
+"""Camera paths by their names on the command line, of this version and of 0.1."""
 SMOOTH_SECONDS = 1.0
-"""Standard deviation of the average that takes the shake of hands out of a path."""
+"""Standard deviation of the filter that removes hand shake from a trajectory."""
 BEHIND = 0.06
-"""Of the scene's extent: how far behind the path the camera flies, so that it shows some of where it is."""
+"""Distance of the camera behind the trajectory as a share of the scene's extent, so that its surroundings show."""
 ELEVATION = np.radians(28)
-AROUND_DISTANCE, ABOVE_DISTANCE = 0.9, 1.15
-"""Of the scene's extent, at a field of view of 60 degrees."""
+"""Elevation of an orbit: high enough to look over walls of rooms, low enough to see facades."""
+ORBIT_DISTANCE, TOP_DISTANCE = 0.9, 1.15
+"""Distance from the centre in extents of the scene, which then fills an image of 60 degrees."""
 
 
 @dataclass(frozen=True)
 class CameraKeypoint:
-    """One frame of a flight."""
+    """Camera and state of the scene in one frame of a video."""
 
     T_world_camera: NDArray[np.float64]  # [4, 4]
     shown: int
-    """How many of the cameras have brought their points."""
+    """Number of the scene's cameras whose points are drawn."""
 
 
-def fly(scene: RenderScene, route: Route, frames: int, fps: float) -> Iterator[CameraKeypoint]:
-    """The moments of a flight, one or more."""
-    if route == "path":
-        return _along(scene, frames, fps)
-    return _around(scene, frames) if route == "around" else _above(scene, frames)
+def camera_keypoints(scene: RenderScene, path: CameraPath, frames: int, fps: float) -> Iterator[CameraKeypoint]:
+    """The keypoints of a video of one frame or more."""
+    if path == "trajectory":
+        return _trajectory(scene, frames, fps)
+    return _orbit(scene, frames) if path == "orbit" else _top_down(scene, frames)
 
 
-def _along(scene: RenderScene, frames: int, fps: float) -> Iterator[CameraKeypoint]:
-    """Through the scene as it was walked, more calmly, and from a little behind."""
+def _trajectory(scene: RenderScene, frames: int, fps: float) -> Iterator[CameraKeypoint]:
+    """Along the scene's trajectory, smoothed, from a little behind."""
     poses = np.array([camera.T_world_camera for camera in scene.cameras])
     times = np.array([camera.timestamp for camera in scene.cameras])
     if len(poses) == 1:
         poses, times = np.concatenate([poses, poses]), np.array([0.0, 1.0])
     times = np.maximum.accumulate(times + 1e-6 * np.arange(len(times)))
-    at = np.linspace(times[0], times[-1], frames)
+    sampled = np.linspace(times[0], times[-1], frames)
     sigma = SMOOTH_SECONDS * fps
-    position = np.stack([np.interp(at, times, poses[:, axis, 3]) for axis in range(3)], axis=1)
+    position = np.stack([np.interp(sampled, times, poses[:, axis, 3]) for axis in range(3)], axis=1)
     position = gaussian_filter1d(position, sigma, axis=0, mode="nearest")
-    turned = Slerp(times, Rotation.from_matrix(poses[:, :3, :3]))(at).as_matrix()
-    # Averages of rotations that are near each other, made rotations again.
-    turned = gaussian_filter1d(turned.reshape(frames, 9), sigma, axis=0, mode="nearest").reshape(frames, 3, 3)
-    u, _, vt = np.linalg.svd(turned)
+    rotation = Slerp(times, Rotation.from_matrix(poses[:, :3, :3]))(sampled).as_matrix()
+    # Chordal mean: averages of matrices, projected to rotations.
+    rotation = gaussian_filter1d(rotation.reshape(frames, 9), sigma, axis=0, mode="nearest").reshape(frames, 3, 3)
+    u, _, vt = np.linalg.svd(rotation)
     axes = u @ np.stack([np.eye(3)] * frames)
     axes[:, :, 2] *= np.linalg.det(u @ vt)[:, None]
     axes = axes @ vt
-    for place, rotation in zip(position, axes, strict=True):
-        yield CameraKeypoint(_pose(rotation, place - BEHIND * scene.extent * rotation[:, 2]), len(scene.cameras))
+    for centre, R in zip(position, axes, strict=True):
+        yield CameraKeypoint(_pose(R, centre - BEHIND * scene.extent * R[:, 2]), len(scene.cameras))
 
 
-def _around(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
-    """Once around the middle of the scene, looking down at it."""
+def _orbit(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
+    """Once around the centre of the scene, looking down at it."""
     up = world_up(scene.cameras)
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
-    for turn in np.arange(frames) / frames * 2 * np.pi:
-        horizontal = np.sin(turn) * level[0] - np.cos(turn) * level[2]
+    for angle in np.arange(frames) / frames * 2 * np.pi:
+        horizontal = np.sin(angle) * level[0] - np.cos(angle) * level[2]
         away = np.cos(ELEVATION) * horizontal + np.sin(ELEVATION) * up
-        axes = _looking(-away, up)
-        yield CameraKeypoint(_pose(axes, scene.centre + AROUND_DISTANCE * scene.extent * away), len(scene.cameras))
+        axes = _look_along(-away, up)
+        yield CameraKeypoint(_pose(axes, scene.centre + ORBIT_DISTANCE * scene.extent * away), len(scene.cameras))
 
 
-def _above(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
-    """From above, north where the first camera looked, while frame after frame brings its points."""
+def _top_down(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
+    """From above with the first camera's heading at the top, while frames add their points."""
     up = world_up(scene.cameras)
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
     axes = np.stack([level[0], -level[2], level[1]], axis=1)
-    place = scene.centre + ABOVE_DISTANCE * scene.extent * up
+    position = scene.centre + TOP_DISTANCE * scene.extent * up
     for number in range(frames):
-        yield CameraKeypoint(_pose(axes, place), max(1, round((number + 1) / (0.9 * frames) * len(scene.cameras))))
+        yield CameraKeypoint(_pose(axes, position), max(1, round((number + 1) / (0.9 * frames) * len(scene.cameras))))
 
 
-def _looking(forward: NDArray[np.float64], up: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Camera axes as columns [3, 3], x level, for a look along the unit vector ``forward``."""
+def _look_along(forward: NDArray[np.float64], up: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Camera axes as columns [3, 3] for a view along the unit vector ``forward``, with a level x axis."""
     right = np.cross(forward, up)
     right = right / np.linalg.norm(right)
     return np.stack([right, np.cross(forward, right), forward], axis=1)
 
 
-def _pose(axes: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+def _pose(axes: NDArray[np.float64], position: NDArray[np.float64]) -> NDArray[np.float64]:
     T = np.eye(4)
-    T[:3, :3], T[:3, 3] = axes, place
+    T[:3, :3], T[:3, 3] = axes, position
     return T

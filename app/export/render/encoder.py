@@ -1,4 +1,4 @@
-"""Images to a video file, in H.264 where something here can write it."""
+"""Video encoder: H.264 by ffmpeg or OpenCV, otherwise MPEG-4."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ from stream_recon.configs.errors import OutputError, ResourceError
 
 
 class VideoEncoder:
-    """Writes frames of one size into an MP4 file; close it, by leaving the block, to have it whole.
+    """Context manager that writes frames of one size to an MP4 file, which is complete at the end of the block.
 
     Attributes:
-        codec: what is written: H.264, or MPEG-4 where neither ffmpeg nor OpenCV can write that.
+        codec: H.264, or MPEG-4 where neither ffmpeg nor OpenCV has an H.264 encoder.
     """
 
     def __init__(self, path: Path, size: tuple[int, int], fps: float) -> None:
         """
         Raises:
-            ResourceError: nothing here writes videos.
+            ResourceError: there is no video encoder.
         """
         self._size, self._path, self._written = size, path, 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,14 +37,14 @@ class VideoEncoder:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             return
         for codec, name in (("avc1", "H.264"), ("mp4v", "MPEG-4")):
-            writer = _quietly(path, codec, fps, size)
+            writer = _opencv_writer(path, codec, fps, size)
             if writer.isOpened():
                 self.codec, self._writer = name, writer
                 return
-        raise ResourceError("nothing here writes videos: install ffmpeg")
+        raise ResourceError("there is no video encoder: install ffmpeg")
 
     def write(self, rgb: NDArray[np.uint8]) -> None:
-        """Add a frame [h, w, 3]. Raises OutputError where the encoder gave up, as on a full disk."""
+        """Add a frame [h, w, 3]. Raises OutputError where the encoder failed, as on a full disk."""
         assert (rgb.shape[1], rgb.shape[0]) == self._size
         if self._writer is not None:
             self._writer.write(cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR))
@@ -53,7 +53,7 @@ class VideoEncoder:
         try:
             self._pipe.write(np.ascontiguousarray(rgb).data)
         except BrokenPipeError as error:
-            raise OutputError(f"{self._path}: the encoder gave up: {self._complaint()}") from error
+            raise OutputError(f"{self._path}: the encoder failed: {self._error_text()}") from error
 
     def __enter__(self) -> "VideoEncoder":
         return self
@@ -63,25 +63,25 @@ class VideoEncoder:
     ) -> None:
         if self._writer is not None:
             self._writer.release()
-            # OpenCV does not tell of a full disk.
+            # OpenCV does not report a full disk.
             if kind is None and int(cv2.VideoCapture(str(self._path)).get(cv2.CAP_PROP_FRAME_COUNT)) != self._written:
-                raise OutputError(f"{self._path.name} was not written whole: is the disk full?")
+                raise OutputError(f"{self._path.name} is incomplete: is the disk full?")
             return
         assert self._process is not None
         if kind is not None:
             self._process.kill()
             self._process.communicate()
             return
-        complaint = self._complaint()
+        error_text = self._error_text()
         if self._process.returncode:
-            raise OutputError(f"{self._path}: the encoder gave up: {complaint}")
+            raise OutputError(f"{self._path}: the encoder failed: {error_text}")
 
     @property
     def _pipe(self) -> IO[bytes]:
         assert self._process is not None and self._process.stdin is not None
         return self._process.stdin
 
-    def _complaint(self) -> str:
+    def _error_text(self) -> str:
         assert self._process is not None
         return self._process.communicate()[1].decode(errors="replace").strip()
 
@@ -93,8 +93,8 @@ def _ffmpeg_writes_h264() -> bool:
     return "libx264" in listed.stdout
 
 
-def _quietly(path: Path, codec: str, fps: float, size: tuple[int, int]) -> cv2.VideoWriter:
-    """OpenCV's writer, which complains on stderr where it lacks a codec."""
+def _opencv_writer(path: Path, codec: str, fps: float, size: tuple[int, int]) -> cv2.VideoWriter:
+    """OpenCV's writer, without its messages on stderr about missing codecs."""
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:

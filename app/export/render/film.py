@@ -1,4 +1,4 @@
-"""A flight through a result as a video file."""
+"""Rendering of a result's points along a camera path to a video file."""
 
 import os
 from collections.abc import Callable
@@ -12,34 +12,38 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportOptions
-from stream_recon.app.export.render.camera_path import CameraKeypoint, Route, fly
+from stream_recon.app.export.render.camera_path import CameraKeypoint, CameraPath, camera_keypoints
 from stream_recon.app.export.render.encoder import VideoEncoder
-from stream_recon.app.export.render.raster import PATH_COLOUR, PATH_SHARE, Points, RenderScene, draw, gather
+from stream_recon.app.export.render.raster import PATH_COLOUR, PATH_SHARE, Points, RenderScene, draw, render_scene
 from stream_recon.app.export.target import staged_file
 from stream_recon.app.result.files import in_order
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 
 FIELD_OF_VIEW = np.radians(60)
-"""Of the image's shorter side times 4 / 3, so that wide images show more."""
+"""Field of view across 4 / 3 of the image's shorter side, so that wide images show more."""
 NEAREST = 0.01
-"""Of the scene's extent."""
+"""Least depth of a drawn point as a share of the scene's extent: nearer ones would cover the image."""
 LINE_STEPS = 24
-MOST_THREADS = 8
+"""Points between two cameras of the drawn trajectory, dense enough for a closed line."""
+MAX_THREADS = 8
+"""Most threads that draw frames: each needs memory for all points."""
 
 
 @dataclass(frozen=True)
 class FilmOptions:
-    """As given on the command line."""
+    """Options of a rendered video."""
 
-    route: Route = "path"
+    camera_path: CameraPath = "trajectory"
     size: tuple[int, int] = (1920, 1080)
+    """Width and height, even."""
     seconds: float = 12.0
     fps: float = 30.0
     points: int = 1_500_000
+    """Most points."""
 
 
-def film(
+def render_film(
     folder: Path,
     target: Path,
     options: FilmOptions,
@@ -47,49 +51,49 @@ def film(
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> str:
-    """Write a video of a result, which a run may still be writing to; gives a line on what it is.
+    """Write a video of a result, which a run may still be writing to; returns a line that describes it.
 
     Args:
         target: a file NAME.mp4.
-        overwrite: a file there may be replaced.
-        progress: told what is done, how much of it, of how much; what it raises ends the work.
+        overwrite: replace an existing file.
+        progress: called with the step's name, the number done and the total; an exception from it ends the work.
 
     Raises:
-        StreamReconError: nothing to show, no room, something else at ``target``; nothing is then left there.
+        StreamReconError: nothing to show, no disk space, or a file at ``target``; nothing is written then.
     """
     if target.suffix.lower() != ".mp4":
-        raise ConfigError(f"{target}: a video is called NAME.mp4")
+        raise ConfigError(f"{target}: for a video use NAME.mp4")
     frames = max(1, round(options.seconds * options.fps))
     with staged_file(target, overwrite) as part:
         job = ExportJob(read_result(folder), ExportOptions(frames="keyframes"))
-        scene = gather(job, options.points, lambda done, total: progress("points", done, total))
+        scene = render_scene(job, options.points, lambda done, total: progress("points", done, total))
         camera = _camera(options.size)
 
-        def picture(moment: CameraKeypoint) -> NDArray[np.uint8]:
-            shown = min(moment.shown, len(scene.cameras))
-            points = scene.points.first(int(scene.upto[shown - 1]))
-            if options.route != "path":
-                points = points.joined(path_points(scene, shown))
-            return draw(points, invert_pose(moment.T_world_camera), camera, options.size, NEAREST * scene.extent)
+        def image_at(keypoint: CameraKeypoint) -> NDArray[np.uint8]:
+            shown = min(keypoint.shown, len(scene.cameras))
+            points = scene.points.first(int(scene.point_ends[shown - 1]))
+            if options.camera_path != "trajectory":
+                points = points.joined(trajectory_points(scene, shown))
+            return draw(points, invert_pose(keypoint.T_world_camera), camera, options.size, NEAREST * scene.extent)
 
-        threads = min(os.cpu_count() or 1, MOST_THREADS)
-        moments = ((moment,) for moment in fly(scene, options.route, frames, options.fps))
+        threads = min(os.cpu_count() or 1, MAX_THREADS)
+        keypoints = ((keypoint,) for keypoint in camera_keypoints(scene, options.camera_path, frames, options.fps))
         with VideoEncoder(part, options.size, options.fps) as encoder, ThreadPoolExecutor(threads) as pool:
-            for done, image in enumerate(in_order(pool, picture, moments, threads), start=1):
+            for done, image in enumerate(in_order(pool, image_at, keypoints, threads), start=1):
                 encoder.write(image)
                 progress("frames", done, frames)
     width, height = options.size
     return f"{frames} frames of {width}x{height} pixels, {encoder.codec}, {len(scene.points.xyz)} points."
 
 
-def path_points(scene: RenderScene, shown: int) -> Points:
-    """The path up to a camera as a row of points."""
+def trajectory_points(scene: RenderScene, shown: int) -> Points:
+    """The trajectory of the first ``shown`` cameras as a row of points."""
     line = scene.line[:shown]
     share = np.linspace(0, 1, LINE_STEPS, endpoint=False)[None, :, None]
     row = (line[:-1, None] * (1 - share) + line[1:, None] * share).reshape(-1, 3) if shown > 1 else line
-    thick = np.full(len(row), PATH_SHARE * scene.extent, np.float32)
+    size = np.full(len(row), PATH_SHARE * scene.extent, np.float32)
     colour = np.tile(np.array(PATH_COLOUR, np.uint8), (len(row), 1))
-    return Points(row.astype(np.float32), colour, thick, np.zeros((len(row), 3), np.float32))
+    return Points(row.astype(np.float32), colour, size, np.zeros((len(row), 3), np.float32))
 
 
 def _camera(size: tuple[int, int]) -> Intrinsics:

@@ -1,7 +1,4 @@
-"""Points drawn as a camera sees them, the nearer before the farther.
-
-What is flown through: points that are seen from where the cameras were, and the path.
-"""
+"""Point rasterizer with depth test, and the scene that it draws."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,19 +12,20 @@ from stream_recon.app.export.points import ordered_points
 from stream_recon.app.result.cameras import Camera
 
 LARGEST = 12
-"""Half the side of the largest square that a point is drawn as, in pixels."""
+"""Half the side in pixels of the largest square of a point: near points would cover the image."""
 BACKGROUND = (18, 20, 24)
+"""Colour of pixels without points, nearly black."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Coloured points [N], each about ``size`` wide, which are seen from one side alone: one looks into rooms."""
+    """Coloured points [N] of a size, visible from one side only, so that rooms can be seen from outside."""
 
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
     size: NDArray[np.float32]  # [N]
     side: NDArray[np.float32]
-    """[N, 3] towards where a point was seen from; 0: it is seen from everywhere."""
+    """[N, 3] direction to the observing camera, the visible side; 0: visible from all sides."""
 
     def joined(self, other: "Points") -> "Points":
         """The points of both."""
@@ -39,14 +37,14 @@ class Points:
         )
 
     def first(self, count: int) -> "Points":
-        """The first of them."""
+        """The first ``count`` points."""
         return Points(self.xyz[:count], self.rgb[:count], self.size[:count], self.side[:count])
 
 
 def draw(
     points: Points, T_camera_world: NDArray[np.float64], camera: Intrinsics, size: tuple[int, int], nearest: float
 ) -> NDArray[np.uint8]:
-    """The image [h, w, 3] of a pinhole camera; nothing nearer than ``nearest`` is drawn."""
+    """The image [h, w, 3] of a pinhole camera; points nearer than ``nearest`` are not drawn."""
     width, height = size
     T = T_camera_world.astype(np.float32)
     eye = -T[:3, :3].T @ T[:3, 3]
@@ -58,27 +56,27 @@ def draw(
     row = np.float32(camera.fy) * (local @ T[1, :3] + T[1, 3]) / z + np.float32(camera.cy)
     half = np.float32(camera.fx / 2) * points.size[ahead] / z
     margin = LARGEST
-    shown = (column > -margin) & (column < width + margin) & (row > -margin) & (row < height + margin)
-    # From far to near: of several written to one pixel the last one stays.
-    order = np.flatnonzero(shown)
+    visible = (column > -margin) & (column < width + margin) & (row > -margin) & (row < height + margin)
+    # From far to near, because of several points written to one pixel the last one stays.
+    order = np.flatnonzero(visible)
     order = order[np.argsort(-z[order])]
     ahead, z = ahead[order], z[order]
-    # With a margin about the image, so that no square has to be cut.
+    # A margin around the image makes clipping of squares unnecessary.
     stride = width + 2 * margin
-    at = (np.floor(row[order]).astype(np.intp) + margin) * stride + np.floor(column[order]).astype(np.intp) + margin
-    reach = np.rint(half[order]).clip(0, LARGEST).astype(np.intp)
+    pixel = (np.floor(row[order]).astype(np.intp) + margin) * stride + np.floor(column[order]).astype(np.intp) + margin
+    radius = np.rint(half[order]).clip(0, LARGEST).astype(np.intp)
     depth = np.full((height + 2 * margin) * stride, np.inf, np.float32)
     owner = np.full(len(depth), -1, np.intp)
-    for ring in range(int(reach.max(initial=0)) + 1):
-        wide = reach >= ring
-        at, ahead, z, reach = at[wide], ahead[wide], z[wide], reach[wide]
+    for ring in range(int(radius.max(initial=0)) + 1):
+        large = radius >= ring
+        pixel, ahead, z, radius = pixel[large], ahead[large], z[large], radius[large]
         for dy, dx in _ring(ring):
-            here = at + (dy * stride + dx)
-            # Squares near the margin reach beyond it.
-            nearer = np.flatnonzero((here >= 0) & (here < len(depth)))
-            nearer = nearer[z[nearer] < depth[here[nearer]]]
-            here = here[nearer]
-            depth[here], owner[here] = z[nearer], ahead[nearer]
+            target = pixel + (dy * stride + dx)
+            # Squares at the border of the margin extend beyond it.
+            nearer = np.flatnonzero((target >= 0) & (target < len(depth)))
+            nearer = nearer[z[nearer] < depth[target[nearer]]]
+            target = target[nearer]
+            depth[target], owner[target] = z[nearer], ahead[nearer]
     image = np.empty((len(depth), 3), np.uint8)
     image[:] = BACKGROUND
     drawn = owner >= 0
@@ -86,42 +84,43 @@ def draw(
     return image.reshape(height + 2 * margin, stride, 3)[margin : margin + height, margin : margin + width]
 
 
-def _ring(reach: int) -> list[tuple[int, int]]:
-    """Places on the rim of a square, from its middle."""
-    span = range(-reach, reach + 1)
-    return [(dy, dx) for dy in span for dx in span if max(abs(dy), abs(dx)) == reach]
+def _ring(radius: int) -> list[tuple[int, int]]:
+    """Offsets of the pixels on the border of a square from its centre."""
+    span = range(-radius, radius + 1)
+    return [(dy, dx) for dy in span for dx in span if max(abs(dy), abs(dx)) == radius]
 
 
-POINT_SPACINGS = 2.2
-"""How wide a point is drawn: neighbours overlap."""
+POINT_SIZE = 2.2
+"""Size of a drawn point in point spacings, so that neighbours overlap."""
 PATH_COLOUR = (255, 150, 40)
+"""Colour of the trajectory, orange."""
 PATH_SHARE = 0.004
-"""How thick the path is drawn, as a share of the scene's extent."""
+"""Thickness of the trajectory as a share of the scene's extent."""
 
 
 @dataclass(frozen=True)
 class RenderScene:
-    """Points in the order of ``cameras``, which brought them."""
+    """Points in the order of the cameras that observed them first."""
 
     points: Points
-    upto: NDArray[np.int64]
-    """[n] how many points are there once each camera has brought its own."""
+    point_ends: NDArray[np.int64]
+    """[n] number of points of the first 1 to n cameras."""
     cameras: Sequence[Camera]
     extent: float
-    """Diagonal of what lies within the middle nine tenths of the points."""
-    centre: NDArray[np.float64]  # [3] the middle of that
+    """See `OrderedPoints.extent`."""
+    centre: NDArray[np.float64]  # [3]
 
     @property
     def line(self) -> NDArray[np.float64]:
-        """Where the cameras were [n, 3]."""
+        """Positions of the cameras [n, 3]."""
         return np.array([camera.T_world_camera[:3, 3] for camera in self.cameras])
 
 
-def gather(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> RenderScene:
-    """The scene of a result; see `ordered_points`, which says what is raised."""
+def render_scene(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> RenderScene:
+    """The scene of a result with at most ``most`` points. Raises as `ordered_points`."""
     found = ordered_points(job, most, on_frame)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras], np.float32)
-    side = np.repeat(eyes, np.diff(found.upto, prepend=0), axis=0) - found.xyz
-    size = np.full(len(found.xyz), POINT_SPACINGS * found.spacing, np.float32)
+    side = np.repeat(eyes, np.diff(found.point_ends, prepend=0), axis=0) - found.xyz
+    size = np.full(len(found.xyz), POINT_SIZE * found.spacing, np.float32)
     points = Points(found.xyz, found.rgb, size, side)
-    return RenderScene(points, found.upto, found.cameras, found.extent, found.centre)
+    return RenderScene(points, found.point_ends, found.cameras, found.extent, found.centre)

@@ -85,7 +85,7 @@ class RoomEngine:
     precision = "fp32"
     cache = "full"
     attention = "sdpa"
-    streams = 1
+    submaps = 1
     reference_frames = ()
     threads = 0
     weights_sha256 = WEIGHTS

@@ -56,6 +56,15 @@ def test_a_changed_shortened_or_missing_file_is_noticed(done: Path, name: str) -
     assert check_manifest(done, KEY).result is None
 
 
+def test_a_manifest_of_version_0_1_is_read_by_the_present_keys(tmp_path: Path) -> None:
+    old = {"figures": {"ate_m": 0.1, "rot_step_deg": 0.2, "tdir_deg": 3}, "plot": {"ours": [[0, 1]], "truth": []}}
+    publish(written(tmp_path / "work"), tmp_path / "a", KEY, RESULT | old)
+    assert check_manifest(tmp_path / "a", KEY).result == RESULT | {
+        "figures": {"ate_m": 0.1, "rpe_rot_deg": 0.2, "trans_dir_deg": 3},
+        "plot": {"estimate": [[0, 1]], "ground_truth": []},
+    }
+
+
 @pytest.mark.parametrize("part", ["scene", "options", "weights"])
 def test_a_result_of_another_kind_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})

@@ -15,7 +15,7 @@ import pytest
 from stream_recon.app.batch.scene import left_behind
 from stream_recon.app.batch.store import LocalStore, output_lock
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result import depth as depth_files
 from stream_recon.app.result import files as output_files
 from stream_recon.app.result.folder import read_result

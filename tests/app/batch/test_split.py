@@ -214,7 +214,7 @@ def test_true_poses_cut_into_windows_are_stitched_to_numerical_precision(tmp_pat
     np.testing.assert_allclose(stitched[:, :3, :3], first_world[:3, :3] @ truth[:, :3, :3], atol=1e-6)
     errors = pose_errors(stitched, truth, np.ones(len(truth) - 1, bool))
     assert len(stitched) == len(truth) and errors.ate_over_path is not None
-    assert errors.ate_over_path < 1e-6 and errors.rot_step_deg is not None and errors.rot_step_deg < 1e-3
+    assert errors.ate_over_path < 1e-6 and errors.rpe_rot_deg is not None and errors.rpe_rot_deg < 1e-3
     for seam in joined.seams:
         assert seam.scale == 2.0 and seam.scale_spread == 0
         assert seam.position_error < 1e-6 and seam.rotation_error_deg < 1e-3

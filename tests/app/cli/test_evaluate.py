@@ -28,15 +28,14 @@ from stream_recon.app.core.types import (
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.evaluation.scores import TRIVIAL, Evaluation, SequenceMetrics, summarise
+from stream_recon.app.evaluation.metrics import Metrics
+from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import fake_preset
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)
 SHA256 = hashlib.sha256(b"weights").hexdigest()
-ERRORS = [
-    f.name for f in dataclasses.fields(SequenceMetrics) if f.name not in ("frames", "path_m", "rot_moved_deg", "delta1")
-]
+ERRORS = [name for name in SEQUENCE_METRICS if name not in ("path_m", "gt_rot_deg", "delta1")]
 
 
 class KnowingEngine:
@@ -49,7 +48,7 @@ class KnowingEngine:
     cache = "full"
     attention = "sdpa"
     threads = 0
-    streams = 1
+    submaps = 1
     reference_frames = ()
 
     def __init__(
@@ -134,17 +133,16 @@ def sequence(tmp_path: Path) -> Scene:
 
 @pytest.mark.parametrize("scale", [1.0, 0.02])
 def test_the_truth_in_any_unit_has_no_error(sequence: Scene, scale: float) -> None:
-    ours = evaluate_scene(KnowingEngine(sequence, scale), sequence, 1, None).ours
+    ours = evaluate_scene(KnowingEngine(sequence, scale), sequence, 1, None).final
     for name in ERRORS:
         assert getattr(ours, name) == pytest.approx(0, abs=1e-5), name
     assert ours.delta1 == 1
-    assert ours.frames == 9
-    assert ours.path_m > 1 and ours.rot_moved_deg > 1
+    assert ours.path_m > 1 and ours.gt_rot_deg > 1
 
 
 def test_noise_shows_in_every_figure_it_touches(sequence: Scene) -> None:
-    noisy = evaluate_scene(KnowingEngine(sequence, noise=0.05, wider=1.2), sequence, 1, None).ours
-    noisier = evaluate_scene(KnowingEngine(sequence, noise=0.2), sequence, 1, None).ours
+    noisy = evaluate_scene(KnowingEngine(sequence, noise=0.05, wider=1.2), sequence, 1, None).final
+    noisier = evaluate_scene(KnowingEngine(sequence, noise=0.2), sequence, 1, None).final
     assert 0 < noisy.ate_m < noisier.ate_m
     assert 0 < noisy.rpe_trans_m < noisier.rpe_trans_m
     assert 0 < noisy.absrel < noisier.absrel
@@ -158,7 +156,7 @@ class TruthStage:
     """Puts each result into another world and unit, and at the end every frame where it belongs."""
 
     wants_grey = False
-    told = ""
+    status_line = ""
     figures: ClassVar = {}
 
     def __init__(self, scene: Scene) -> None:
@@ -182,14 +180,14 @@ def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(sequence: Sc
     engine = KnowingEngine(sequence, noise=0.2, wider=1.2, by_pixel=False)
     plain = evaluate_scene(engine, sequence)
     staged = evaluate_scene(engine, sequence, back_end=TruthStage(sequence))
-    assert plain.ours == plain.network == plain.first == plain.last == staged.network
-    assert staged.first.ate_m is not None and staged.first.ate_m > plain.ours.ate_m
-    assert staged.first.absrel == pytest.approx(plain.ours.absrel), "another unit is no error"
-    assert staged.ours == staged.last
+    assert plain.final == plain.network == plain.causal == plain.online_final == staged.network
+    assert staged.causal.ate_m is not None and staged.causal.ate_m > plain.final.ate_m
+    assert staged.causal.absrel == pytest.approx(plain.final.absrel), "another unit is no error"
+    assert staged.final == staged.online_final
     for name in ERRORS:
-        assert getattr(staged.last, name) == pytest.approx(0, abs=1e-5), name
+        assert getattr(staged.online_final, name) == pytest.approx(0, abs=1e-5), name
     content = staged.to_json()
-    assert content["network"]["ate_m"] > 0.05 > content["ate_m"] == content["last"]["ate_m"]
+    assert content["network"]["ate_m"] > 0.05 > content["ate_m"] == content["online_final"]["ate_m"]
     assert [str(cell) for cell in list(error_table(staged).columns[0].cells)[:2]] == ["ours", "network alone"]
 
 
@@ -212,7 +210,7 @@ def test_ctrl_c_ends_the_evaluation(sequence: Scene) -> None:
 
 def test_stride_and_limit_reach_the_engine_on_a_fresh_stream(sequence: Scene) -> None:
     engine = KnowingEngine(sequence)
-    assert evaluate_scene(engine, sequence, 2, 4).ours.frames == 4
+    assert evaluate_scene(engine, sequence, 2, 4).frames == 4
     assert engine.seen == [0, 2, 4, 6]
     assert evaluate_scene(engine, sequence, 2, 4) == evaluate_scene(engine, sequence, 2, 4), "each on a new stream"
     assert engine.resets == 4
@@ -221,9 +219,9 @@ def test_stride_and_limit_reach_the_engine_on_a_fresh_stream(sequence: Scene) ->
 def test_frames_without_truth_are_left_out_of_the_pose_errors(tmp_path: Path) -> None:
     sequence = write_sequence(tmp_path / "gap", posed=[0, 1, 2, 6, 7, 8])
     evaluation = evaluate_scene(KnowingEngine(sequence), sequence, 1, None)
-    assert (evaluation.posed, evaluation.ours.frames) == (6, 9)
-    assert evaluation.ours.ate_m == pytest.approx(0, abs=1e-9)
-    assert evaluation.ours.rot_step_deg == pytest.approx(0, abs=1e-9)
+    assert (evaluation.posed, evaluation.frames) == (6, 9)
+    assert evaluation.final.ate_m == pytest.approx(0, abs=1e-9)
+    assert evaluation.final.rpe_rot_deg == pytest.approx(0, abs=1e-9)
     title = str(error_table(evaluation).title)
     assert "3 frames without a true pose" in title
 
@@ -234,7 +232,7 @@ def test_without_truth_figures_are_null(tmp_path: Path) -> None:
     content = evaluate_scene(KnowingEngine(sequence), sequence, 1, None).to_json()
     assert content.pop("frames") == 9
     rows = content.pop("baselines")
-    parts = [content.pop(name) for name in ("network", "first", "last")]
+    parts = [content.pop(name) for name in ("network", "causal", "online_final")]
     assert parts == [{"frames": 9, **content}] * 3
     assert set(content.values()) == {None}
     assert all(value is None for row in rows.values() for key, value in row.items() if key != "frames")
@@ -242,14 +240,14 @@ def test_without_truth_figures_are_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frames", [1, 2])
 def test_fewer_than_three_frames_have_no_pose_errors(sequence: Scene, frames: int) -> None:
-    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, frames).ours
-    assert (ours.ate_m, ours.rpe_trans_m, ours.rot_step_deg, ours.path_m) == (None, None, None, None)
+    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, frames).final
+    assert (ours.ate_m, ours.rpe_trans_m, ours.rpe_rot_deg, ours.path_m) == (None, None, None, None)
     assert ours.absrel == pytest.approx(0, abs=1e-6)
 
 
 def test_sparse_truth_is_compared_at_its_points(tmp_path: Path) -> None:
     sequence = write_sequence(tmp_path / "sfm", depth="sparse")
-    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, None).ours
+    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, None).final
     assert ours.absrel == pytest.approx((0.25 + 0.5) / 2)  # constant 1 against 200 and 100, scaled by 150
     assert ours.delta1 == 0
 
@@ -262,23 +260,21 @@ def test_baselines_give_what_they_can_and_null_for_the_rest(sequence: Scene) -> 
         assert rows[name].absrel > 0.01 and rows[name].ate_m is None
     for name in ("straight_line", "constant_velocity", "static", "two_view"):
         assert rows[name].ate_m > 0.01 and rows[name].absrel is None and rows[name].fov_error_deg is None
-    assert rows["static"].rot_step_deg == pytest.approx(evaluation.ours.rot_moved_deg)
+    assert rows["static"].rpe_rot_deg == pytest.approx(evaluation.final.gt_rot_deg)
 
 
 def test_summary_takes_the_best_trivial_baseline_of_each_sequence() -> None:
     def evaluation(ours: float | None, line: float, velocity: float, two_view: float) -> Evaluation:
-        rows = {name: SequenceMetrics(5) for name in TRIVIAL}
-        rows["straight_line"], rows["constant_velocity"] = (
-            SequenceMetrics(5, ate_over_path=v) for v in (line, velocity)
-        )
-        row = SequenceMetrics(5, ate_over_path=ours)
-        baselines = rows | {"two_view": SequenceMetrics(5, ate_over_path=two_view)}
-        return Evaluation("x", 1, 5, row, row, row, row, baselines)
+        rows = {name: Metrics() for name in TRIVIAL}
+        rows["straight_line"], rows["constant_velocity"] = (Metrics(ate_over_path=v) for v in (line, velocity))
+        row = Metrics(ate_over_path=ours)
+        baselines = rows | {"two_view": Metrics(ate_over_path=two_view)}
+        return Evaluation("x", 1, 5, 5, row, row, row, row, baselines)
 
     evaluations = [evaluation(0.1, 0.3, 0.4, 0.01), evaluation(0.2, 0.9, 0.5, 0.01), evaluation(None, 1, 1, 1)]
     summary = summarise(evaluations, "ate_over_path")
     assert summary is not None
-    assert (summary.sequences, summary.ours, summary.best_trivial) == (2, pytest.approx(0.15), pytest.approx(0.4))
+    assert (summary.sequences, summary.final, summary.best_trivial) == (2, pytest.approx(0.15), pytest.approx(0.4))
     assert summarise(evaluations, "absrel") is None
     assert summary_lines(evaluations) == [
         "mean ATE/path (sequences: 2): ours 0.1500, best trivial baseline of each 0.4000 (0.38x)"
@@ -294,10 +290,10 @@ def test_the_json_file_has_the_promised_form(
     assert set(content) == {"weights_sha256", "sequences"}
     assert content["weights_sha256"] == SHA256
     figures = content["sequences"]["room"]
-    promised = {"frames", "path_m", "ate_m", "ate_over_path", "rpe_trans_m", "rot_step_deg", "rot_moved_deg"}
+    promised = {"frames", "path_m", "ate_m", "ate_over_path", "rpe_trans_m", "rpe_rot_deg", "gt_rot_deg"}
     promised |= {"absrel", "delta1", "fov_error_deg"}
     assert promised | {"baselines"} <= set(figures)
-    assert all(promised <= set(figures[name]) for name in ("network", "first", "last"))
+    assert all(promised <= set(figures[name]) for name in ("network", "causal", "online_final"))
     assert all(promised <= set(row) for row in figures["baselines"].values())
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
     printed = capsys.readouterr().out
@@ -378,7 +374,7 @@ def test_the_truth_of_real_sequences_agrees_with_itself() -> None:
     folders = sorted(path for path in SEQUENCES.iterdir() if path.is_dir())
     for folder in folders:
         sequence = Scene(folder.name, "sequence", folder, None)
-        ours = evaluate_scene(KnowingEngine(sequence, scale=0.1), sequence, 9, 5).ours
+        ours = evaluate_scene(KnowingEngine(sequence, scale=0.1), sequence, 9, 5).final
         assert ours.ate_m == pytest.approx(0, abs=1e-9 * ours.path_m), folder.name
-        assert ours.rot_step_deg == pytest.approx(0, abs=1e-9), folder.name
+        assert ours.rpe_rot_deg == pytest.approx(0, abs=1e-9), folder.name
         assert ours.fov_error_deg == 0, folder.name

@@ -68,7 +68,7 @@ def matrix_line(T: NDArray[np.float64], rows: int = 4) -> str:
 
 
 def only_scene(root: Path, dataset: str) -> Scene:
-    """The one scene under root, which is recognised without being told what it is."""
+    """The one scene under root, recognised by its files."""
     (scene,) = find_scenes(root)
     assert scene.dataset == dataset
     return scene

@@ -1,4 +1,4 @@
-"""Files of data sets that no program wrote: whatever is in them, it becomes an `InputError` that names the place."""
+"""Malformed files of data sets raise an `InputError` that names the file or folder."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.datasets.find import DEEPEST, find_scenes
+from stream_recon.app.datasets.find import MAX_DEPTH, find_scenes
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import write_depth, write_image, write_lines
@@ -144,7 +144,7 @@ def test_a_broken_scene_is_an_input_error_and_stops_no_other(tmp_path: Path, wha
         ("intrinsics.txt", b"50 50 32 24 inf 48"),
     ],
 )
-def test_a_sequence_with_broken_truth(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_sequence_with_broken_ground_truth(tmp_path: Path, name: str, content: bytes) -> None:
     write_image(tmp_path / "rgb" / "0.png", 1)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
@@ -185,7 +185,7 @@ def test_a_tree_without_end_is_not_searched_without_end(tmp_path: Path, caplog: 
     os.close(here)
     try:
         assert [scene.path.name for scene in find_scenes(tmp_path)] == ["scene"]
-        assert f"more than {DEEPEST} folders deep" in caplog.text
+        assert f"more than {MAX_DEPTH} folders deep" in caplog.text
     finally:
         # Deeper than what removes a test's folder can go.
         inner = tmp_path / "d"

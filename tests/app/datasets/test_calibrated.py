@@ -1,4 +1,4 @@
-"""Scenes with the camera that their own files say: frames and truth without the lens."""
+"""Scenes with the calibration in their files: undistorted frames and ground truth."""
 
 import json
 from dataclasses import replace
@@ -62,7 +62,7 @@ def euroc(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [colmap, nerfstudio, euroc])
-def test_layouts_say_their_whole_lens(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+def test_layouts_have_calibrations(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
     (scene,) = find_scenes(write(tmp_path / "scene"))
     with scene.open() as source:
         raw = next(iter(source))
@@ -77,7 +77,7 @@ def test_layouts_say_their_whole_lens(tmp_path: Path, write) -> None:  # type: i
     assert truth is not None and truth.intrinsics == source.intrinsics
 
 
-def test_truth_follows_the_lens(tmp_path: Path) -> None:
+def test_ground_truth_is_undistorted(tmp_path: Path) -> None:
     (scene,) = find_scenes(colmap(tmp_path / "scene"))
     bent, straight = scene.truth(), replace(scene, camera=CALIBRATED).truth()
     assert bent is not None and straight is not None
@@ -100,7 +100,7 @@ def test_pixels_there_and_back(distortion: str) -> None:
     assert rectifier.to_source(rays) == pytest.approx(pixels, abs=1e-3)
 
 
-def test_dense_truth_is_seen_where_the_images_show_it(tmp_path: Path) -> None:
+def test_dense_depth_is_resampled_like_the_images(tmp_path: Path) -> None:
     scene = tmp_path / "seq"
     write_images(scene / "rgb")
     (scene / "depth").mkdir()
@@ -117,7 +117,7 @@ def test_dense_truth_is_seen_where_the_images_show_it(tmp_path: Path) -> None:
     assert dense.metres[60, 80] == pytest.approx((500 + 10 * int(at[0] / 2)) / 1000, abs=0.011)
 
 
-def test_a_scene_that_says_nothing_is_told(tmp_path: Path) -> None:
+def test_a_scene_without_calibration_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "scene")
     (scene,) = find_scenes(tmp_path / "scene")
     with pytest.raises(InputError, match="--calibrated"):

@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(
     monkeypatch.setattr(Path, "iterdir", refuse)
     with caplog.at_level(logging.WARNING):
         assert names(tmp_path) == [("open", "images")]
-    assert "locked cannot be read and is passed over" in caplog.text
+    assert "locked cannot be read and is skipped" in caplog.text
 
 
 def test_named_data_set_finds_only_its_own(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_sequences_of_the_evaluation(tmp_path: Path) -> None:
     assert_depth(truth, 1, 3.0)
 
 
-def test_sequences_with_sparse_points_have_a_unit_of_their_own(tmp_path: Path) -> None:
+def test_sequences_with_sparse_points_are_not_metric(tmp_path: Path) -> None:
     write_image(tmp_path / "hall" / "rgb" / "0.png", 0)
     write_lines(tmp_path / "hall" / "sparse" / "0.txt", "10 20 1.5")
     truth = truth_of(only_scene(tmp_path, "sequence"))

@@ -99,19 +99,19 @@ def test_images_out_of_order_are_sorted_with_a_warning_and_keep_their_truth(tmp_
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "said"),
+    ("file", "line", "message"),
     [
         ("rgb.txt", "1305031102.1", "line 1: 'timestamp file'"),
         ("rgb.txt", "now rgb/1.png", "line 1: not a number"),
         ("rgb.txt", "nan rgb/1.png", "a timestamp is negative or not a number"),
         ("rgb.txt", "# nothing", "lists no images"),
-        ("groundtruth.txt", "1305031102.1 0 0 0 1", "line 1: 5 numbers where 8 belong"),
+        ("groundtruth.txt", "1305031102.1 0 0 0 1", "line 1: 5 numbers, fewer than 8"),
         ("groundtruth.txt", "1305031102.1 0 0 0 0 0 0 0", "quaternion is zero"),
     ],
 )
-def test_broken_tables_are_named_with_their_line(tmp_path: Path, file: str, line: str, said: str) -> None:
+def test_broken_tables_are_named_with_their_line(tmp_path: Path, file: str, line: str, message: str) -> None:
     write_lines(write_tum(tmp_path / "room") / file, line)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         only_scene(tmp_path, "tum").truth()
 
 

@@ -86,12 +86,12 @@ def test_nerfstudio_lenses_that_no_one_pinhole_describes(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is not JSON"),
         ("[]", "no list of 'frames'"),
         ('{"frames": [{"transform_matrix": []}]}', "no 'file_path'"),
-        ('{"frames": [{"file_path": "a.png", "transform_matrix": [[1, 2]]}]}', "a 4x4 matrix is wanted"),
+        ('{"frames": [{"file_path": "a.png", "transform_matrix": [[1, 2]]}]}', "must be a 4x4 matrix"),
         ('{"frames": [{"file_path": "a.png", "transform_matrix": [["x"]]}]}', "numbers are wanted"),
         (
             '{"frames": [{"file_path": "a.png", "transform_matrix": %s}], "fl_x": "wide", "w": 1, "h": 1}',
@@ -100,9 +100,9 @@ def test_nerfstudio_lenses_that_no_one_pinhole_describes(tmp_path: Path) -> None
         ('{"frames": [{"file_path": "a.png", "transform_matrix": %s}], "fl_x": 9, "w": 0, "h": 1}', "'w' must be"),
     ],
 )
-def test_broken_transforms_are_named(tmp_path: Path, text: str, said: str) -> None:
+def test_broken_transforms_are_named(tmp_path: Path, text: str, message: str) -> None:
     write_lines(tmp_path / "transforms.json", text.replace("%s", json.dumps(opengl(0))))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         only_scene(tmp_path, "nerfstudio").truth()
 
 
@@ -198,7 +198,7 @@ def test_colmap_images_that_were_not_registered_have_no_pose(tmp_path: Path) -> 
     assert_poses(truth_of(scene), {0: PATH[0].matrix, 2: PATH[1].matrix, 3: PATH[2].matrix})
 
 
-def test_colmap_model_of_images_that_were_turned_gives_no_camera(tmp_path: Path) -> None:
+def test_colmap_model_of_rotated_images_gives_no_camera(tmp_path: Path) -> None:
     write_photos(tmp_path)
     write_colmap_text(tmp_path / "sparse" / "0", "1 PINHOLE 48 64 60 60 24 32")
     assert truth_of(only_scene(tmp_path, "colmap")).intrinsics is None
@@ -240,18 +240,18 @@ def test_colmap_fisheye_gives_no_pinhole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("camera", "said"),
+    ("camera", "message"),
     [
-        ("1 SQUARE 64 48 60", "camera model SQUARE is not known"),
+        ("1 SQUARE 64 48 60", "unknown camera model SQUARE"),
         ("1 PINHOLE 64 48 60", "too few parameters for PINHOLE"),
         ("1 PINHOLE", "'number MODEL width height parameters'"),
-        ("2 PINHOLE 64 48 60 60 32 24", "there is no camera 1"),
+        ("2 PINHOLE 64 48 60 60 32 24", "has no camera 1"),
     ],
 )
-def test_broken_colmap_cameras_are_named(tmp_path: Path, camera: str, said: str) -> None:
+def test_broken_colmap_cameras_are_named(tmp_path: Path, camera: str, message: str) -> None:
     write_photos(tmp_path)
     write_colmap_text(tmp_path / "sparse" / "0", camera)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         only_scene(tmp_path, "colmap").truth()
 
 

@@ -63,7 +63,7 @@ def test_constant_velocity_is_right_for_a_camera_on_a_circle() -> None:
     guess = baselines.constant_velocity(8, np.linalg.inv(truth[0]) @ truth[1])
     errors = errors_of(guess, truth)
     assert errors.ate_m == pytest.approx(0, abs=1e-9)
-    assert errors.rot_step_deg == pytest.approx(0, abs=1e-9)
+    assert errors.rpe_rot_deg == pytest.approx(0, abs=1e-9)
     assert errors_of(baselines.straight_line(8), truth).ate_over_path > 0.02
 
 
@@ -80,8 +80,8 @@ def test_two_views_follow_a_walk_through_a_room() -> None:
     line = errors_of(baselines.straight_line(len(truth)), truth)
     assert errors.ate_over_path < 0.04
     assert errors.ate_over_path < line.ate_over_path / 3
-    assert errors.rot_step_deg < 0.1 * errors.rot_moved_deg
-    assert errors.tdir_deg < 3
+    assert errors.rpe_rot_deg < 0.1 * errors.gt_rot_deg
+    assert errors.trans_dir_deg < 3
 
 
 def test_two_views_keep_the_scale_when_the_camera_slows_down() -> None:
@@ -100,7 +100,7 @@ def test_two_views_shrink_large_images_to_the_same_motion() -> None:
     assert max(1280, 960) > TwoViewOdometry.max_side
     errors = errors_of(large, truth)
     assert errors.ate_over_path < 0.03
-    assert errors.rot_step_deg < 0.2
+    assert errors.rpe_rot_deg < 0.2
 
 
 def test_images_without_features_repeat_the_last_motion_and_are_counted() -> None:

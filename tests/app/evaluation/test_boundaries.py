@@ -12,13 +12,13 @@ def square(shift: int = 0, near: float = 1.0) -> np.ndarray:
     return depth
 
 
-def test_the_truth_has_one_and_other_units_change_nothing() -> None:
+def test_ground_truth_has_f1_of_one_in_any_unit() -> None:
     everywhere = np.ones((60, 80), bool)
     assert boundary_f1(square(), square(), everywhere) == 1
     assert boundary_f1(7 * square(), square(), everywhere) == 1
 
 
-def test_a_jump_at_another_pixel_or_the_other_way_is_none() -> None:
+def test_a_jump_at_another_pixel_or_of_the_other_sign_is_wrong() -> None:
     everywhere = np.ones((60, 80), bool)
     assert boundary_f1(np.full((60, 80), 2.0), square(), everywhere) == 0
     assert boundary_f1(square(near=9.0), square(), everywhere) == 0

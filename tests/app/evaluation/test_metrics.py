@@ -10,7 +10,7 @@ from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
 
 
 def walk(frames: int, seed: int = 0, noise: float = 0.0) -> FloatArray:
-    """A smooth camera path [frames, 4, 4] that turns about all axes; ``noise`` disturbs positions and rotations."""
+    """A smooth trajectory [frames, 4, 4] with rotation about all axes; ``noise`` of positions and rotations."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0, 2, frames)
     poses = np.tile(np.eye(4), (frames, 1, 1))
@@ -40,8 +40,8 @@ def test_a_trajectory_in_another_frame_and_unit_has_no_error() -> None:
     errors = pose_errors(moved(truth, 0.03, T), truth, neighbours(truth))
     assert errors.ate_m == pytest.approx(0, abs=1e-12)
     assert errors.rpe_trans_m == pytest.approx(0, abs=1e-12)
-    assert errors.rot_step_deg == pytest.approx(0, abs=1e-9)
-    assert errors.tdir_deg == pytest.approx(0, abs=1e-6)
+    assert errors.rpe_rot_deg == pytest.approx(0, abs=1e-9)
+    assert errors.trans_dir_deg == pytest.approx(0, abs=1e-6)
     assert errors.path_m == pytest.approx(np.linalg.norm(np.diff(truth[:, :3, 3], axis=0), axis=1).sum())
 
 
@@ -53,22 +53,22 @@ def test_a_camera_that_stands_still_is_placed_at_the_mean_of_the_path() -> None:
     steps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
     assert errors.ate_m == pytest.approx(spread)
     assert errors.rpe_trans_m == pytest.approx(np.sqrt(np.square(steps).mean()))
-    assert errors.rot_step_deg == pytest.approx(errors.rot_moved_deg)
-    assert errors.tdir_deg is None
+    assert errors.rpe_rot_deg == pytest.approx(errors.gt_rot_deg)
+    assert errors.trans_dir_deg is None
 
 
-def test_a_known_turn_and_a_known_direction_are_measured_in_degrees() -> None:
+def test_a_known_rotation_and_direction_are_measured_in_degrees() -> None:
     truth = np.tile(np.eye(4), (5, 1, 1))
     truth[:, 0, 3] = np.arange(5)
     turned = truth.copy()
     for i in range(5):
         angle = np.radians(2.0 * i)
         turned[i, :3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
-    assert pose_errors(turned, truth, neighbours(truth)).rot_step_deg == pytest.approx(2.0)
+    assert pose_errors(turned, truth, neighbours(truth)).rpe_rot_deg == pytest.approx(2.0)
     sideways = truth.copy()
     sideways[:, :3, 3] = np.outer(np.arange(5), [np.cos(0.5), np.sin(0.5), 0])
     errors = pose_errors(sideways, truth, neighbours(truth))
-    assert errors.tdir_deg == pytest.approx(np.degrees(0.5))
+    assert errors.trans_dir_deg == pytest.approx(np.degrees(0.5))
     assert errors.ate_m == pytest.approx(0, abs=1e-12)
 
 
@@ -77,13 +77,13 @@ def test_steps_over_a_gap_do_not_count() -> None:
     wrong = truth.copy()
     wrong[5:] = np.diag([-1.0, -1.0, 1.0, 1.0]) @ wrong[5:]  # half a turn between frames 4 and 5
     adjacent = neighbours(truth)
-    assert pose_errors(wrong, truth, adjacent).rot_step_deg == pytest.approx(180 / 8)
+    assert pose_errors(wrong, truth, adjacent).rpe_rot_deg == pytest.approx(180 / 8)
     adjacent[4] = False
-    assert pose_errors(wrong, truth, adjacent).rot_step_deg == pytest.approx(0, abs=1e-9)
+    assert pose_errors(wrong, truth, adjacent).rpe_rot_deg == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("frames", [0, 1, 2])
-def test_too_few_poses_say_nothing(frames: int) -> None:
+def test_too_few_poses_have_no_metrics(frames: int) -> None:
     truth = walk(3)[:frames]
     assert pose_errors(truth, truth, np.ones(max(frames - 1, 0), bool)) == metrics.PoseErrors()
 
@@ -130,7 +130,7 @@ def test_evo_agrees(tmp_path: Path, noise: float) -> None:
     assert ours.ate_m == pytest.approx(ape.get_statistic(StatisticsType.rmse), rel=1e-9)
     for relation, statistic, figure in (
         (PoseRelation.translation_part, StatisticsType.rmse, ours.rpe_trans_m),
-        (PoseRelation.rotation_angle_deg, StatisticsType.mean, ours.rot_step_deg),
+        (PoseRelation.rotation_angle_deg, StatisticsType.mean, ours.rpe_rot_deg),
     ):
         rpe = RPE(relation, delta=1, delta_unit=Unit.frames)
         rpe.process_data((reference, estimate))

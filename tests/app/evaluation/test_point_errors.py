@@ -31,7 +31,7 @@ def test_a_wall_off_by_more_than_5_cm_costs_its_share(corner: NDArray[np.float64
     assert errors.f1 == pytest.approx(2 * errors.precision * errors.recall / (errors.precision + errors.recall))
 
 
-def test_accuracy_and_completeness_tell_what_is_wrong_from_what_is_missing(corner: NDArray[np.float64]) -> None:
+def test_accuracy_measures_wrong_and_completeness_missing_points(corner: NDArray[np.float64]) -> None:
     ours = corner.copy()
     ours[2::3] = ours[0::3]  # a wall seen as another one: nothing wrong, but a wall is missing
     pulled = point_errors(ours, corner)
@@ -46,7 +46,7 @@ def test_a_cloud_is_brought_closer_by_icp(corner: NDArray[np.float64]) -> None:
     assert errors is not None and errors.accuracy_m < 0.06
 
 
-def test_nothing_is_said_of_points_without_extent_or_number(corner: NDArray[np.float64]) -> None:
+def test_points_without_extent_or_nan_have_no_metrics(corner: NDArray[np.float64]) -> None:
     assert point_errors(np.zeros_like(corner), corner) is None
     assert point_errors(corner[:2], corner[:2]) is None
     broken = corner.copy()

@@ -1,4 +1,4 @@
-"""Result folders of the box room, with the images that they were made from."""
+"""Result folders of the box room, with their source images."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,9 +16,9 @@ from tests.app.boxroom import HALF, room_result
 from tests.app.fake_engine import run_info
 
 SIZE = (112, 84)
-"""Of the network's images; the source's are twice as large."""
+"""Size of the network's images; the source's are twice as large."""
 FORMATS_HERE = [name for name in FORMATS if name != "rrd" or find_spec("rerun") is not None]
-"""Rerun's library is large, and not among those that tests ask for."""
+"""Formats whose library is installed: tests do not require Rerun's, which is large."""
 
 
 def room_frames(count: int) -> list[FrameResult]:
@@ -37,7 +37,7 @@ def write_source(folder: Path, count: int) -> Path:
 def write_room(
     folder: Path, count: int = 8, *, source: bool = True, finish: bool = True, tilt: float = 0.0
 ) -> list[FrameResult]:
-    """A result with its source beside it. ``tilt``: of the world about z, in radians."""
+    """A result, and its source next to it. ``tilt``: rotation of the world about z, in radians."""
     images = folder.with_name(folder.name + "-source")
     if source:
         write_source(images, count)
@@ -54,11 +54,11 @@ def write_room(
 
 
 def off_the_walls(xyz: NDArray[np.floating]) -> NDArray[np.float64]:
-    """How far points [N, 3] are from the room's walls."""
+    """Distances [N] of points [N, 3] from the room's walls."""
     return np.abs((np.abs(np.asarray(xyz, np.float64)) - HALF).max(axis=1))
 
 
 def pixel_grid(width: int, height: int) -> NDArray[np.float64]:
-    """Centres [height, width, 2] of pixels."""
+    """Pixel centres [height, width, 2]."""
     x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
     return np.stack([x, y], axis=-1)

@@ -11,7 +11,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export import colmap
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions, select
-from stream_recon.app.export.observations import none_observed
+from stream_recon.app.export.observations import no_observations
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError, ResourceError
@@ -60,7 +60,7 @@ def refined_room(folder: Path, k1: float = 0.0) -> SparseTracks:
 @pytest.mark.parametrize("k1", [0.0, -0.05, 0.03])
 def test_tracked_points_land_on_their_pixels(tmp_path: Path, k1: float) -> None:
     tracks = refined_room(tmp_path / "out", k1)
-    target, told = export(tmp_path / "out", "colmap", tmp_path / "there")
+    target, report = export(tmp_path / "out", "colmap", tmp_path / "there")
     model = pycolmap.Reconstruction(target / "sparse/0")
     assert {p.name for p in (target / "sparse/0").iterdir()} == {
         f"{name}.bin" for name in ("cameras", "images", "points3D", "rigs", "frames")
@@ -74,7 +74,7 @@ def test_tracked_points_land_on_their_pixels(tmp_path: Path, k1: float) -> None:
             assert image.project_point(xyz) == pytest.approx(seen.xy, abs=0.01), number
     assert min(point.track.length() for point in model.points3D.values()) >= 2
     assert off_the_walls(np.array([point.xyz for point in model.points3D.values()])).max() < 1e-5
-    assert "were tracked" in (target / "README.txt").read_text() and not told.warnings
+    assert "were tracked" in (target / "README.txt").read_text() and not report.warnings
 
 
 def test_images_are_those_that_the_one_pinhole_camera_is_for(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_points_have_the_colours_of_their_pixels(tmp_path: Path) -> None:
 
 def test_dense_points_are_seen_where_depth_agrees(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 8)
-    target, told = export(tmp_path / "out", "colmap", tmp_path / "there", ExportOptions(dense=500))
+    target, report = export(tmp_path / "out", "colmap", tmp_path / "there", ExportOptions(dense=500))
     model = pycolmap.Reconstruction(target / "sparse/0")
     assert 400 < model.num_points3D() <= 500
     lengths = [point.track.length() for point in model.points3D.values()]
@@ -119,10 +119,10 @@ def test_dense_points_are_seen_where_depth_agrees(tmp_path: Path) -> None:
             column, row = (seen.xy / 2).astype(int)
             z = (image.cam_from_world() * model.points3D[seen.point3D_id].xyz)[2]
             assert z == pytest.approx(depth[row, column], rel=0.021)
-    assert "refine" in told.warnings[0]
+    assert "refine" in report.warnings[0]
 
 
-def test_what_another_surface_hides_is_not_seen(tmp_path: Path) -> None:
+def test_occluded_points_are_not_observed(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 8)
     half = tmp_path / "out" / "depth" / "000004.npz"
     with np.load(half) as arrays:
@@ -140,12 +140,12 @@ def test_wrong_matches_and_frames_left_out_cost_no_more_than_their_observations(
     pixel[::10] = (3.0, 3.0)
     write_tracks(tmp_path / "out", replace(tracks, pixel=pixel))
     (tmp_path / "out-source" / "004.png").write_bytes(b"damage")
-    target, told = export(tmp_path / "out", "colmap", tmp_path / "there")
+    target, report = export(tmp_path / "out", "colmap", tmp_path / "there")
     model = pycolmap.Reconstruction(target / "sparse/0")
     assert sorted(image.name for image in model.images.values()) == ["frame_000000.jpg", "frame_000002.jpg"]
     assert model.num_points3D() > 500 and model.compute_mean_reprojection_error() < 0.1
     assert all(point.track.length() == 2 for point in model.points3D.values())
-    assert told.warnings == ["1 frames are left out: their files are missing or damaged"]
+    assert report.warnings == ["1 frames are left out: their files are missing or damaged"]
 
 
 def test_keyframes_are_the_refinements_and_the_networks_where_it_left_gaps() -> None:
@@ -157,20 +157,20 @@ def test_keyframes_are_the_refinements_and_the_networks_where_it_left_gaps() -> 
 
 def test_a_model_that_was_cut_short_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 4)
-    whole = colmap.read_back
+    read_back = colmap.read_back
 
-    def cut(model: Path) -> colmap.ModelFigures:
+    def cut(model: Path) -> colmap.ModelStatistics:
         file = model / "points3D.bin"
         file.write_bytes(file.read_bytes()[:1000])
-        return whole(model)
+        return read_back(model)
 
     monkeypatch.setattr(colmap, "read_back", cut)
-    with pytest.raises(OutputError, match="not written whole"):
+    with pytest.raises(OutputError, match="is incomplete"):
         export(tmp_path / "out", "colmap", tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
 
-def test_without_its_library_the_user_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pycolmap_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 2)
     monkeypatch.setitem(__import__("sys").modules, "pycolmap", None)
     with pytest.raises(ResourceError, match=r"stream-recon\[export\]"):
@@ -178,6 +178,6 @@ def test_without_its_library_the_user_is_told_what_to_install(tmp_path: Path, mo
 
 
 def test_no_points_are_points_too() -> None:
-    nothing = none_observed()
-    assert len(nothing.kept(np.empty(0, bool)).joined(nothing).xyz) == 0
+    nothing = no_observations()
+    assert len(nothing.filtered(np.empty(0, bool)).joined(nothing).xyz) == 0
     assert pixel_grid(2, 1).tolist() == [[[0.5, 0.5], [1.5, 0.5]]]

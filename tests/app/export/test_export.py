@@ -35,10 +35,10 @@ def target_for(tmp_path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS_HERE)
-def test_every_export_says_units_axes_and_frame(room: Path, tmp_path: Path, name: str) -> None:
-    target, told = export(room, name, target_for(tmp_path, name))
+def test_every_readme_has_units_axes_and_camera(room: Path, tmp_path: Path, name: str) -> None:
+    target, report = export(room, name, target_for(tmp_path, name))
     text = " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
-    for word in ("Unit:", "World:", "y down", "walk.mp4", told.summary):
+    for word in ("Unit:", "World:", "y down", "walk.mp4", report.summary):
         assert word in text
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [target.name, *([f"{target.name}.README.txt"] if target.is_file() else [])]
@@ -72,7 +72,7 @@ def test_depth_images_are_in_the_stated_unit(room: Path, tmp_path: Path) -> None
     assert float(row["fx"]) == pytest.approx(0.8 * SIZE[0]) and float(row["cx"]) == SIZE[0] / 2
 
 
-def test_finer_depth_is_as_large_as_was_asked_for_and_lies_on_the_walls(room: Path, tmp_path: Path) -> None:
+def test_upsampled_depth_has_the_given_size_and_lies_on_the_walls(room: Path, tmp_path: Path) -> None:
     target, _ = export(room, "depth", tmp_path / "there", ExportOptions(frames="3", max_side=2 * max(SIZE)))
     with (target / "cameras.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -87,13 +87,13 @@ def test_finer_depth_is_as_large_as_was_asked_for_and_lies_on_the_walls(room: Pa
         assert np.quantile(off_the_walls(world), 0.99) < 0.02
 
 
-def test_what_is_too_far_for_sixteen_bits_has_no_depth() -> None:
+def test_depth_beyond_sixteen_bits_is_unknown() -> None:
     depth = np.array([[0.0, 0.0004, 1.0, 65.535, 65.6, 1e9]], np.float32)
     assert depth_export.depth_units(depth).tolist() == [[0, 0, 1000, 65535, 0, 0]]
 
 
 def test_depth_of_transforms_lies_on_the_walls_by_its_own_numbers(room: Path, tmp_path: Path) -> None:
-    """Cameras, axes, focal length, centre, depth's unit: were one of them off, so would be the walls."""
+    """Points lie on the walls only if poses, axes, intrinsics and the depth unit are right."""
     target, _ = export(room, "transforms", tmp_path / "there")
     meta = json.loads((target / "transforms.json").read_text())
     assert [frame["file_path"] for frame in meta["frames"]] == [f"images/frame_00000{i}.jpg" for i in (0, 2, 4, 6)]
@@ -117,11 +117,11 @@ def test_depth_of_transforms_lies_on_the_walls_by_its_own_numbers(room: Path, tm
 
 def test_images_come_from_the_source_or_else_from_the_result(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 4)
-    large, told = export(tmp_path / "out", "transforms", tmp_path / "large")
-    assert not told.warnings
+    large, report = export(tmp_path / "out", "transforms", tmp_path / "large")
+    assert not report.warnings
     shutil.rmtree(tmp_path / "out-source")
-    small, told = export(tmp_path / "out", "transforms", tmp_path / "small")
-    assert "cannot be read again" in told.warnings[0]
+    small, report = export(tmp_path / "out", "transforms", tmp_path / "small")
+    assert "cannot be read again" in report.warnings[0]
     metas = [json.loads((folder / "transforms.json").read_text()) for folder in (large, small)]
     assert [meta["w"] for meta in metas] == [2 * SIZE[0], SIZE[0]]
     assert metas[0]["fl_x"] / metas[0]["w"] == pytest.approx(metas[1]["fl_x"] / metas[1]["w"])
@@ -130,20 +130,20 @@ def test_images_come_from_the_source_or_else_from_the_result(tmp_path: Path) -> 
     assert np.abs(shrunk - images[1]).mean() < 10
 
 
-def test_another_source_in_the_old_place_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_source_is_noticed(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 4)
     for path in (tmp_path / "out-source").iterdir():
         cv2.imwrite(str(path), 255 - cv2.imread(str(path)))
-    _, told = export(tmp_path / "out", "transforms", tmp_path / "there")
-    assert "not what it was" in told.warnings[0]
+    _, report = export(tmp_path / "out", "transforms", tmp_path / "there")
+    assert "has changed" in report.warnings[0]
 
 
 @pytest.mark.parametrize("name", FORMATS_HERE)
-def test_a_run_that_goes_on_is_exported_as_far_as_it_is(tmp_path: Path, name: str) -> None:
+def test_an_unfinished_run_is_exported(tmp_path: Path, name: str) -> None:
     write_room(tmp_path / "out", 4, finish=False)
     target, _ = export(tmp_path / "out", name, target_for(tmp_path, name))
     assert target.exists()
-    assert "still going on" in " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
+    assert "not finished" in " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_no_half_glb(room: Path, tmp_path: Path, monkeypatch:
     assert (tmp_path / "scene.glb").read_bytes() == b"old"
 
 
-def test_what_is_there_is_kept_unless_an_export_made_it(room: Path, tmp_path: Path) -> None:
+def test_other_files_at_the_target_are_kept(room: Path, tmp_path: Path) -> None:
     target = tmp_path / "there"
     target.mkdir()
     (target / "mine.txt").write_text("mine")
@@ -192,7 +192,7 @@ def test_what_is_there_is_kept_unless_an_export_made_it(room: Path, tmp_path: Pa
     assert (target / "trained" / "splat.ply").exists()
 
 
-def test_bad_input_is_told_in_a_line(room: Path, tmp_path: Path) -> None:
+def test_bad_input_is_refused(room: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no such result folder"):
         export(tmp_path / "nothing", "trajectory", tmp_path / "there")
     with pytest.raises(ConfigError, match="--frames"):
@@ -218,8 +218,8 @@ def test_a_result_without_frames_has_nothing_to_export(tmp_path: Path) -> None:
 def test_a_damaged_depth_file_costs_its_frame(tmp_path: Path, name: str) -> None:
     write_room(tmp_path / "out", 6)
     (tmp_path / "out" / "depth" / "000002.npz").write_bytes(b"damage")
-    target, told = export(tmp_path / "out", name, tmp_path / "there")
-    assert told.warnings == ["1 frames are left out: their files are missing or damaged"]
+    target, report = export(tmp_path / "out", name, tmp_path / "there")
+    assert report.warnings == ["1 frames are left out: their files are missing or damaged"]
     assert not (target / "depth" / "frame_000002.png").exists()
     assert (target / "depth" / "frame_000004.png").exists()
 

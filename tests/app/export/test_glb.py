@@ -6,7 +6,7 @@ import pytest
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.gltf import POINTS, Primitive, write_glb
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.export.points import spread_indices
+from stream_recon.app.export.points import uniform_indices
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 
 trimesh = pytest.importorskip("trimesh")
@@ -38,13 +38,13 @@ def test_colours_are_linear_as_the_format_wants_them(tmp_path: Path) -> None:
 
 
 def test_some_points_are_spread_over_all() -> None:
-    chosen = spread_indices(10_000, 1000)
+    chosen = uniform_indices(10_000, 1000)
     assert len(chosen) == 1000 and (np.diff(chosen) > 0).all()
     assert np.histogram(chosen, 10, (0, 10_000))[0].tolist() == [100] * 10
-    assert spread_indices(5, 1000).tolist() == [0, 1, 2, 3, 4]
+    assert uniform_indices(5, 1000).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_file_stands_upright_where_the_camera_was_held_at_a_slant(tmp_path: Path) -> None:
+def test_a_file_is_upright_where_the_camera_was_tilted(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 8, tilt=0.4)
     target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(points=4000))
     xyz = trimesh.load(target).geometry["points"].vertices

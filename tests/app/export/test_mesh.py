@@ -27,7 +27,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
-    """A unit ball before a camera, fused from one exact depth map."""
+    """A ball in front of a camera, fused from one exact depth map."""
     size, f = 128, 120.0
     x, y = np.meshgrid((np.arange(size) + 0.5 - size / 2) / f, (np.arange(size) + 0.5 - size / 2) / f)
     squared = x * x + y * y + 1
@@ -42,10 +42,10 @@ def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
 
 @pytest.mark.parametrize("suffix", [".ply", ".obj", ".glb"])
 def test_the_walls_are_where_they_are(room: Path, tmp_path: Path, suffix: str) -> None:
-    target, told = export(room, "mesh", tmp_path / f"room{suffix}", ExportOptions(frames="all", up="keep"))
+    target, report = export(room, "mesh", tmp_path / f"room{suffix}", ExportOptions(frames="all", up="keep"))
     mesh = trimesh.load(target, force="mesh", process=False)
     flip = np.array([1.0, -1, -1] if suffix == ".glb" else [1.0, 1, 1])
-    assert len(mesh.faces) > 500 and f"{len(mesh.faces)} triangles" in told.summary
+    assert len(mesh.faces) > 500 and f"{len(mesh.faces)} triangles" in report.summary
     off = off_the_walls(mesh.triangles_center * flip)
     assert np.quantile(off, 0.95) < 0.02
     # Seen from where the cameras are, in the middle of the room, all triangles turn the same way.
@@ -100,13 +100,13 @@ def test_a_volume_has_no_more_blocks_than_it_may() -> None:
 
 def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, fine = export(room, "mesh", tmp_path / "fine.ply", ExportOptions(frames="all"))
-    monkeypatch.setattr("stream_recon.app.export.mesh.MOST_BLOCKS", 150)
+    monkeypatch.setattr("stream_recon.app.export.mesh.MAX_BLOCKS", 150)
     _, coarse = export(room, "mesh", tmp_path / "coarse.ply", ExportOptions(frames="all"))
     assert int(coarse.summary.split()[0]) < int(fine.summary.split()[0])
     assert int(coarse.summary.split()[0]) > 100
 
 
-def test_what_is_asked_for_wrongly(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_suffixes_and_missing_libraries(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"NAME\.ply or NAME\.obj or NAME\.glb"):
         export(room, "mesh", tmp_path / "room.stl")
     monkeypatch.setitem(sys.modules, "fast_simplification", None)

@@ -1,4 +1,4 @@
-"""The page that needs no server."""
+"""Export as an HTML page."""
 
 import base64
 import re
@@ -21,26 +21,26 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_file_has_the_scene_within_and_nothing_from_elsewhere(room: Path, tmp_path: Path) -> None:
+def test_the_file_holds_the_scene_and_no_links(room: Path, tmp_path: Path) -> None:
     before = threading.active_count()
-    target, told = export(room, "html", tmp_path / "room.html", ExportOptions(points=3000))
+    target, report = export(room, "html", tmp_path / "room.html", ExportOptions(points=3000))
     text = target.read_text()
     data = re.search(r'__VISER_EMBED_DATA__="([A-Za-z0-9+/=]+)"', text)
     assert data is not None and len(base64.b64decode(data[1])) > 9 * 1000
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="?(https?:)?//', text)
-    points = int(told.summary.split()[0])
-    assert 500 < points <= 3000 and "4 frames" in told.summary
+    points = int(report.summary.split()[0])
+    assert 500 < points <= 3000 and "4 frames" in report.summary
     assert threading.active_count() <= before + 1  # no server is left behind
 
 
 def test_the_budget_bounds_the_file(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "MOST_POINTS", 1000)
-    small, told = export(room, "html", tmp_path / "small.html")
-    assert int(told.summary.split()[0]) <= 1000
+    monkeypatch.setattr(page, "MAX_POINTS", 1000)
+    small, report = export(room, "html", tmp_path / "small.html")
+    assert int(report.summary.split()[0]) <= 1000
     monkeypatch.undo()
     # What a point takes in the file, times the most points that there may be.
     large, whole = export(room, "html", tmp_path / "large.html")
-    more = int(whole.summary.split()[0]) - int(told.summary.split()[0])
-    assert (large.stat().st_size - small.stat().st_size) / more * page.MOST_POINTS + 1e6 < 30e6
+    more = int(whole.summary.split()[0]) - int(report.summary.split()[0])
+    assert (large.stat().st_size - small.stat().st_size) / more * page.MAX_POINTS + 1e6 < 30e6
     with pytest.raises(OutputError, match="--points"):
         export(room, "html", tmp_path / "none.html", ExportOptions(points=0))

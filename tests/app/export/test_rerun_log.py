@@ -15,8 +15,8 @@ from tests.app.export.rooms import write_room
 def test_rerun_finds_cameras_pictures_points_and_path(tmp_path: Path) -> None:
     pytest.importorskip("rerun")
     write_room(tmp_path / "out", 8, source=False)
-    target, told = export(tmp_path / "out", "rrd", tmp_path / "room.rrd", ExportOptions(points=5000))
-    assert "4 cameras, 4 of them with pictures" in told.summary
+    target, report = export(tmp_path / "out", "rrd", tmp_path / "room.rrd", ExportOptions(points=5000))
+    assert "4 cameras, 4 of them with images" in report.summary
     command = [str(Path(sys.executable).with_name("rerun")), "rrd"]
     verified = subprocess.run([*command, "verify", str(target)], capture_output=True, text=True, check=False)
     assert verified.returncode == 0 and "without error" in verified.stdout + verified.stderr
@@ -25,7 +25,7 @@ def test_rerun_finds_cameras_pictures_points_and_path(tmp_path: Path) -> None:
         assert entity in printed
 
 
-def test_without_the_library_a_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 4, source=False)
     monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(ResourceError, match=r"stream-recon\[rerun\]"):

@@ -8,10 +8,10 @@ from tests.app.export.rooms import pixel_grid
 
 SOURCE = Intrinsics(300.0, 300.0, 200.0, 150.0)
 SIZE = (400, 300)
-BENDS = [-0.15, -0.02, 0.02, 0.15]
+K1 = [-0.15, -0.02, 0.02, 0.15]
 
 
-@pytest.mark.parametrize("k1", BENDS)
+@pytest.mark.parametrize("k1", K1)
 def test_pixels_there_and_back(k1: float) -> None:
     view = pinhole_view(SIZE, SOURCE, k1).scaled(250)
     assert max(view.size) == 250
@@ -19,7 +19,7 @@ def test_pixels_there_and_back(k1: float) -> None:
     assert view.to_export(view.to_source(pixels)) == pytest.approx(pixels, abs=1e-6)
 
 
-@pytest.mark.parametrize("k1", BENDS)
+@pytest.mark.parametrize("k1", K1)
 def test_the_lens_is_that_of_colmap(k1: float) -> None:
     camera = pycolmap.Camera(model="SIMPLE_RADIAL", width=400, height=300, params=[300, 200, 150, k1])
     view = pinhole_view(SIZE, SOURCE, k1)
@@ -29,8 +29,8 @@ def test_the_lens_is_that_of_colmap(k1: float) -> None:
     assert view.to_source(pixels) == pytest.approx(camera.img_from_cam(rays), abs=1e-6)
 
 
-@pytest.mark.parametrize("k1", BENDS)
-def test_an_unbent_image_is_as_large_as_it_can_be_without_blanks(k1: float) -> None:
+@pytest.mark.parametrize("k1", K1)
+def test_an_undistorted_image_is_as_large_as_possible_without_blanks(k1: float) -> None:
     view = pinhole_view(SIZE, SOURCE, k1)
     (width, height), corners = view.size, [[0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0], [0, 0.5]]
     seen = view.to_source(np.array(corners) * (width, height))
@@ -52,11 +52,11 @@ def test_images_are_moved_as_pixels_are() -> None:
     assert abs(off.mean()) < 0.1 and np.abs(off).max() < 2  # pixels
 
 
-def test_maps_of_the_network_are_put_where_the_crop_says() -> None:
+def test_maps_of_the_network_follow_the_crop() -> None:
     view = pinhole_view(SIZE, SOURCE).scaled(100)
     transform = ImageTransform(SIZE, (40.0, 0.0, 320.0, 300.0), (160, 150))
     where = pixel_grid(160, 150).astype(np.float32)[..., 0] / transform.scale[0] + 40  # source x
-    shown = view.of_network(where, transform)
+    shown = view.from_network(where, transform)
     expected = view.to_source(pixel_grid(*view.size))[..., 0]
     assert shown[:, 15:-15] == pytest.approx(expected[:, 15:-15], abs=1e-2)
     assert (shown[:, :8] == 0).all()
@@ -67,7 +67,7 @@ def test_a_straight_image_is_left_as_it_is() -> None:
     assert pinhole_view(SIZE, SOURCE).image(rgb) is rgb
 
 
-def test_a_lens_that_hardly_bends_leaves_images_as_they_are() -> None:
+def test_small_distortion_leaves_images_as_they_are() -> None:
     view = pinhole_view((384, 288), Intrinsics(285, 285, 192, 144), 8e-5)
     rgb = np.random.default_rng(0).integers(0, 255, (288, 384, 3)).astype(np.uint8)
     assert view.size == (384, 288) and view.intrinsics == Intrinsics(285, 285, 192, 144)
@@ -76,7 +76,7 @@ def test_a_lens_that_hardly_bends_leaves_images_as_they_are() -> None:
 
 @pytest.mark.parametrize("k1", [-0.08, 0.003, 0.06])
 def test_no_image_is_moved_by_half_a_pixel(k1: float) -> None:
-    """Near the middle, where a lens bends nothing, pixels are those of the source: unblurred."""
+    """Near the centre, where there is no distortion, pixels are those of the source, not blurred."""
     source = np.random.default_rng(0).integers(0, 255, (289, 384, 3)).astype(np.uint8)
     view = pinhole_view((384, 289), Intrinsics(285, 285, 192, 144.5), k1)
     shown = view.image(source)

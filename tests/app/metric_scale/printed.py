@@ -12,7 +12,7 @@ FINER = 4
 
 
 def corners(place: FloatArray, right: FloatArray, down: FloatArray, side: float) -> FloatArray:
-    """A square [4, 3] about ``place``; ``right`` and ``down`` are unit vectors."""
+    """A square [4, 3] around ``place``; ``right`` and ``down`` are unit vectors."""
     half = side / 2
     return np.array([place + half * (a * right + b * down) for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
 
@@ -25,7 +25,7 @@ def pasted(
     number: int = 7,
     dictionary: int = cv2.aruco.DICT_6X6_250,
 ) -> NDArray[np.uint8]:
-    """The picture [h, w, 3] with a marker of that square [4, 3] in the world, as if nothing stood before it."""
+    """The image [h, w, 3] with a marker of that square [4, 3] in the world, in front of all else."""
     marker = cv2.aruco.generateImageMarker(cv2.aruco.getPredefinedDictionary(dictionary), number, 80)
     edge = round(BORDER * 80)
     paper = cv2.copyMakeBorder(marker, edge, edge, edge, edge, cv2.BORDER_CONSTANT, value=255)

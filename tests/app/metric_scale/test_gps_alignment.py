@@ -1,4 +1,4 @@
-"""The scale by tracks of positions, in the forms in which they come."""
+"""Metric scale from tracks of positions in all file formats."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
-from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_given
+from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_scale_source
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
 from stream_recon.configs.errors import ConfigError, InputError
@@ -56,7 +56,7 @@ def gpx(path: Path, places: FloatArray, begin: float, step: float) -> Path:
 UP = np.array([0.0, -1.0, 0.0])
 
 
-def test_a_gps_track_of_another_clock_tells_scale_axes_and_beginning(tmp_path: Path) -> None:
+def test_a_gps_track_of_another_clock_gives_scale_axes_and_offset(tmp_path: Path) -> None:
     cameras, truth = round_walk()
     random = np.random.default_rng(3)
     # One position a second; the walk begins 30 s after the track.
@@ -65,20 +65,20 @@ def test_a_gps_track_of_another_clock_tells_scale_axes_and_beginning(tmp_path: P
     noisy = places + random.normal(0, 0.5, places.shape)
     noisy[40:46] += (25, -30, 10)
     file = gpx(tmp_path / "walk.gpx", noisy, 0, 100 / 199 * 2)
-    given, text = parse_given(f"track:{file}")
+    given, text = parse_scale_source(f"track:{file}")
     assert isinstance(given, Track) and text == f"track:{file}"
     found = scale_by_track(cameras, UP, given.positions, given.begins, text)
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
     assert found.world == EAST_NORTH_UP and found.error is not None and found.error < 0.02
     assert found.origin is not None and found.origin[:2] == pytest.approx(PLACE[:2], abs=1e-3)
-    turn = found.T_metric_own.rotation @ (HEADING @ LEVEL).T
-    assert np.degrees(np.arccos((np.trace(turn) - 1) / 2)) < 1.5
+    rotation = found.T_metric_own.rotation @ (HEADING @ LEVEL).T
+    assert np.degrees(np.arccos((np.trace(rotation) - 1) / 2)) < 1.5
     assert "begins 30" in found.how or "begins 29" in found.how
-    told = scale_by_track(cameras, UP, given.positions, 30.0 * 200 / 199, text)
-    assert told.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
+    with_offset = scale_by_track(cameras, UP, given.positions, 30.0 * 200 / 199, text)
+    assert with_offset.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
 
 
-def test_on_a_straight_way_the_cameras_say_what_is_up(tmp_path: Path) -> None:
+def test_on_a_straight_path_up_is_that_of_the_cameras(tmp_path: Path) -> None:
     cameras, _ = round_walk(60, 59.0)
     straight = np.stack([np.zeros(60), np.zeros(60), np.arange(60.0)], axis=1)
     cameras = [
@@ -116,7 +116,7 @@ def test_csv_by_frames_or_times_and_tum(tmp_path: Path) -> None:
     assert level.T_metric_own.scale == pytest.approx(UNIT, rel=0.01) and level.world == EAST_NORTH_UP
 
 
-def test_a_grid_of_a_country_is_brought_near_and_a_line_without_up_keeps_the_axes(tmp_path: Path) -> None:
+def test_grid_coordinates_get_an_origin_and_a_line_keeps_the_axes(tmp_path: Path) -> None:
     cameras, truth = round_walk()
     file = tmp_path / "utm.txt"
     far = np.array([691_000.0, 5_334_000.0, 500.0])
@@ -133,7 +133,7 @@ def test_a_grid_of_a_country_is_brought_near_and_a_line_without_up_keeps_the_axe
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=1e-4)
 
 
-def test_another_walk_is_no_scale(tmp_path: Path) -> None:
+def test_a_track_of_another_path_is_refused(tmp_path: Path) -> None:
     cameras, truth = round_walk()
     file = tmp_path / "a.txt"
     other = np.random.default_rng(1).normal(0, 20, truth.shape)
@@ -145,7 +145,7 @@ def test_another_walk_is_no_scale(tmp_path: Path) -> None:
         scale_by_track(cameras, UP, read_positions(file), None, "track:a.txt")
 
 
-def test_metres_on_earth_are_those_of_the_ellipsoid() -> None:
+def test_local_coordinates_are_those_of_the_ellipsoid() -> None:
     # A minute of latitude at 45 degrees is 1,852.2 m, of longitude 1,314.1 m (tables of the ellipsoid WGS 84).
     degrees = np.array([[45.0, 7.0], [45 + 1 / 60, 7.0], [45.0, 7 + 1 / 60], [45.0, 7.0]])
     metres, origin = east_north_up(degrees, np.array([100.0, 100.0, 100.0, 130.0]))
@@ -154,11 +154,11 @@ def test_metres_on_earth_are_those_of_the_ellipsoid() -> None:
     assert metres[3] == pytest.approx([0, 0, 30], abs=1e-6) and origin == (45.0, 7.0, 100.0)
 
 
-def test_words_that_say_where_the_scale_comes_from(tmp_path: Path) -> None:
-    assert parse_given("marker:0.16")[0] == Marker(0.16)
-    assert parse_given("frames:12,240,1.85")[0] == Distance(12, 240, 1.85)
-    assert parse_given("height:1.6")[0] == Height(1.6)
-    assert parse_given("exif")[0] == Photographs()
+def test_sources_of_scale_are_parsed_or_refused(tmp_path: Path) -> None:
+    assert parse_scale_source("marker:0.16")[0] == Marker(0.16)
+    assert parse_scale_source("frames:12,240,1.85")[0] == Distance(12, 240, 1.85)
+    assert parse_scale_source("height:1.6")[0] == Height(1.6)
+    assert parse_scale_source("exif")[0] == Photographs()
     for text in (
         "",
         "marker",
@@ -171,7 +171,7 @@ def test_words_that_say_where_the_scale_comes_from(tmp_path: Path) -> None:
         "track:",
     ):
         with pytest.raises(ConfigError, match="--scale-from"):
-            parse_given(text)
+            parse_scale_source(text)
     (tmp_path / "junk.gpx").write_text("<gpx><trk>")
     (tmp_path / "bomb.gpx").write_text('<!DOCTYPE g [<!ENTITY a "b">]><gpx>&a;</gpx>')
     (tmp_path / "none.csv").write_text("a,b\n1,2\n")
@@ -181,11 +181,11 @@ def test_words_that_say_where_the_scale_comes_from(tmp_path: Path) -> None:
     (tmp_path / "long.csv").write_text("time,x,y,z\n" + "1" * 200_000 + ",2,3,4\n")
     for name in ("junk.gpx", "bomb.gpx", "none.csv", "empty", "words.csv", "long.csv", "lines.csv", "not there", "."):
         with pytest.raises(InputError, match="--scale-from") as raised:
-            parse_given(f"track:{tmp_path / name}")
+            parse_scale_source(f"track:{tmp_path / name}")
         assert "\n" not in str(raised.value)
 
 
-def test_similarities_that_are_weighted_leave_out_what_weighs_nothing() -> None:
+def test_points_of_weight_zero_do_not_count() -> None:
     random = np.random.default_rng(0)
     points, weights = random.normal(size=(20, 3)), np.r_[np.ones(15), np.zeros(5)]
     change = Similarity(2.0, HEADING, np.array([1.0, 2, 3]))

@@ -1,4 +1,4 @@
-"""The whole way: the sample with a marker rendered into it, reconstructed, refined and brought to metres."""
+"""The sample with a rendered marker: reconstructed, refined and converted to metres."""
 
 import json
 from pathlib import Path

@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.batch.scene import evaluate_result, final_revision
 from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
-from stream_recon.app.evaluation.gather import Evaluator
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.evaluation.result import gather_result, last_known
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
@@ -134,8 +134,8 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     assert contents(folder / "depth") == depth_files, "what the network said stays"
     cameras = read_result(folder).cameras
     assert sum(camera.depth_field is not None for camera in cameras) > 12
-    plain = last_known([replace(camera, depth_field=None) for camera in cameras])
-    heard, read = evaluator.depth_errors().absrel, gather_result(read_result(folder), known).depth_errors().absrel
+    plain = final_revision([replace(camera, depth_field=None) for camera in cameras])
+    heard, read = evaluator.depth_errors().absrel, evaluate_result(read_result(folder), known).depth_errors().absrel
     evaluator.revise(plain)
     without = evaluator.depth_errors().absrel
     assert heard is not None and read is not None and without is not None

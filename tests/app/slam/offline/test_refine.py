@@ -28,8 +28,8 @@ def test_a_drifting_walk_is_put_right() -> None:
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)
     assert before.ate_m is not None and after.ate_m is not None
     assert after.ate_m < 0.2 * before.ate_m
-    assert before.rot_step_deg is not None and after.rot_step_deg is not None
-    assert after.rot_step_deg < 0.3 * before.rot_step_deg
+    assert before.rpe_rot_deg is not None and after.rpe_rot_deg is not None
+    assert after.rpe_rot_deg < 0.3 * before.rpe_rot_deg
     assert abs(found.lens.focal / FOCAL - 1) < 0.02
     report = found.report
     assert report.start == "network" and not report.fallback_segments

@@ -8,8 +8,8 @@ import pytest
 from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth, MatchedPixels
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.evaluation.gather import Evaluator, Figures
-from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.evaluation.metrics import Metrics, pose_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 from tests.app.batch.fakes import damaged_depth, room_scene, world_of
 from tests.app.boxroom import room_result, walk_pose
@@ -36,35 +36,35 @@ def room(world: int = 0) -> list[FrameResult]:
 
 
 def test_the_room_in_another_world_and_unit_has_no_errors(truth: GroundTruth) -> None:
-    figures = gathered(truth, room(world=5)).figures()
-    assert figures is not None
+    metrics = gathered(truth, room(world=5)).scene_metrics()
+    assert metrics is not None
     for name in ("ate_m", "rpe_trans_m", "absrel", "fov_error_deg"):
-        assert getattr(figures, name) == pytest.approx(0, abs=1e-5), name
+        assert getattr(metrics, name) == pytest.approx(0, abs=1e-5), name
     for name in ("auc_3", "auc_30", "delta1", "f1"):
-        assert getattr(figures, name) == pytest.approx(1, abs=1e-4), name
-    assert figures.accuracy_m is not None and figures.accuracy_m < 0.005
+        assert getattr(metrics, name) == pytest.approx(1, abs=1e-4), name
+    assert metrics.accuracy_m is not None and metrics.accuracy_m < 0.005
 
 
-def test_pose_figures_are_those_of_the_evaluation(truth: GroundTruth) -> None:
+def test_pose_metrics_are_those_of_pose_errors(truth: GroundTruth) -> None:
     noise = np.random.default_rng(0)
     results = room()
     for result in results:
         result.T_world_camera[:3, 3] += noise.normal(size=3) * 0.01
-    figures = gathered(truth, results).figures()
+    metrics = gathered(truth, results).scene_metrics()
     ours = np.stack([result.T_world_camera for result in results])
     true = np.stack([walk_pose(index / 10) for index in range(FRAMES)])
     expected = pose_errors(ours, true, np.ones(FRAMES - 1, bool))
-    assert figures is not None and figures.ate_m == expected.ate_m and figures.tdir_deg == expected.tdir_deg
-    assert figures.auc_3 is not None and figures.auc_30 is not None and figures.auc_3 < figures.auc_30
+    assert metrics is not None and metrics.ate_m == expected.ate_m and metrics.trans_dir_deg == expected.trans_dir_deg
+    assert metrics.auc_3 is not None and metrics.auc_30 is not None and metrics.auc_3 < metrics.auc_30
 
 
 def test_frames_without_a_true_pose_are_left_out(truth: GroundTruth) -> None:
     some = replace(truth, poses={index: pose for index, pose in truth.poses.items() if index not in (3, 4)})
     results = room()
     results[3].T_world_camera[:3, 3] += 50
-    figures = gathered(some, results).figures()
-    assert figures is not None and figures.ate_m == pytest.approx(0, abs=1e-6)
-    assert figures.rpe_trans_m == pytest.approx(0, abs=1e-6), "from frame 2 to 5 is no step"
+    metrics = gathered(some, results).scene_metrics()
+    assert metrics is not None and metrics.ate_m == pytest.approx(0, abs=1e-6)
+    assert metrics.rpe_trans_m == pytest.approx(0, abs=1e-6), "from frame 2 to 5 is no step"
 
 
 def test_a_revised_pose_is_the_one_that_counts(truth: GroundTruth) -> None:
@@ -72,32 +72,32 @@ def test_a_revised_pose_is_the_one_that_counts(truth: GroundTruth) -> None:
     right = results[5].T_world_camera.copy()
     results[5].T_world_camera[:3, 3] += 1
     evaluator = gathered(truth, results)
-    before = evaluator.figures()
+    before = evaluator.scene_metrics()
     evaluator.revise(Revision((FrameRevision(5, right),)))
-    after = evaluator.figures()
+    after = evaluator.scene_metrics()
     assert before is not None and after is not None and before.ate_m is not None and before.ate_m > 0.05
     assert after.ate_m == pytest.approx(0, abs=1e-6)
-    assert evaluator.pose_errors(first=True).ate_m == before.ate_m, "what was first given out can still be told"
+    assert evaluator.pose_errors(causal=True).ate_m == before.ate_m, "what was first given out can still be told"
 
 
-def test_a_revised_world_of_another_unit_has_the_same_figures(truth: GroundTruth) -> None:
-    """Poses and depths move together, as from a loop closure that ends in another unit."""
+def test_a_revised_world_of_another_scale_has_the_same_metrics(truth: GroundTruth) -> None:
+    """Poses and depths change together, as after a loop correction with another scale."""
     evaluator, world = gathered(truth, room()), world_of(5)
-    before = evaluator.figures()
+    before = evaluator.scene_metrics()
     revised = [FrameRevision(r.index, world.move_pose(r.T_world_camera), world.scale) for r in room()]
     evaluator.revise(Revision(tuple(revised)))
-    after = evaluator.figures()
+    after = evaluator.scene_metrics()
     assert before is not None and after is not None
     for name, value in vars(before).items():
         assert getattr(after, name) == pytest.approx(value, abs=2e-3), name
     assert after.f1 is not None and after.f1 > 0.999
 
 
-def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTruth) -> None:
+def test_the_latest_revision_of_depth_and_camera_counts(truth: GroundTruth) -> None:
     results = [replace(r, depth=r.depth * np.float32(1 + 0.1 * (r.index % 3))) for r in room()]
     results = [replace(r, intrinsics=replace(r.intrinsics, fx=r.intrinsics.fx * 1.3)) for r in results]
     evaluator = gathered(truth, results)
-    assert evaluator.fov_error_deg() == evaluator.fov_error_deg(first=True) == pytest.approx(12.657, abs=0.001)
+    assert evaluator.fov_error_deg() == evaluator.fov_error_deg(causal=True) == pytest.approx(12.657, abs=0.001)
     wrong = evaluator.depth_errors()
     assert wrong.absrel is not None and wrong.absrel > 0.05
     right = truth.intrinsics
@@ -108,31 +108,31 @@ def test_revised_depth_and_camera_count_and_the_last_word_holds(truth: GroundTru
     evaluator.revise(Revision(tuple(frames)))
     assert evaluator.depth_errors().absrel == pytest.approx(0, abs=1e-5), "scales are against the first depth"
     assert evaluator.fov_error_deg() == pytest.approx(0, abs=1e-9), "a camera that is not named stays as revised"
-    assert evaluator.depth_errors(first=True) == wrong
-    figures = evaluator.figures()
-    assert figures is not None and figures.f1 is not None and figures.f1 > 0.999
+    assert evaluator.depth_errors(causal=True) == wrong
+    metrics = evaluator.scene_metrics()
+    assert metrics is not None and metrics.f1 is not None and metrics.f1 > 0.999
 
 
-def test_without_truth_there_are_no_figures_yet_a_plot(truth: GroundTruth) -> None:
+def test_without_ground_truth_there_are_no_metrics_but_a_plot(truth: GroundTruth) -> None:
     evaluator = gathered(None, room())
-    assert evaluator.figures() is None
-    assert len(evaluator.plot().ours) == FRAMES and evaluator.plot().truth == []
+    assert evaluator.scene_metrics() is None
+    assert len(evaluator.plot().estimate) == FRAMES and evaluator.plot().ground_truth == []
     nothing = replace(truth, poses={}, intrinsics=None, read_depth=lambda index: None)
-    assert gathered(nothing, room()).figures() is None
+    assert gathered(nothing, room()).scene_metrics() is None
 
 
 def test_points_are_measured_in_metres_or_not_at_all(truth: GroundTruth) -> None:
-    figures = gathered(replace(truth, metric=False), room()).figures()
-    assert figures is not None and figures.f1 is None and figures.absrel == pytest.approx(0, abs=1e-5)
-    figures = gathered(replace(truth, intrinsics=None), room()).figures()
-    assert figures is not None and figures.f1 is None and figures.fov_error_deg is None
+    metrics = gathered(replace(truth, metric=False), room()).scene_metrics()
+    assert metrics is not None and metrics.f1 is None and metrics.absrel == pytest.approx(0, abs=1e-5)
+    metrics = gathered(replace(truth, intrinsics=None), room()).scene_metrics()
+    assert metrics is not None and metrics.f1 is None and metrics.fov_error_deg is None
 
 
-def test_a_damaged_file_of_truth_costs_depth_from_there_on_alone(truth: GroundTruth) -> None:
+def test_a_damaged_ground_truth_file_ends_depth_metrics_only(truth: GroundTruth) -> None:
     evaluator = gathered(replace(truth, read_depth=damaged_depth), room())
-    figures = evaluator.figures()
+    metrics = evaluator.scene_metrics()
     assert evaluator.truth_error is not None and "000005.png" in evaluator.truth_error
-    assert figures is not None and figures.ate_m is not None and figures.absrel is not None
+    assert metrics is not None and metrics.ate_m is not None and metrics.absrel is not None
 
 
 def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
@@ -146,10 +146,10 @@ def test_the_plot_of_a_long_run_takes_no_more_memory_than_its_points() -> None:
     assert peak < 10e6
 
 
-def test_the_plot_shows_ours_upon_the_truth(truth: GroundTruth) -> None:
+def test_the_plot_aligns_the_estimate_to_ground_truth(truth: GroundTruth) -> None:
     plot = gathered(truth, room(world=7)).plot()
-    np.testing.assert_allclose(plot.ours, plot.truth, atol=1e-3)
-    lengths = [np.linalg.norm(np.diff(np.array(points), axis=0), axis=1).sum() for points in (plot.ours,)]
+    np.testing.assert_allclose(plot.estimate, plot.ground_truth, atol=1e-3)
+    lengths = [np.linalg.norm(np.diff(np.array(points), axis=0), axis=1).sum() for points in (plot.estimate,)]
     path = sum(np.linalg.norm(walk_pose((i + 1) / 10)[:3, 3] - walk_pose(i / 10)[:3, 3]) for i in range(FRAMES - 1))
     assert 0.8 * path < lengths[0] <= path * 1.001, "the plane of the walk, seen from above"
 
@@ -178,6 +178,6 @@ def test_while_all_pixels_fit_they_are_kept_exactly_and_in_order() -> None:
     np.testing.assert_array_equal(depths[0], np.tile(result.depth[truth.rows, truth.columns], 2))
 
 
-def test_figures_are_plain_numbers(truth: GroundTruth) -> None:
-    figures = gathered(truth, room()).figures()
-    assert isinstance(figures, Figures) and all(isinstance(value, float) for value in vars(figures).values())
+def test_metrics_are_plain_numbers(truth: GroundTruth) -> None:
+    metrics = gathered(truth, room()).scene_metrics()
+    assert isinstance(metrics, Metrics) and all(isinstance(value, float) for value in vars(metrics).values())

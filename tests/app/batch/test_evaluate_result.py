@@ -4,10 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.batch.scene import evaluate_result
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.evaluation.gather import Evaluator
-from stream_recon.app.evaluation.result import gather_result
-from stream_recon.app.evaluation.scores import SequenceMetrics
+from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -18,7 +17,7 @@ from tests.app.fake_engine import run_info
 FRAMES = 12
 
 
-def test_a_result_folder_has_the_figures_of_its_run_first_and_last(tmp_path: Path) -> None:
+def test_a_result_folder_has_the_causal_and_final_metrics_of_its_run(tmp_path: Path) -> None:
     truth, noise, world = room_scene(tmp_path / "a", FRAMES).truth(), np.random.default_rng(2), world_of(5)
     heard, writer = Evaluator(truth), ResultWriter(tmp_path / "out", run_info())
     right = [room_result(index) for index in range(FRAMES)]
@@ -29,7 +28,7 @@ def test_a_result_folder_has_the_figures_of_its_run_first_and_last(tmp_path: Pat
         wrong = replace(wrong, intrinsics=replace(wrong.intrinsics, fx=1.1 * wrong.intrinsics.fx))
         for listener in (heard, writer):
             listener.add(wrong)
-    # Most frames: the others stay as they were first given out.
+    # The last two frames stay causal.
     frames = [
         FrameRevision(result.index, world.move_pose(result.T_world_camera), world.scale, result.intrinsics)
         for result in right[:-2]
@@ -38,14 +37,11 @@ def test_a_result_folder_has_the_figures_of_its_run_first_and_last(tmp_path: Pat
         listener.revise(Revision(tuple(frames)))
     writer.finish(RunSummary(interrupted=False))
     writer.close()
-    read = gather_result(read_result(tmp_path / "out"), truth)
-    for first in (True, False):
-        expected, found = SequenceMetrics.gathered(heard, first=first), SequenceMetrics.gathered(read, first=first)
+    read = evaluate_result(read_result(tmp_path / "out"), truth)
+    for causal in (True, False):
+        expected, found = heard.metrics(causal=causal), read.metrics(causal=causal)
         for name, value in vars(expected).items():
             rounding = 2e-4 if name in ("absrel", "delta1") else 1e-12
-            assert getattr(found, name) == pytest.approx(value, abs=rounding), (name, first)
-    assert SequenceMetrics.gathered(read) != SequenceMetrics.gathered(read, first=True)
-    assert np.array_equal(read.poses(), heard.poses()) and np.array_equal(
-        read.poses(first=True), heard.poses(first=True)
-    )
-    assert SequenceMetrics.gathered(read) != SequenceMetrics.gathered(read, first=True)
+            assert getattr(found, name) == pytest.approx(value, abs=rounding), (name, causal)
+        assert np.array_equal(read.poses(causal=causal), heard.poses(causal=causal))
+    assert read.metrics() != read.metrics(causal=True)

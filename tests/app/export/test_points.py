@@ -3,7 +3,7 @@ import numpy as np
 from stream_recon.app.export.points import OrderedPoints
 
 
-def test_the_middle_is_that_of_the_space_and_not_of_the_points() -> None:
+def test_the_centre_is_not_biased_to_dense_points() -> None:
     random = np.random.default_rng(0)
     near, far = random.uniform((0, 0, 0), (1, 1, 1), (900, 3)), random.uniform((1, 0, 0), (4, 1, 1), (300, 3))
     xyz = np.concatenate([near, far]).astype(np.float32)
