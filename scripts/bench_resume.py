@@ -28,7 +28,7 @@ from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import make_back_end
@@ -57,7 +57,7 @@ def main() -> None:
 def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | None) -> None:
     """Print a line for each cut."""
     whole, cut = place / "whole", place / "cut"
-    info = RunInfo.of(engine, scene.name, {})
+    info = RunInfo.from_engine(engine, scene.name, {})
     engine.reset()
     noting = Noting(engine)
     with scene.open(stride, frames) as source:
@@ -108,13 +108,13 @@ def cut_down(folder: Path, share: float, stood_on: Mapping[int, tuple[int, ...]]
 
 def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: int, frames: int | None) -> str:
     """As ``--resume`` does; says how well the seam fits."""
-    unfinished = read_unfinished(folder)
+    unfinished = read_partial_result(folder)
     assert unfinished is not None
     engine.reset()
     with ExitStack() as stack:
         open_again = partial(scene.open, stride, frames)
         source, before = resume_run(
-            unfinished, engine, stack.enter_context(open_again()), open_again, stack, as_network=True
+            unfinished, engine, stack.enter_context(open_again()), open_again, stack, network_poses=True
         )
         back_end = make_back_end("full", 1, map_state=map_state(unfinished))
         reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), back_end=back_end, before=before)

@@ -10,7 +10,7 @@ from stream_recon.app.core.transforms import FloatArray, Similarity, align
 from stream_recon.app.metric_scale.fitting import TILT, PathFit, fit_path, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, MetricUnit
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, MetricScale
 from stream_recon.configs.errors import InputError
 
 OVERLAP = 0.8
@@ -37,7 +37,7 @@ class _Pairs:
 
 def scale_by_track(
     cameras: Sequence[Camera], up: FloatArray, positions: Positions, begins: float | None, given: str
-) -> MetricUnit:
+) -> MetricScale:
     """Metres by a track; the axes become the track's own.
 
     Args:
@@ -62,7 +62,7 @@ def scale_by_track(
 
 def fitted_to(
     path: FloatArray, known: FloatArray, up: FloatArray, positions: Positions, given: str, told: str = ""
-) -> MetricUnit:
+) -> MetricScale:
     """Metres by where cameras [N, 3] are known to have been. Raises InputError."""
     if len(path) < LEAST:
         raise InputError(f"--scale-from {given}: only {len(path)} of its positions belong to frames of the result")
@@ -86,7 +86,7 @@ def fitted_to(
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
         how += "; nearly on one line, which tells no axes: those of the first camera are kept"
     origin = positions.origin if world != FIRST_CAMERA else None
-    return MetricUnit(transform, error, given, how, world, origin)
+    return MetricScale(transform, error, given, how, world, origin)
 
 
 def _check(found: PathFit, known: FloatArray, error: float | None, given: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.result.unit import EAST_NORTH_UP, OF_FILE
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
 EQUATOR = 6_378_137.0
 SQUARED_ECCENTRICITY = 6.694_379_990_14e-3

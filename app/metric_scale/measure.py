@@ -19,8 +19,8 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import MetricUnit
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -38,7 +38,7 @@ def measured(
     text: str,
     open_again: Callable[[], Source] | None = None,
     on_progress: Progress = lambda done, total: None,
-) -> MetricUnit:
+) -> MetricScale:
     """What takes the result's world, as it is now, to metres.
 
     Args:
@@ -73,7 +73,7 @@ def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:
     return [camera for camera in cameras if camera.segment == longest]
 
 
-def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> MetricUnit:
+def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> MetricScale:
     by_index = {camera.index: camera for camera in cameras}
     for index in (given.first, given.second):
         if index not in by_index:
@@ -86,18 +86,18 @@ def _by_distance(cameras: Sequence[Camera], given: Distance, text: str) -> Metri
     extent = max(float(np.linalg.norm(c.T_world_camera[:3, 3] - one.T_world_camera[:3, 3])) for c in cameras)
     if not distance > 1e-3 * extent:
         raise InputError(f"--scale-from {text}: in the result the two frames are taken from the same place")
-    return MetricUnit(Similarity.of_scale(given.metres / distance), None, text, "one distance, which tells no error")
+    return MetricScale(Similarity.of_scale(given.metres / distance), None, text, "one distance, which tells no error")
 
 
-def _by_height(result: ResultFolder, cameras: Sequence[Camera], given: Height, text: str) -> MetricUnit:
+def _by_height(result: ResultFolder, cameras: Sequence[Camera], given: Height, text: str) -> MetricScale:
     vertices = subsample(stored_points(result.folder / POINTS_NAME), CLOUD_POINTS)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
     how = f"the ground by {found.points} points; the camera's height over it varies by {100 * found.error:.1f} %"
-    return MetricUnit(Similarity.of_scale(given.metres / found.height), found.error, text, how)
+    return MetricScale(Similarity.of_scale(given.metres / found.height), found.error, text, how)
 
 
-def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> MetricUnit:
+def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> MetricScale:
     files = image_files(result)
     if files is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) is no folder of photographs")
@@ -116,13 +116,13 @@ def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) 
 
 def _by_markers(
     result: ResultFolder, given: Marker, text: str, open_again: Callable[[], Source] | None, on_progress: Progress
-) -> MetricUnit:
+) -> MetricScale:
     if open_again is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) cannot be read again from here")
     sightings = list(_sightings(result, open_again, on_progress))
     found = scale_by_markers(sightings, given.side, text)
     how = f"{', '.join(found.markers)}: {found.sightings} sightings, off by {found.off_px:.2f} px (RMS)"
-    return MetricUnit(Similarity.of_scale(found.scale), found.error, text, how)
+    return MetricScale(Similarity.of_scale(found.scale), found.error, text, how)
 
 
 def _sightings(result: ResultFolder, open_again: Callable[[], Source], on_progress: Progress) -> Iterator[Sighting]:
