@@ -244,7 +244,7 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 
     def wait(viewer: Viewer) -> None:
         assert viewer.flush() and not viewer.failed
-        shown.append(len(viewer.page.timeline))
+        shown.append(len(viewer.state.timeline))
 
     monkeypatch.setattr(Viewer, "wait", wait)
     return run("view", "out", "--port", "0"), sum(shown)

@@ -125,7 +125,7 @@ def test_a_result_is_refined_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_exported_to_transforms(name: str, tmp_path: Path) -> None:
-    target, report = export(DATA / name, "transforms", tmp_path / "out", ExportOptions(frames="all"))
+    target, _ = export(DATA / name, "transforms", tmp_path / "out", ExportOptions(frames="all"))
     content = json.loads((target / "transforms.json").read_bytes())
     poses = {frame["index"]: np.array(frame["T_world_camera"]) for frame in old(name)[0]}
     assert len(content["frames"]) == len(list((DATA / name / "depth").iterdir()))

@@ -41,7 +41,7 @@ def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Vi
     assert len(xyz) == viewer.points_shown > 0
     assert wall_distance(xyz).max() < 1e-4
     assert properties == {"x", "y", "z", "red", "green", "blue"}
-    assert "points on this page" in viewer.page.panel._download.hint
+    assert "points shown here" in viewer.state.panel._download.hint
 
 
 def test_once_the_run_is_over_it_gives_the_results_own_file_and_says_how_large_it_is(
@@ -50,12 +50,12 @@ def test_once_the_run_is_over_it_gives_the_results_own_file_and_says_how_large_i
     show_results(viewer, [room_result(0)])
     path, browser = tmp_path / "cloud.ply", FakeBrowser()
     viewer.offer_cloud(path)
-    assert "points on this page" in viewer.page.panel._download.hint, "there is no such file"
+    assert "points shown here" in viewer.state.panel._download.hint, "there is no such file"
     content = b"ply of the whole run" * 100_000
     path.write_bytes(content)
     viewer.offer_cloud(path)
-    assert viewer.page.panel._download.label == "Download PLY (2.0 MB)"
-    assert "whole cloud" in viewer.page.panel._download.hint
+    assert viewer.state.panel._download.label == "Download PLY (2.0 MB)"
+    assert "complete cloud" in viewer.state.panel._download.hint
     viewer._download(browser)
     assert browser.files == [("points.ply", content)]
     path.unlink()
