@@ -374,7 +374,8 @@ def test_other_machines_get_a_warning_and_a_token(
 
 def test_a_pause_ends_with_the_page_that_asked_for_it(tmp_path: Path) -> None:
     from stream_recon.configs.schema import PointsConfig
-    from tests.app.viewer.test_guard import CAMERA, page, send
+    from tests.app.viewer.clients import CAMERA
+    from tests.app.viewer.test_guard import page, send
 
     with Viewer(PointsConfig(), port=0) as viewer:
         controls = viewer._server.gui._gui_input_handle_from_uuid

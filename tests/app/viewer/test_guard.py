@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import viser
 import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -21,12 +20,7 @@ from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
-
-PROTOCOL = f"viser-v{viser.__version__}"
-CAMERA = {
-    "type": "ViewerCameraMessage", "wxyz": [1, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01, "far": 1000,
-    "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0],
-}  # fmt: skip
+from tests.app.viewer.clients import CAMERA, PROTOCOL
 
 
 @pytest.fixture
