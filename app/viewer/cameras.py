@@ -37,7 +37,7 @@ UNMOVED = 1e-3
 
 @dataclass(frozen=True)
 class FreeView:
-    """Part of the window beside the panel: tangents of the angles from the view's axis to its borders."""
+    """Part of the window that the panel leaves free: tangents of the angles from the view's axis to its borders."""
 
     left: float
     right: float

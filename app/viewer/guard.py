@@ -180,10 +180,10 @@ class MessageGuard:
         control, updates = self.find_control(message["uuid"]), message["updates"]
         if control is None or not isinstance(updates, dict) or set(updates) != {"value"}:
             return False
-        value, now = updates["value"], control.value
-        if isinstance(now, bool):
+        value, current = updates["value"], control.value
+        if isinstance(current, bool):
             return isinstance(value, bool)
-        if isinstance(now, int | float):
+        if isinstance(current, int | float):
             low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
             return _is_number(value) and low <= value <= high
         return False
