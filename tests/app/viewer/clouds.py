@@ -1,4 +1,4 @@
-"""A store and a timeline filled with the box room, as the page fills them."""
+"""A store and a timeline filled with the box room, as the viewer fills them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ CONFIG = PointsConfig(confidence_quantile=0.4, voxel=0.05)
 
 
 class Cloud:
-    """What the page keeps, without the page."""
+    """The state of a viewer, without its server."""
 
     def __init__(self, voxel: float = 0.02, budget: int = 200_000, chunk_frames: int = 8, max_chunks: int = 64) -> None:
         self.timeline = Timeline()
@@ -55,7 +55,7 @@ class Cloud:
 
 
 class PointPositions:
-    """Where the points are, and where each must be after a change of its own frame's placement alone."""
+    """Positions of the points, and the positions they must have after a revision of their own frames."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud

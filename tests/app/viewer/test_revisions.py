@@ -31,7 +31,7 @@ def test_a_frame_named_alone_moves_alone(ordinal: int) -> None:
     mine = places.frame == ordinal
     assert 10 < mine.sum() < len(mine) / 5
     cloud.revise(shifted(ordinal, 0.3, 0.0, -0.1))
-    assert places.moved()[~mine].max() == 0, "not even until it is mended"
+    assert places.moved()[~mine].max() == 0, "before their update, too"
     cloud.update_points()
     assert places.errors().max() < 1e-5
     assert places.moved()[~mine].max() < 1e-5
@@ -82,14 +82,14 @@ def test_a_loop_bends_the_path_within_half_a_voxel_and_touches_no_points() -> No
     cloud = Cloud().fill(400, size=(14, 14))
     places, versions = PointPositions(cloud), cloud.versions()
     # A drift of 4 degrees, 5 % in scale and half a unit, taken back bit by bit.
-    cloud.revise(*bent(400, turn=np.radians(4), grow=0.05, shift=0.5))
+    cloud.revise(*drift_correction(400, turn=np.radians(4), grow=0.05, shift=0.5))
     assert not cloud.store.update_points(1)
     assert cloud.versions() == versions
     assert 0 < places.errors().max() < cloud.half_voxel
     assert places.moved().max() > 0.3
 
 
-def bent(count: int, turn: float, grow: float, shift: float) -> list[FrameRevision]:
+def drift_correction(count: int, turn: float, grow: float, shift: float) -> list[FrameRevision]:
     """Frames of the walk, each with its share of a drift."""
     frames = []
     for ordinal in range(count):

@@ -292,7 +292,7 @@ def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> N
         browser.get(viewer.url)
         wait_for(lambda: points_on_page(browser))
         assert "Sparse points" not in page_text(browser), "nothing to be shown"
-        # As a refinement would: all moves, and the page is told on what it stands.
+        # As after a refinement: all frames move, and there is a map layer.
         moved = []
         for result in frames:
             pose = result.T_world_camera.copy()
