@@ -14,6 +14,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.trajectory import KITTI
 from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
@@ -40,6 +41,18 @@ def old(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def old_poses(name: str, key: str = "T_world_camera") -> np.ndarray:
     return np.array([frame[key] for frame in old(name)[0]])
+
+
+class Shown(Page):
+    """A viewer that never waits."""
+
+    def has_room(self) -> bool:
+        return True
+
+
+def index_of(name: str) -> int:
+    """Frame index in the name of an exported image."""
+    return int(Path(name).stem.removeprefix("frame_"))
 
 
 def copied(name: str, tmp_path: Path) -> Path:
@@ -91,7 +104,7 @@ def test_the_metric_scale_is_read() -> None:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_shown(name: str) -> None:
-    result, page, damaged = read_result(DATA / name), Page(), list[OutputError]()
+    result, page, damaged = read_result(DATA / name), Shown(), list[OutputError]()
     with Viewer(result.points, port=0) as viewer:
         count = show_result(viewer, result, damaged.append)
         assert viewer.flush() and viewer.points_shown > 0
@@ -123,18 +136,24 @@ def test_a_result_is_refined_again(tmp_path: Path) -> None:
     assert "T_world_camera_first" not in (folder / "cameras.json").read_text()
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", ["finished", "interrupted"])
 def test_results_are_exported_to_transforms(name: str, tmp_path: Path) -> None:
     target, _ = export(DATA / name, "transforms", tmp_path / "out", ExportOptions(frames="all"))
     content = json.loads((target / "transforms.json").read_bytes())
     poses = {frame["index"]: np.array(frame["T_world_camera"]) for frame in old(name)[0]}
     assert len(content["frames"]) == len(list((DATA / name / "depth").iterdir()))
     for frame in content["frames"]:
-        index = int(Path(frame["file_path"]).stem)
-        np.testing.assert_allclose(frame["transform_matrix"], poses[index] @ OPENGL_CAMERA)
+        pose = poses[index_of(frame["file_path"])]
+        np.testing.assert_allclose(frame["transform_matrix"], pose @ OPENGL_CAMERA)
 
 
-@pytest.mark.parametrize("name", ["finished", "metric"])
+def test_a_metric_result_is_exported_to_trajectories(tmp_path: Path) -> None:
+    target, _ = export(DATA / "metric", "trajectory", tmp_path / "out")
+    kitti = np.loadtxt(target / KITTI).reshape(-1, 3, 4)
+    np.testing.assert_allclose(kitti, old_poses("metric")[:, :3], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["finished", "interrupted"])
 def test_results_are_exported_to_colmap(name: str, tmp_path: Path) -> None:
     pycolmap = pytest.importorskip("pycolmap")
     target, _ = export(DATA / name, "colmap", tmp_path / "out", ExportOptions(frames="all"))
@@ -142,7 +161,7 @@ def test_results_are_exported_to_colmap(name: str, tmp_path: Path) -> None:
     poses = {frame["index"]: np.array(frame["T_world_camera"]) for frame in old(name)[0]}
     assert len(model.images) > 2 and len(model.points3D) > 100
     for image in model.images.values():
-        center = poses[int(Path(image.name).stem)][:3, 3]
+        center = poses[index_of(image.name)][:3, 3]
         np.testing.assert_allclose(image.projection_center(), center, atol=1e-6)
 
 
