@@ -36,9 +36,9 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.resume import PartialResult, read_unfinished
+from stream_recon.app.result.metric_scale import T_current_own
+from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
-from stream_recon.app.result.unit import T_current_own
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import Source
@@ -95,7 +95,7 @@ def _read(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | Non
     if not (work / RUN_NAME).exists():
         return None
     result: PartialResult | ResultFolder | None
-    result = read_unfinished(work) if read_run(work)["interrupted"] else read_result(work)
+    result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
     if result is None:
         return None
     for camera in result.cameras:
@@ -201,7 +201,7 @@ def _reconstruct(
     with store.own_workspace(unit.name, unit.key) as lock:
         engine.reset()
         with open_unit(unit) as source:
-            info = RunInfo.of(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
+            info = RunInfo.from_engine(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
             left = left_behind(lock.folder, info, lambda: Evaluator(truth, count))
             phases.enter("first frames")
             marks = DepthMarks(lock.folder)
@@ -252,7 +252,9 @@ def _run_through(
         if left.unfinished is not None:
             open_again = partial(open_unit, unit, resumed=True)
             source = stack.enter_context(open_again())
-            source, before = resume_run(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
+            source, before = resume_run(
+                left.unfinished, engine, source, open_again, stack, network_poses=mapping != "off"
+            )
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
         together = 1 if left.unfinished else engine.preset.stream.scale_frames
         back_end = make_back_end(

@@ -197,7 +197,7 @@ def evaluate_scene(
                 # On the disk, as for users: no sequence has to fit into memory.
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
                 writer = ResultWriter(
-                    folder, RunInfo.of(engine, source.name, {"camera": scene.camera} if known else {})
+                    folder, RunInfo.from_engine(engine, source.name, {"camera": scene.camera} if known else {})
                 )
             summary = reconstruct(source, engine, writer, [evaluator], watch, back_end=overheard)
             _check(source, evaluator)

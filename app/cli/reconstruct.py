@@ -25,10 +25,10 @@ from stream_recon.app.pipeline.pipeline import Progress, reconstruct
 from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_a_frame
+from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_per_frame
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.resume import check_choice, read_unfinished, whole_record
+from stream_recon.app.result.resume import check_choice, finished_record, read_partial_result
 from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output
 from stream_recon.app.slam.mode import MappingChoice, make_back_end
@@ -71,8 +71,8 @@ def reconstruct_source(
     wanted = _Afterwards(mapping == "full", None if scale_from is None else parse_scale_source(scale_from))
     limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
     folder = output or default_output(spec, overwrite or resume)
-    record = whole_record(folder) if resume else None
-    unfinished = read_unfinished(folder) if resume and record is None else None
+    record = finished_record(folder) if resume else None
+    unfinished = read_partial_result(folder) if resume and record is None else None
     # A run that was cut off before its first result has left nothing to lose.
     overwrite = overwrite or resume
     open_again = partial(open_source, spec, frames)
@@ -93,14 +93,14 @@ def reconstruct_source(
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = model.load()
-        info = RunInfo.of(engine, source.name, options)
+        info = RunInfo.from_engine(engine, source.name, options)
         writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
         out.print(f"result: {folder}")
         if source.live:
             out.print(_disk_outlook(folder, limit, preset))
         before = None
         if unfinished:
-            source, before = resume_run(unfinished, engine, source, open_again, stack, as_network=mapping != "off")
+            source, before = resume_run(unfinished, engine, source, open_again, stack, network_poses=mapping != "off")
             out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
             if viewer:
                 show_result(viewer, read_result(folder), lambda _: None)
@@ -225,7 +225,7 @@ def _keep_open(viewer: Viewer | None, view: ViewerChoice | None, folder: Path, o
 
 def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
     """What a source without an end will take of the disk, in one line."""
-    each = bytes_a_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
+    each = bytes_per_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
     hour = 30 * 3600 * each / 1e9
     free = shutil.disk_usage(folder).free / 1e9
     bound = f"at most {limit.max_bytes / 1e9:g} GB (--max-disk)" if limit.max_bytes else f"no bound, {free:.0f} GB free"

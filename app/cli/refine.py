@@ -23,7 +23,7 @@ def refine_folder(folder: Path) -> int:
     """Refine a finished or interrupted result, again or for the first time. Raises StreamReconError."""
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
     result = read_result(folder)
-    metres = result.metres
+    metres = result.metric_scale
     report = refined(result, source_of(result), out, err)
     if report is None:
         return INTERRUPTED

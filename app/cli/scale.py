@@ -13,7 +13,7 @@ from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.unit import MetricUnit, T_current_own
+from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -76,7 +76,7 @@ def brought_to_metres(
     return True
 
 
-def _described(metres: MetricUnit) -> str:
+def _described(metres: MetricScale) -> str:
     error = "" if metres.error is None else f" (error about {100 * metres.error:.2g} %)"
     scale = metres.T_metric_own.scale
     return f"in metres: the reconstruction's unit is {scale:.5g} m{error}, by {metres.how}"

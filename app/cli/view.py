@@ -8,8 +8,8 @@ from stream_recon.app.cli.console import DONE, PlainConsole
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.metric_scale import T_current_own
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import T_current_own
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
@@ -59,7 +59,7 @@ def show_result(viewer: Viewer, result: ResultFolder, on_damaged: Callable[[Outp
     """Show all frames of a result as they were first given out, then all at once as they are by now: so the page knows
     what was before. Gives their number."""
     shown = set()
-    for first in result.readable(on_damaged, first=True):
+    for first in result.readable(on_damaged, causal=True):
         show_results(viewer, [first])
         shown.add(first.index)
     unit = T_current_own(result.run).scale

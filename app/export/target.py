@@ -11,8 +11,8 @@ from pathlib import Path
 from stream_recon.app.export.job import ExportReport
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, MetricScale
 from stream_recon.app.result.run_record import REFINEMENT, program_version
-from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, MetricUnit
 from stream_recon.configs.errors import OutputError
 
 README_NAME = "README.txt"
@@ -133,7 +133,7 @@ def readme(form: str, result: ResultFolder, report: ExportReport) -> str:
         f"Exported by stream-recon {program_version()} from {result.folder.resolve().name} (source: {run['source']}).",
         report.summary,
         "",
-        *_world(result.metres),
+        *_world(result.metric_scale),
         *report.notes,
     ]
     if isinstance(run.get(REFINEMENT), dict):
@@ -147,7 +147,7 @@ def readme(form: str, result: ResultFolder, report: ExportReport) -> str:
     return "\n".join(textwrap.fill(line, 100) if line else "" for line in lines) + "\n"
 
 
-def _world(metres: MetricUnit | None) -> list[str]:
+def _world(metres: MetricScale | None) -> list[str]:
     if metres is None:
         return [AXES[FIRST_CAMERA], OWN_UNIT]
     error = "unknown" if metres.error is None else f"about {100 * metres.error:.2g} %"

@@ -11,9 +11,9 @@ from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.result.run_record import METRIC_SCALE
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import MetricUnit, T_current_own
 
 
 class ScaleView(Protocol):
@@ -27,7 +27,7 @@ class ScaleView(Protocol):
 
 def apply_metric_scale(
     result: ResultFolder,
-    metres: MetricUnit,
+    metres: MetricScale,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),

@@ -10,7 +10,7 @@ from stream_recon.app.core.transforms import FloatArray, Similarity, align
 from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, MetricUnit
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, MetricScale
 from stream_recon.configs.errors import InputError
 
 OVERLAP = 0.8
@@ -41,7 +41,7 @@ class _Pairs:
 
 def scale_by_track(
     cameras: Sequence[Camera], up: FloatArray, positions: Positions, begins: float | None, given: str
-) -> MetricUnit:
+) -> MetricScale:
     """Metric scale by a track; the axes become those of the track.
 
     Args:
@@ -67,7 +67,7 @@ def scale_by_track(
 
 def scale_by_positions(
     path: FloatArray, known: FloatArray, up: FloatArray, positions: Positions, given: str, clock: str = ""
-) -> MetricUnit:
+) -> MetricScale:
     """Metric scale by known positions [N, 3] of cameras at ``path`` [N, 3], whose frame ``positions`` has.
 
     ``clock``: note on the clocks for the record. Raises InputError.
@@ -94,7 +94,7 @@ def scale_by_positions(
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
         how += "; they lie nearly on a line, so the axes of the first camera are kept"
     origin = positions.origin if world != FIRST_CAMERA else None
-    return MetricUnit(transform, error, given, how, world, origin)
+    return MetricScale(transform, error, given, how, world, origin)
 
 
 def _check(found: TrajectoryFit, known: FloatArray, error: float | None, given: str) -> None:

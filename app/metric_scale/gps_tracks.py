@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.result.unit import EAST_NORTH_UP, OF_FILE
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
 EQUATOR = 6_378_137.0
 """Semi-major axis of the WGS 84 ellipsoid in metres."""
@@ -81,7 +81,7 @@ class Positions:
     frames: FloatArray | None = None
     """[N] frame numbers, where the file has these instead of times."""
     origin: tuple[float, float, float] | None = None
-    """See `MetricUnit`."""
+    """See `MetricScale`."""
 
 
 def read_positions(path: Path) -> Positions:

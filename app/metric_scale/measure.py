@@ -19,8 +19,8 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.result.unit import MetricUnit
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -39,7 +39,7 @@ def measure_scale(
     text: str,
     open_again: Callable[[], Source] | None = None,
     on_progress: Progress = lambda done, total: None,
-) -> MetricUnit:
+) -> MetricScale:
     """Transform from the current world of a result to metres.
 
     Args:
@@ -74,7 +74,7 @@ def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:
     return [camera for camera in cameras if camera.segment == longest]
 
 
-def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> MetricUnit:
+def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> MetricScale:
     by_index = {camera.index: camera for camera in cameras}
     for index in (source.first, source.second):
         if index not in by_index:
@@ -90,18 +90,18 @@ def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> Metr
     extent = max(float(np.linalg.norm(c.T_world_camera[:3, 3] - one.T_world_camera[:3, 3])) for c in cameras)
     if not distance > 1e-3 * extent:
         raise InputError(f"--scale-from {text}: the frames have the same position; choose two at a distance")
-    return MetricUnit(Similarity.of_scale(source.metres / distance), None, text, "one distance, of unknown error")
+    return MetricScale(Similarity.of_scale(source.metres / distance), None, text, "one distance, of unknown error")
 
 
-def _by_height(result: ResultFolder, cameras: Sequence[Camera], source: Height, text: str) -> MetricUnit:
+def _by_height(result: ResultFolder, cameras: Sequence[Camera], source: Height, text: str) -> MetricScale:
     vertices = subsample(stored_points(result.folder / POINTS_NAME), MAX_CLOUD_POINTS)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
     how = f"ground plane from {found.points} points; the camera's height above it varies by {100 * found.error:.1f} %"
-    return MetricUnit(Similarity.of_scale(source.metres / found.height), found.error, text, how)
+    return MetricScale(Similarity.of_scale(source.metres / found.height), found.error, text, how)
 
 
-def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> MetricUnit:
+def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> MetricScale:
     files = image_files(result)
     if files is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) is not a folder of photographs")
@@ -120,13 +120,13 @@ def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) 
 
 def _by_markers(
     result: ResultFolder, marker: Marker, text: str, open_again: Callable[[], Source] | None, on_progress: Progress
-) -> MetricUnit:
+) -> MetricScale:
     if open_again is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) cannot be read again from here")
     detections = list(_detections(result, open_again, on_progress))
     found = scale_by_markers(detections, marker.side, text)
     how = f"{', '.join(found.markers)}: {found.detections} detections, RMS error {found.rms_px:.2f} px"
-    return MetricUnit(Similarity.of_scale(found.scale), found.error, text, how)
+    return MetricScale(Similarity.of_scale(found.scale), found.error, text, how)
 
 
 def _detections(

@@ -23,7 +23,7 @@ def resume_run(
     open_again: Callable[[], Source],
     stack: ExitStack,
     *,
-    as_network: bool,
+    network_poses: bool,
 ) -> tuple[Source, ResumeState]:
     """The source at the frame that comes next, and what to tell `reconstruct` of the run so far.
 
@@ -31,8 +31,7 @@ def resume_run(
         engine: as after `reset`; its world is the run's from here on.
         source: of which no frame was taken yet. Where it cannot be entered in the middle, another one is read up to
             there, by ``open_again``, which ``stack`` closes.
-        as_network: the engine goes on in the world that the network had, for geometry goes on behind it; else in that
-            of the result.
+        network_poses: the engine continues in the network's world, since a back end follows it; else in the result's.
 
     Raises:
         StreamReconError: the source cannot be read, or a depth file is damaged; no memory.
@@ -43,7 +42,7 @@ def resume_run(
         source.resume_by_reading(last.index, taken)
     stream = engine.preset.stream
     remembered = max(stream.window, stream.camera_window)
-    first, later = unfinished.last_stream(stream.scale_frames, remembered, as_network=as_network)
+    first, later = unfinished.last_submap(stream.scale_frames, remembered, network_poses=network_poses)
     with memory_errors():
         seam = engine.resume(first, later)
     return source, _before(unfinished, seam)
@@ -62,17 +61,17 @@ def map_state(unfinished: PartialResult) -> MapState:
 
 
 def _before(unfinished: PartialResult, seam: OverlapError) -> ResumeState:
-    seconds = unfinished.recorded("timings", dict).get("seconds", 0.0)
+    seconds = unfinished.recorded_value("timings", dict).get("seconds", 0.0)
     return ResumeState(
         frames=len(unfinished.cameras),
         keyframes=unfinished.keyframes,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        warnings=tuple(str(line) for line in unfinished.recorded("warnings", list)),
-        resumed=(*unfinished.recorded("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
+        warnings=tuple(str(line) for line in unfinished.recorded_value("warnings", list)),
+        resumed=(*unfinished.recorded_value("resumed", list), {"at": now_text(), **dataclasses.asdict(seam)}),
         health=tuple(camera.health for camera in unfinished.cameras if camera.health is not None),
-        weak=tuple(weak_spans(unfinished.recorded("health", dict))),
+        weak=tuple(weak_spans(unfinished.recorded_value("health", dict))),
         segments=tuple(_segments(unfinished)),
-        blank_frames=_count(unfinished.recorded("frames", dict).get("blank")),
+        blank_frames=_count(unfinished.recorded_value("frames", dict).get("blank")),
         last=unfinished.last_frame(),
     )
 
@@ -83,7 +82,7 @@ def _count(value: object) -> int:
 
 def _segments(unfinished: PartialResult) -> Iterator[FrameRange]:
     """Those that a frame belongs to; what a damaged record says is left out."""
-    for told in unfinished.recorded("segments", list):
+    for told in unfinished.recorded_value("segments", list):
         with suppress(TypeError):
             segment = FrameRange(**told)
             if isinstance(segment.index, int) and segment.index <= unfinished.last.index:

@@ -1,13 +1,10 @@
 """Camera poses on disk: ``cameras.json`` and ``trajectory.txt``, valid after every frame.
 
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
-``cameras.json`` begins with its ``format`` and how many ``revisions`` it has taken in, and has one line for each frame
-within ``frames``. Some keys are there only where needed: ``intrinsics_causal`` where the intrinsics were revised,
-``depth_scale_causal`` where chunks of different scales were joined, ``segment`` after the first discontinuity,
-``health`` where it is known, ``network`` where the online pose differs from the network's, ``depth_field`` where
-refinement corrected the depth by more than a scale: rows of a log-scale grid, see
+``cameras.json`` begins with its ``format`` and its number of ``revisions``, and has one line per frame in ``frames``.
+``README.md`` in this folder lists the keys. ``depth_field`` has the rows of a log-scale grid, see
 `stream_recon.app.core.depth_correction`. Format 1 has no ``depth_scale``, ``width`` and ``height``; formats 1 and 2 use
-other names, see `_RENAMED`.
+the names in `_RENAMED`.
 """
 
 import json
@@ -32,14 +29,14 @@ TRAJECTORY_NAME = "trajectory.txt"
 
 FORMAT = 3
 LARGEST_LENGTH = 1e6
-"""Of a scale frame's distance; what is further cannot be thinned by voxels any more."""
+"""Bound of coordinates and depth scales that are read: beyond it, voxel numbers overflow."""
 _RENAMED = {
     "T_world_camera_first": "T_world_camera_causal",
     "intrinsics_first": "intrinsics_causal",
     "depth_scale_first": "depth_scale_causal",
     "stretch": "segment",
 }
-"""Keys of formats 1 and 2, and their names since."""
+"""Keys of formats 1 and 2, with their names in format 3."""
 _INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
@@ -51,26 +48,27 @@ class Camera:
 
     index: int
     timestamp: float
-    T_world_camera: NDArray[np.float64]  # [4, 4], as last known
-    T_world_camera_causal: NDArray[np.float64]  # [4, 4], as first given out
+    T_world_camera: NDArray[np.float64]  # [4, 4], final
+    T_world_camera_causal: NDArray[np.float64]  # [4, 4], before any revision
     intrinsics: Intrinsics
-    """In pixels of the source image, as last known."""
+    """Final, in pixels of the source image."""
     intrinsics_causal: Intrinsics
+    """Before any revision."""
     is_keyframe: bool
     flow: float | None
     source_size: tuple[int, int] | None
     """Width and height of the source image; None in files of format 1."""
     depth_scale: float = 1.0
-    """What the depth in the frame's file has to be multiplied with."""
+    """Final factor of the depth in the frame's file."""
     segment: int = 0
     depth_scale_causal: float = 1.0
-    """The same as first given out: 1, but for windows that were joined and had units of their own."""
+    """Factor before any revision: 1, except where chunks of different scales were joined."""
     health: float | None = None
-    """See `FrameResult`; as first given out."""
+    """See `FrameResult`; of the causal result."""
     network: NetworkEstimate | None = None
-    """What the network said; None where that is what was first given out."""
+    """The network's estimate; None where it is the causal result."""
     depth_field: Field | None = None
-    """By what the depth is to be corrected besides, as last known; as first given out it is by nothing."""
+    """Final correction of the depth in addition to ``depth_scale``; a causal result has none."""
 
     @property
     def as_causal(self) -> "Camera":
@@ -85,23 +83,26 @@ class Camera:
 
     @property
     def as_network(self) -> "Camera":
-        """The camera as the network gave it; its depth scale is of the depth file."""
-        said = self.network
-        if said is None:
+        """The camera by the network's estimate; its depth scale applies to the depth file."""
+        network = self.network
+        if network is None:
             return self.as_causal
-        scale = said.depth_scale * self.depth_scale_causal
         return replace(
-            self, T_world_camera=said.T_world_camera, intrinsics=said.intrinsics, depth_scale=scale, depth_field=None
+            self,
+            T_world_camera=network.T_world_camera,
+            intrinsics=network.intrinsics,
+            depth_scale=network.depth_scale * self.depth_scale_causal,
+            depth_field=None,
         )
 
     def moved(self, change: Similarity) -> "Camera":
-        """The camera as last known in another world and unit; as first given out it stays."""
+        """The camera with its final pose and depth in another world and unit; the causal pose stays."""
         pose = change.move_pose(self.T_world_camera)
         return replace(self, T_world_camera=pose, depth_scale=self.depth_scale * change.scale)
 
     @classmethod
-    def of(cls, result: FrameResult) -> "Camera":
-        """The camera of a result that is given out for the first time."""
+    def from_result(cls, result: FrameResult) -> "Camera":
+        """The camera of a causal result."""
         pose = np.asarray(result.T_world_camera, np.float64)
         flow = None if result.flow is None else float(result.flow)
         return cls(
@@ -120,7 +121,7 @@ class Camera:
         )
 
     def revised(self, frame: FrameRevision) -> "Camera":
-        """The camera as it is after a revision."""
+        """The camera after a revision."""
         return replace(
             self,
             T_world_camera=np.asarray(frame.T_world_camera, np.float64),
@@ -159,48 +160,48 @@ class Camera:
                 "depth_scale": self.network.depth_scale,
             }
         if self.depth_field is not None:
-            # Five digits are enough to come back to the same half precision.
+            # Five digits restore the same half-precision value.
             nodes = self.depth_field.astype(np.float64).tolist()
             record["depth_field"] = [[float(f"{value:.5g}") for value in row] for row in nodes]
         return json.dumps(record, allow_nan=False)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "Camera":
-        """Read a line of a file of that format.
+        """The camera in a line of a file of format ``version``.
 
-        Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, of another kind or has a value
+        Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, has another type or a value
         that no run writes, such as nan.
         """
         if version < 3:
             record = {_RENAMED.get(key, key): value for key, value in record.items()}
-        last, first = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_causal"))
-        if last.shape != (4, 4) or first.shape != (4, 4) or not is_rigid(np.stack([last, first])):
+        final, causal = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_causal"))
+        if final.shape != (4, 4) or causal.shape != (4, 4) or not is_rigid(np.stack([final, causal])):
             raise ValueError("a pose is not a rigid 4x4 matrix")
-        if np.abs([last[:3, 3], first[:3, 3]]).max() > LARGEST_LENGTH:
-            raise ValueError("a camera is out of all proportion")
+        if np.abs([final[:3, 3], causal[:3, 3]]).max() > LARGEST_LENGTH:
+            raise ValueError("a camera is too far from the origin")
         intrinsics = _intrinsics(record)
-        first_intrinsics = record.get("intrinsics_causal")
-        sized = version >= 2 and record["width"] is not None
+        causal_intrinsics = record.get("intrinsics_causal")
+        has_size = version >= 2 and record["width"] is not None
         depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
         depth_scale_causal = float(record.get("depth_scale_causal", 1.0))
         if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_causal <= LARGEST_LENGTH:
-            raise ValueError("a depth scale is not above 0")
+            raise ValueError("a depth scale is out of range")
         index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
         if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
-            raise ValueError("a frame's number, time or flow is none")
+            raise ValueError("a frame's number, time or flow is not valid")
         health = record.get("health")
         if health is not None and not 0 <= health <= 1:
             raise ValueError("a health is not between 0 and 1")
         return cls(
             index=index,
             timestamp=timestamp,
-            T_world_camera=last,
-            T_world_camera_causal=first,
+            T_world_camera=final,
+            T_world_camera_causal=causal,
             intrinsics=intrinsics,
-            intrinsics_causal=intrinsics if first_intrinsics is None else _intrinsics(first_intrinsics),
+            intrinsics_causal=intrinsics if causal_intrinsics is None else _intrinsics(causal_intrinsics),
             is_keyframe=bool(record["keyframe"]),
             flow=flow,
-            source_size=(int(record["width"]), int(record["height"])) if sized else None,
+            source_size=(int(record["width"]), int(record["height"])) if has_size else None,
             depth_scale=depth_scale,
             segment=int(record.get("segment", 0)),
             depth_scale_causal=depth_scale_causal,
@@ -221,7 +222,7 @@ def _network(record: Mapping[str, Any]) -> NetworkEstimate:
     if T.shape != (4, 4) or not is_rigid(T) or np.abs(T[:3, 3]).max() > LARGEST_LENGTH:
         raise ValueError("a pose of the network is not a rigid 4x4 matrix")
     if not 0 < scale <= LARGEST_LENGTH:
-        raise ValueError("a depth scale is not above 0")
+        raise ValueError("a depth scale is out of range")
     return NetworkEstimate(T, _intrinsics(record), scale)
 
 
@@ -232,15 +233,15 @@ def _named(k: Intrinsics) -> dict[str, float]:
 def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
     k = Intrinsics(*(float(record[name]) for name in _INTRINSICS))
     if not np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() or min(k.fx, k.fy) <= 0:
-        raise ValueError("intrinsics that no camera has")
+        raise ValueError("intrinsics are not finite or not positive")
     return k
 
 
 class CameraFiles:
-    """Both files while they grow."""
+    """``cameras.json`` and ``trajectory.txt`` of a run in progress."""
 
     def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
-        """Begin both files anew, or again with the frames ``known``. Raises OutputError; each old file then stays."""
+        """Write both files with the frames ``known``. Raises OutputError; each old file then stays."""
         self._indices = AscendingColumn()
         for camera in known:
             self._indices.append(camera.index)
@@ -257,16 +258,16 @@ class CameraFiles:
         self._trajectory.append(camera.to_tum().encode())
 
     def row(self, index: int) -> int:
-        """How many frames come before the one of that index."""
+        """Row of the frame with that index: the number of frames before it."""
         return self._indices.position(index)
 
     def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
-        """Bring some frames, by index, up to date: first ``cameras.json``, then the trajectory, each in one step.
+        """Apply revisions of frames, by index: first to ``cameras.json``, then to the trajectory, each in one step.
 
-        ``revisions``: how many have then been taken in. Frames that are not named are copied as bytes.
+        ``revisions``: the number applied so far, these included. Lines of other frames are copied as bytes.
 
         Raises:
-            OutputError: a file cannot be written, and stays as it was.
+            OutputError: a file cannot be written; it stays as it was.
         """
         rows = ((self.row(index), new) for index, new in frames.items())
         cameras = {row: self._camera(row).revised(new) for row, new in rows}
@@ -286,19 +287,19 @@ def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> No
     """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]
     replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
-    path = [camera.to_tum().encode() for camera in cameras]
-    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *path]))
+    trajectory = [camera.to_tum().encode() for camera in cameras]
+    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
 
 
-def revision_since_causal(cameras: Iterable[Camera], unit: float = 1.0) -> Revision:
-    """What takes frames from where they were first given out to where they are.
+def revision_since_causal(cameras: Iterable[Camera], scale: float = 1.0) -> Revision:
+    """The revision from the causal to the final poses.
 
-    ``unit``: what the depth first given out was multiplied with since, for whoever hears this.
+    ``scale``: factor by which the listener's causal depth was multiplied already.
     """
     return Revision(
         tuple(
             FrameRevision(
-                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_causal / unit, c.intrinsics, c.depth_field
+                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_causal / scale, c.intrinsics, c.depth_field
             )
             for c in cameras
         )
@@ -314,27 +315,27 @@ def _line(row: int, camera: Camera) -> bytes:
 
 
 def iterate_cameras(path: Path) -> Iterator[Camera]:
-    """The frames of a ``cameras.json`` one by one, in memory that does not grow with their number.
+    """The frames of a ``cameras.json``, read one at a time in constant memory.
 
     Raises:
-        OutputError: not a file written here, or damaged, or of a later version of the program.
+        OutputError: missing, damaged, of another program, or of a later version of this one.
     """
     try:
         with path.open("rb") as file:
-            version, before = _version(path, file.readline(), file.readline()), -1
+            version, previous = _version(path, file.readline(), file.readline()), -1
             for line in file:
                 if line.startswith(b"{"):
                     camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
-                    if camera.index <= before:
-                        raise ValueError("its frames are not in the order of their numbers")
-                    before = camera.index
+                    if camera.index <= previous:
+                        raise ValueError("its frames are not in order")
+                    previous = camera.index
                     yield camera
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
 def _version(path: Path, first: bytes, second: bytes) -> int:
-    """The format of the file that begins with these lines."""
+    """The format in the first two lines of a ``cameras.json``."""
     try:
         version = parse_json(first.rstrip().rstrip(b",") + b"}")["format"]
     except (ValueError, KeyError, TypeError):

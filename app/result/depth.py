@@ -1,9 +1,9 @@
-"""One small file a frame: depth and confidence as float16, the picture as JPEG, and where it lies in the source.
+"""Depth files, one per frame: depth and confidence as float16, the image as JPEG, and its crop in the source.
 
 ``depth/000000.npz`` holds ``depth`` and ``confidence`` [h, w] float16; ``rgb_jpeg``, the network's image [h, w, 3] as
 the bytes of a JPEG file; ``source_size`` (width, height), ``crop`` (left, top, width, height) in source pixels and
-``network_size`` (width, height): crop, then resize, maps source to network pixels. The zip is not compressed: that
-costs far more time than it saves space.
+``network_size`` (width, height): crop, then resize, maps source to network pixels. The zip is not compressed, because
+compression of float16 depth costs much time and saves little.
 """
 
 import io
@@ -23,13 +23,17 @@ from stream_recon.configs.errors import OutputError
 
 DEPTH_FOLDER = "depth"
 JPEG_QUALITY = 92
+"""A compromise between size and quality: the image colours points, and refinement may match it."""
 ARRAYS = ("rgb_jpeg", "crop", "source_size", "network_size", "depth", "confidence")
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 SERIAL_ELEMENTS = 2**14
+"""Elements that torch converts in one thread: below its threshold for parallel work (32,768)."""
 
 
 @dataclass(frozen=True)
 class DepthFile:
+    """The content of a depth file."""
+
     depth: NDArray[np.float32]  # [h, w]
     confidence: NDArray[np.float32]  # [h, w]
     rgb: NDArray[np.uint8]  # [h, w, 3]
@@ -54,7 +58,7 @@ def write_depth(folder: Path, result: FrameResult) -> None:
         "crop": np.array(transform.crop, np.float64),
         "network_size": np.array(transform.network_size, np.int32),
     }
-    # In memory first: to a file the zip would go in many small writes.
+    # In memory first: a zip written to a file takes many small writes.
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
     replace_file(depth_path(folder, result.index), lambda file: file.write(content.getbuffer()))
@@ -78,25 +82,25 @@ def _depth_file(arrays: Mapping[str, NDArray[Any]]) -> DepthFile:
     )
     depth, confidence = (_finite(arrays[name]) for name in ("depth", "confidence"))
     if bgr is None or not depth.shape == confidence.shape == bgr.shape[:2] == transform.network_size[::-1]:
-        raise ValueError("depth, confidence and picture are not of one size")
+        raise ValueError("depth, confidence and image differ in size")
     if not np.isfinite([left, top, width, height]).all() or min(width, height, *transform.source_size, *bgr.shape) < 1:
-        raise ValueError("sizes that no image has")
+        raise ValueError("its crop or sizes are not valid")
     return DepthFile(depth, confidence, cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), transform)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Damage within the numbers makes pixels without depth."""
+    """Values as float32, with 0 (no depth) for values that are not finite."""
     return np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Numbers as float16, cut to its range. Torch rounds as numpy does, in a tenth of the time."""
-    # Programs that only read these files, or hand work to others, need not wait for the import.
+    """Values as float16, clipped to its range. Torch rounds as numpy does, in a tenth of the time."""
+    # Imported here, so that programs that only read these files start fast.
     import torch
 
     flat = torch.from_numpy(np.ascontiguousarray(values)).reshape(-1)
     half = torch.empty(flat.shape, dtype=torch.float16)
-    # In pieces too small to be shared out: a second team of threads would get in the way of the network's own.
+    # In pieces that torch does not parallelise: more threads would slow the network's.
     for target, piece in zip(half.split(SERIAL_ELEMENTS), flat.split(SERIAL_ELEMENTS), strict=True):
         target.copy_(piece.clamp(0, FLOAT16_MAX))
     array: NDArray[np.float16] = half.numpy().reshape(values.shape)

@@ -1,4 +1,4 @@
-"""Which depth files a run keeps: endless sources would fill any disk."""
+"""Choice of the depth files that a run keeps, so that an endless source does not fill the disk."""
 
 from array import array
 from collections.abc import Sequence
@@ -9,43 +9,42 @@ from typing import Literal
 
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera
-from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.cloud import BYTES_PER_FRAME, POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import output_errors
-from stream_recon.app.result.stale_points import BYTES_PLACED
 from stream_recon.configs.errors import OutputError
 
 KeepDepth = Literal["all", "keyframes", "none"]
 
-BYTES_A_PIXEL = 4.25
-"""Of a depth file: depth and confidence of two bytes each, and the picture's JPEG."""
-BYTES_A_CAMERA = 1600
-"""In cameras.json and trajectory.txt, and in what a run holds of `Placements` until its end."""
+BYTES_PER_PIXEL = 4.25
+"""Size of a depth file per network pixel: two bytes each for depth and confidence, and the JPEG."""
+BYTES_PER_CAMERA = 1600
+"""Size of a frame in cameras.json and trajectory.txt, and in the temporary table of `PointCloud`."""
 
 
 @dataclass(frozen=True)
 class DiskLimit:
-    """What may stay on the disk."""
+    """Depth files to keep, and the largest size of a result."""
 
     keep_depth: KeepDepth = "all"
     max_bytes: int | None = None
-    """Of the whole result; the oldest depth files go first, keyframes' last. None: no bound."""
+    """Bound for all files of the result. The oldest depth files are removed first, keyframes' last. None: no bound."""
 
 
 class DepthDiskLimit:
-    """Of one run: asked before a depth file is written, and told after."""
+    """Applies a `DiskLimit` to one run: `wants` before a depth file is written, `wrote` after."""
 
     def __init__(self, folder: Path, limit: DiskLimit) -> None:
         self._folder, self._limit = folder, limit
         self._plain, self._keyframes = _Queue(), _Queue()
-        """Frames whose files are there."""
+        """Frames whose depth files exist."""
         self._bytes = 0
         self._frames = 0
         self.removed = 0
-        """Frames without a depth file, since it was not written or removed again."""
+        """Number of frames whose depth file was not written, or was removed."""
 
     def wants(self, result: FrameResult) -> bool:
-        """Whether the frame's depth shall be written at all."""
+        """Whether to write the frame's depth file."""
         keep = self._limit.keep_depth
         wanted = keep == "all" or (keep == "keyframes" and result.is_keyframe)
         self.removed += not wanted
@@ -53,24 +52,24 @@ class DepthDiskLimit:
         return wanted
 
     def found(self, cameras: Sequence[Camera]) -> None:
-        """Note the files of frames that an earlier run wrote. Raises OutputError."""
+        """Count the depth files of a resumed run. Raises OutputError."""
         self._frames += len(cameras)
         if self._limit.max_bytes is not None:
             for camera in cameras:
                 self._note(camera.index, is_keyframe=camera.is_keyframe)
 
     def wrote(self, result: FrameResult) -> None:
-        """Note the frame's file, and remove old ones until all fits.
+        """Count the frame's depth file, and remove old ones until the result is within the limit.
 
         Raises:
-            OutputError: poses and cloud alone are beyond the limit.
+            OutputError: poses and cloud alone exceed the limit.
         """
         if self._limit.max_bytes is None:
             return
         self._note(result.index, is_keyframe=result.is_keyframe)
         with output_errors(self._folder):
             others = sum((self._folder / name).stat().st_size for name in (POINTS_NAME, CAMERAS_NAME, TRAJECTORY_NAME))
-            others += self._frames * BYTES_PLACED
+            others += self._frames * BYTES_PER_FRAME
             while self._bytes + others > self._limit.max_bytes and (self._plain or self._keyframes):
                 path = depth_path(self._folder, (self._plain or self._keyframes).take())
                 with suppress(FileNotFoundError):
@@ -79,8 +78,8 @@ class DepthDiskLimit:
                 self.removed += 1
         if others > self._limit.max_bytes:
             raise OutputError(
-                f"{self._folder} has reached --max-disk by poses and points alone ({others / 1e9:.2f} GB); what was "
-                "finished before is kept"
+                f"{self._folder} has reached --max-disk by poses and points alone ({others / 1e9:.2f} GB); finished "
+                "frames are kept"
             )
 
     def _note(self, index: int, *, is_keyframe: bool) -> None:
@@ -90,7 +89,7 @@ class DepthDiskLimit:
 
 
 class _Queue:
-    """Numbers, first in, first out: 8 bytes each."""
+    """First-in, first-out queue of numbers, with 8 bytes each."""
 
     def __init__(self) -> None:
         self._numbers, self._taken = array("q"), 0
@@ -110,7 +109,7 @@ class _Queue:
         return number
 
 
-def bytes_a_frame(pixels: int, keep: KeepDepth, keyframe_share: float = 0.3) -> float:
-    """About how many bytes a frame of so many network ``pixels`` adds to a result, without points."""
+def bytes_per_frame(pixels: int, keep: KeepDepth, keyframe_share: float = 0.3) -> float:
+    """Approximate bytes that a frame of ``pixels`` network pixels adds to a result, without points."""
     share = {"all": 1.0, "keyframes": keyframe_share, "none": 0.0}[keep]
-    return BYTES_A_CAMERA + share * pixels * BYTES_A_PIXEL
+    return BYTES_PER_CAMERA + share * pixels * BYTES_PER_PIXEL

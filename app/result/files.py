@@ -1,12 +1,7 @@
-"""Files that are complete at any moment: what a killed process leaves behind can be read.
+"""Files that stay readable when the process is killed at any moment, and ordered work in threads.
 
-Small files are written under a temporary name and renamed. Growing files are extended by one write each time, and a
-write that fails half-way (disk full) is taken back. Nothing here survives a power cut any better than the file
-system does: there is no fsync.
-
-The coloured cloud as a binary PLY that grows with the run and is readable at any moment.
-
-Work for many threads whose results are wanted in order.
+Small files are written under a temporary name and renamed. Growing files are extended by one write at a time; a write
+that fails (disk full) is undone. There is no fsync, so a power cut may lose data.
 """
 
 import json
@@ -28,28 +23,29 @@ from stream_recon.configs.errors import OutputError
 
 PART_SUFFIX = ".part"
 COPY_BYTES = 2**20
+"""Bytes copied at a time: large enough for disk speed, small in memory."""
 
 
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn the system's errors on writing ``path`` into `OutputError`: disk full, no permission, and so on."""
+    """Turn the system's errors on writing ``path`` (disk full, no permission) into `OutputError`."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        kept = "; what was finished before is kept" if _holds_result(path) else ""
+        kept = "; finished frames are kept" if _holds_result(path) else ""
         raise OutputError(f"cannot write {path}: {reason}{kept}") from error
 
 
 def _holds_result(path: Path) -> bool:
-    """Whether a run's record is beside the file that could not be written, or a folder above it."""
+    """Whether ``path`` is a file or folder of a result, or the result folder."""
     with suppress(OSError):
         return any((folder / RUN_NAME).is_file() for folder in (path, path.parent, path.parent.parent))
     return False
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a whole file under a temporary name beside it, then rename: readers see the old or the new one.
+    """Write a file under a temporary name in its folder, then rename it: readers see the old or the new file.
 
     Raises:
         OutputError: it cannot be written; the old file stays.
@@ -72,10 +68,10 @@ def replace_json(path: Path, value: Any) -> None:
 
 
 class GrowingFile:
-    """A file of a head, any number of entries and a tail, with the tail in place after every `append`."""
+    """A file of a head, any number of entries and a tail, which is complete after every `append`."""
 
     def __init__(self, path: Path, head: bytes, tail: bytes = b"") -> None:
-        """Begin ``path`` anew. Raises OutputError."""
+        """Create or truncate ``path``. Raises OutputError."""
         self.path = path
         self._tail = tail
         self._end = 0
@@ -86,7 +82,7 @@ class GrowingFile:
 
     @classmethod
     def replacing(cls, path: Path, head: bytes, entries: Iterable[bytes], tail: bytes = b"") -> "GrowingFile":
-        """A file with these entries in place of the one at ``path``, in one step. Raises OutputError; it then stays."""
+        """Replace the file at ``path``, in one step, by one with these entries. Raises OutputError; it then stays."""
         part = path.with_name(path.name + PART_SUFFIX)
         file = cls(part, head, tail)
         with output_errors(path):
@@ -97,12 +93,12 @@ class GrowingFile:
         return file
 
     def append(self, entry: bytes | memoryview) -> None:
-        """Add an entry before the tail, in one write. Raises OutputError; the file is then as it was before."""
+        """Add an entry before the tail, in one write. Raises OutputError; the file is then unchanged."""
         with output_errors(self.path):
             try:
                 _write_all(self._file, b"".join((entry, self._tail)) if self._tail else entry, self._end)
             except OSError:
-                # The tail's old place is still ours, so this needs no room on the disk.
+                # The old tail's blocks are still allocated, so this needs no space on the disk.
                 _write_all(self._file, self._tail, self._end)
                 os.ftruncate(self._file, self._end + len(self._tail))
                 raise
@@ -110,11 +106,11 @@ class GrowingFile:
         self._ends.append(self._end)
 
     def entry(self, number: int) -> bytes:
-        """An entry as it was given to `append`. Raises OutputError."""
+        """The bytes of an entry, by its number. Raises OutputError."""
         return self.read(self._ends[number], self._ends[number + 1] - self._ends[number])
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes from anywhere before the tail. Any thread may. Raises OutputError."""
+        """Bytes from anywhere before the tail; thread-safe. Raises OutputError."""
         with output_errors(self.path):
             data = os.pread(self._file, size, offset)
             if len(data) == size:
@@ -123,10 +119,10 @@ class GrowingFile:
             return data + (self.read(offset + len(data), size - len(data)) if data else b"")
 
     def rewrite(self, head: bytes, changed: Mapping[int, bytes]) -> None:
-        """Replace the head and some entries, by their numbers, in one step; the rest is copied as it is.
+        """Replace the head and some entries, by their numbers, in one step; the rest is copied.
 
         Raises:
-            OutputError: it cannot be written; the old file stays, and goes on growing.
+            OutputError: it cannot be written; the old file stays and can still be appended to.
         """
         part = self.path.with_name(self.path.name + PART_SUFFIX)
         with output_errors(self.path):
@@ -154,17 +150,17 @@ class GrowingFile:
         self._file, self._ends, self._end = renewed, ends, ends[-1]
 
     def _copy(self, file: BinaryIO, ends: "array[int]", first: int, last: int) -> None:
-        """Entries from ``first`` to before ``last``, to the end of another file whose entries end at ``ends``."""
+        """Append the entries from ``first`` to before ``last`` to another file, whose entries end at ``ends``."""
         offset, stop = self._ends[first], self._ends[last]
-        shift = ends[-1] - offset
-        ends.extend(end + shift for end in self._ends[first + 1 : last + 1])
+        difference = ends[-1] - offset
+        ends.extend(end + difference for end in self._ends[first + 1 : last + 1])
         while offset < stop:
             block = os.pread(self._file, min(COPY_BYTES, stop - offset), offset)
             file.write(block)
             offset += len(block)
 
     def patch(self, offset: int, data: bytes) -> None:
-        """Overwrite bytes that are there already. Raises OutputError."""
+        """Overwrite existing bytes. Raises OutputError."""
         assert offset + len(data) <= self._end
         with output_errors(self.path):
             _write_all(self._file, data, offset)
@@ -183,16 +179,16 @@ def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
 
 
 class PlyFile:
-    """A binary little-endian PLY. Points are appended, then the header's count is raised: never the other way."""
+    """A binary little-endian PLY that grows. Points are written before the header's count is raised."""
 
     def __init__(self, path: Path) -> None:
-        """Begin ``path`` anew. Raises OutputError."""
+        """Create or truncate ``path``. Raises OutputError."""
         self.count = 0
         self._head_size = len(header(0))
         self._file = GrowingFile(path, header(0))
 
     def append(self, xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> None:
-        """Add points [N, 3] with colours [N, 3]. Raises OutputError; the file then holds the points before."""
+        """Add points [N, 3] with colours [N, 3]. Raises OutputError; the file then keeps its earlier points."""
         self.append_vertices(vertices_of(xyz, rgb))
 
     def append_vertices(self, vertices: Vertices) -> None:
@@ -202,7 +198,7 @@ class PlyFile:
         self._file.patch(0, header(self.count))
 
     def read(self, first: int, last: int) -> Vertices:
-        """The points from number ``first`` to before ``last``. Any thread may. Raises OutputError."""
+        """The points from number ``first`` to before ``last``; thread-safe. Raises OutputError."""
         size = VERTEX.itemsize
         return np.frombuffer(self._file.read(self._head_size + first * size, (last - first) * size), VERTEX)
 
@@ -211,7 +207,7 @@ class PlyFile:
 
 
 def stored_points(path: Path) -> Vertices:
-    """The points of a file written by `PlyFile`, as they are now: not in memory, but read where they are looked at.
+    """The points of a file written by `PlyFile`, mapped into memory.
 
     Raises:
         OutputError: the file is missing, damaged, or of another program.
@@ -221,7 +217,7 @@ def stored_points(path: Path) -> Vertices:
             head = file.read(len(header(0)))
         count = int(head.split(b"element vertex ", 1)[1].split(b"\n", 1)[0])
         if head != header(count):
-            raise ValueError("it was not written here")
+            raise ValueError("its header is of another program")
         if not count:
             return np.empty(0, VERTEX)
         return np.memmap(path, VERTEX, "r", offset=len(head), shape=(count,))
@@ -235,7 +231,7 @@ Result = TypeVar("Result")
 def in_order(
     pool: Executor, work: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], ahead: int
 ) -> Iterator[Result]:
-    """As the pool's own ``map``, which would read all of the arguments at once; here at most ``ahead`` of them wait."""
+    """``pool.map`` that reads its arguments lazily: at most ``ahead`` results wait."""
     waiting: deque[Future[Result]] = deque()
     try:
         for some in arguments:

@@ -1,4 +1,4 @@
-"""A finished (or interrupted) result folder, read back as the results it was written from."""
+"""Reader of a finished or interrupted result folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,19 +10,19 @@ from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, upgraded
-from stream_recon.app.result.unit import MetricUnit, T_current_own, metres_of
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
 
 class ResultFolder:
-    """Iterating gives each frame's result under its last known pose, one at a time, any number of times."""
+    """A result on disk. Iteration reads the frames one at a time, with their final poses and depth."""
 
     def __init__(self, folder: Path) -> None:
         """
         Raises:
-            OutputError: no result folder, or a damaged one.
+            OutputError: not a result folder, or damaged.
         """
         self.folder = folder
         self.run = read_run(folder)
@@ -30,14 +30,18 @@ class ResultFolder:
 
     @property
     def points(self) -> PointsConfig:
-        """Which pixels were taken as points, in the result's unit. Raises ConfigError for a run of an unknown
-        version, OutputError where the unit is damaged."""
+        """Selection of the cloud's pixels, with lengths in the result's unit.
+
+        Raises:
+            ConfigError: the preset in ``run.json`` is of an unknown version.
+            OutputError: the metric scale is damaged.
+        """
         return points_of(self.run)
 
     @property
-    def metres(self) -> MetricUnit | None:
+    def metric_scale(self) -> MetricScale | None:
         """None where the result is in the reconstruction's own unit. Raises OutputError."""
-        return metres_of(self.run)
+        return metric_scale_of(self.run)
 
     def __len__(self) -> int:
         return len(self.cameras)
@@ -46,20 +50,24 @@ class ResultFolder:
         for camera in self.cameras:
             yield result_of(self.folder, camera)
 
-    def readable(self, on_damaged: Callable[[OutputError], None], first: bool = False) -> Iterator[FrameResult]:
-        """As iterating, but a frame whose depth file is damaged or missing is left out, and told of unless the run did
-        not keep all depth files. With ``first`` each as it was first given out, in the unit and world of now."""
-        now = T_current_own(self.run)
+    def readable(self, on_damaged: Callable[[OutputError], None], causal: bool = False) -> Iterator[FrameResult]:
+        """The frames without those whose depth file is damaged or missing.
+
+        Args:
+            on_damaged: called for each such frame, except where the run did not keep the file.
+            causal: give the causal results, in the world and unit of ``cameras.json``.
+        """
+        T = T_current_own(self.run)
         for camera in self.with_depth(self.cameras):
             try:
-                result = result_of(self.folder, camera.as_causal.moved(now) if first else camera)
+                result = result_of(self.folder, camera.as_causal.moved(T) if causal else camera)
             except OutputError as error:
                 on_damaged(error)
             else:
                 yield result
 
     def with_depth(self, cameras: Sequence[Camera]) -> list[Camera]:
-        """Those of the cameras whose depth files the run was to keep: all, but where it says otherwise."""
+        """The cameras whose depth files the run kept."""
         counts = self.run.get("frames")
         if not (isinstance(counts, dict) and counts.get("without_depth")):
             return list(cameras)
@@ -67,7 +75,7 @@ class ResultFolder:
 
 
 def points_of(run: Mapping[str, Any]) -> PointsConfig:
-    """Which pixels are points by a ``run.json``. Raises ConfigError, OutputError; see `ResultFolder.points`."""
+    """Selection of the cloud's pixels in a ``run.json``; see `ResultFolder.points`. Raises ConfigError, OutputError."""
     preset = run["preset"]
     tables = {key: table for key, table in preset.items() if key != "name"} if isinstance(preset, dict) else preset
     points = preset_from_tables(RUN_NAME, tables).points
@@ -75,12 +83,12 @@ def points_of(run: Mapping[str, Any]) -> PointsConfig:
 
 
 def read_result(folder: Path) -> ResultFolder:
-    """Open what `ResultWriter` left. Raises OutputError."""
+    """Open a result folder. Raises OutputError."""
     return ResultFolder(folder)
 
 
 def result_of(folder: Path, camera: Camera) -> FrameResult:
-    """A frame's result as last known, from its camera and its depth file. Raises OutputError."""
+    """A frame's result from its camera and its depth file. Raises OutputError."""
     stored = read_depth(depth_path(folder, camera.index))
     return FrameResult(
         index=camera.index,
@@ -104,7 +112,7 @@ def causal_result(folder: Path, camera: Camera) -> FrameResult:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The content of a result's ``run.json``. Raises OutputError."""
+    """The content of a result's ``run.json``, with the keys of this version. Raises OutputError."""
     if not folder.is_dir():
         raise OutputError(f"no such result folder: {folder}")
     try:

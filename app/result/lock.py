@@ -1,4 +1,4 @@
-"""One writer at a time in one folder: a lock that the system lets go of when its process ends, however it ends."""
+"""Lock for one writer per folder; the system releases it when the process ends, also by a kill."""
 
 import errno
 import logging
@@ -13,25 +13,25 @@ from stream_recon.configs.errors import OutputError
 
 LOCK_NAME = ".stream-recon.lock"
 UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""Of file systems that know no locks."""
+"""Errors of file systems without locks."""
 
 log = logging.getLogger(__name__)
 
 
 class FolderLock:
-    """Holds a folder, which is made if need be, until `release`, the end of a ``with`` block or of the process.
+    """Locks a folder, and creates it if missing, until `release`, the end of a ``with`` block or of the process.
 
-    What a killed process leaves is a file that nobody holds; the next one takes it over.
+    A killed process leaves an unlocked file, which the next process locks.
     """
 
     def __init__(self, folder: Path, what: str = "run", name: str = LOCK_NAME) -> None:
         """
         Args:
-            what: who else may hold it, in the message.
-            name: of the lock's file.
+            what: kind of process that holds the lock, for messages.
+            name: name of the lock file.
 
         Raises:
-            OutputError: another process, or this one, holds the folder already; or it cannot be made.
+            OutputError: this or another process has locked the folder, or it cannot be created.
         """
         self.folder = folder
         self._path = folder / name
@@ -45,7 +45,7 @@ class FolderLock:
                 self._take(what)
                 if self._is_current():
                     break
-                os.close(self._file)  # the one before removed its file just now
+                os.close(self._file)  # its last holder removed this file in the meantime
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -58,10 +58,10 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Let go, remove the lock's file, and the folder, too, if it was made here and nothing is in it."""
+        """Unlock, remove the lock file, and remove the folder if it was created here and is empty."""
         if self._file < 0:
             return
-        # While it is held: whoever opens it now sees, once it is theirs, that it is not the folder's any more.
+        # Before unlocking: a process that waits for this file then sees that it is not the folder's lock file.
         with suppress(OSError):
             if self._is_current():
                 self._path.unlink()
@@ -76,7 +76,7 @@ class FolderLock:
             _lock(self._file)
         except OSError as error:
             if error.errno in UNLOCKABLE:
-                log.warning("%s has no file locks: nothing keeps a second %s out", self.folder, what)
+                log.warning("%s is on a file system without locks: start no second %s there", self.folder, what)
                 return
             holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
             os.close(self._file)
@@ -89,7 +89,7 @@ class FolderLock:
             ) from error
 
     def _is_current(self) -> bool:
-        """Whether the file that is held is the one that others will find."""
+        """Whether the open file is still the folder's lock file."""
         try:
             return os.path.samestat(os.fstat(self._file), self._path.lstat())
         except FileNotFoundError:

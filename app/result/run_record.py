@@ -13,7 +13,7 @@ from stream_recon.configs.schema import Preset
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
 ONLINE, REFINEMENT, METRIC_SCALE = "online_mapping", "refinement", "metric_scale"
-"""Keys of what online mapping, refinement and the recovery of metric scale did."""
+"""Keys of the reports of online mapping, refinement and metric scale recovery."""
 _RENAMED = {
     "streams": "submaps",
     "stands_on": "reference_frames",
@@ -25,12 +25,12 @@ _RENAMED = {
     "left_to_network": "fallback_segments",
     "own_to_metres": "T_metric_own",
 }
-"""Keys of version 0.1, and their names since."""
+"""Keys of version 0.1, with their present names."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run before it begins."""
+    """Properties of a run that are known before its first frame."""
 
     source: str
     preset: Preset
@@ -40,12 +40,12 @@ class RunInfo:
     """Choices that change the result, as given on the command line."""
     precision: str = "fp32"
     cache: str = "full"
-    """What the frames' keys and values are kept in: ``full``, the precision above, or ``fp8``."""
+    """Storage of keys and values: ``full``, in ``precision``, or ``fp8``."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @staticmethod
-    def of(engine: FrameEngine, source: str, options: dict[str, Any]) -> "RunInfo":
-        """A run of ``engine`` that begins now."""
+    def from_engine(engine: FrameEngine, source: str, options: dict[str, Any]) -> "RunInfo":
+        """Properties of a run of ``engine`` that starts at this moment."""
         return RunInfo(
             source,
             engine.preset,
@@ -59,57 +59,57 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run went, or has gone so far."""
+    """Counts, times and reports of a run up to this moment."""
 
     interrupted: bool = True
     frames_read: int = 0
     frames_reconstructed: int = 0
     keyframes: int = 0
     frames_dropped: int = 0
-    """Frames of a live source that came while the one before was still waiting."""
+    """Frames of a live source that a newer frame replaced before they were read."""
     frames_damaged: int = 0
-    """Frames that should be there and could not be decoded."""
+    """Frames that could not be decoded."""
     blank_frames: int = 0
-    """Frames left out, since they were black or the lens covered."""
+    """Frames left out because they were black or the lens was covered."""
     seconds: float = 0.0
-    """Time from the first frame's decoding to now."""
+    """Time since the first frame was decoded."""
     latency_p50_ms: float | None = None
-    """Time from a frame's way into the engine to its result; None before the first one."""
+    """Median time from a frame's entry into the engine to its result; None before the first one."""
     latency_p95_ms: float | None = None
     peak_host_memory_mb: float = 0.0
     peak_device_memory_mb: float | None = None
     """None on a CPU."""
     attention: str = "auto"
     network_focal: float | None = None
-    """Median of the focal lengths in pixels that the network would have had, where the camera was known."""
+    """Median of the focal lengths in pixels that the network predicts, where the camera was known."""
     submaps: int = 0
-    """More than one where the first frames went out of view; see `Anchor`."""
+    """Number of submaps: more than one where the scale frames went out of view."""
     reference_frames: tuple[int, ...] = ()
-    """Numbers of the scale frames of the last one."""
+    """Indices of the scale frames of the last submap."""
     warnings: tuple[str, ...] = ()
     segments: tuple[dict[str, Any], ...] = ()
-    """Where nothing connects frames with those before; see `Stretch`."""
+    """Segments after the first, with the reason of each discontinuity."""
     health: dict[str, Any] = field(default_factory=dict)
-    """How well tracking went, and where it did not; see `stream_recon.app.pipeline.health`."""
+    """Tracking quality and intervals of weak tracking; see `stream_recon.app.pipeline.health`."""
     resumed: tuple[dict[str, Any], ...] = ()
-    """Where the run was gone on with after it had been cut off; see `Seam`."""
+    """Where the run was resumed, and how well the overlapping frames fit."""
     stream: dict[str, Any] | None = None
-    """What geometry did while frames came in; None without."""
+    """Report of online mapping; None without it."""
     source_lost: bool = False
-    """A live source broke off and did not come back."""
+    """Whether a live source broke off and did not return."""
 
     @property
     def fps(self) -> float:
-        """Frames reconstructed a second, over the whole run."""
+        """Mean number of frames reconstructed per second."""
         return self.frames_reconstructed / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class FileRevisions:
-    """How many revisions each file has taken in: where the numbers are equal, the files tell one story.
+    """Number of revisions applied to each file; equal numbers mean consistent files.
 
-    ``cameras.json`` leads, and its number goes up before the file changes; those of the others after theirs have. So
-    a run that was killed in between shows unequal numbers. Points within half a voxel of their place count as there.
+    The number of ``cameras.json`` is raised before the file changes, the others after their files have changed. So the
+    numbers differ after a kill between. Points less than half a voxel from their final position count as revised.
     """
 
     cameras: int = 0
@@ -118,7 +118,7 @@ class FileRevisions:
 
 
 def now_text() -> str:
-    """The time now, as records have it."""
+    """The current time as ISO 8601 text in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -133,7 +133,7 @@ def program_version() -> str:
 def run_record(
     info: RunInfo, summary: RunSummary, revisions: FileRevisions | None = None, without_depth: int = 0
 ) -> dict[str, Any]:
-    """The content of ``run.json``. ``without_depth``: frames of which no depth file was to be kept."""
+    """The content of ``run.json``. ``without_depth``: number of frames whose depth file was not kept."""
     return {
         "program": PROGRAM,
         "version": program_version(),
@@ -176,7 +176,7 @@ def run_record(
 
 
 def upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """A ``run.json`` of any version under the keys of this one; presets and options stay as they are."""
+    """A ``run.json`` of any version with the keys of this version; ``preset`` and ``options`` stay as they are."""
 
     def renamed(table: dict[str, Any]) -> dict[str, Any]:
         return {_RENAMED.get(key, key): value for key, value in table.items()}

@@ -1,13 +1,11 @@
-"""``tracks.npz``: the points that were triangulated, and where keyframes see each.
+"""``tracks.npz``: triangulated points and their observations in keyframes. Also a safe reader of npz files.
 
 ``points`` [M, 3] float64, in the world of cameras.json; ``errors`` [M] float32, mean reprojection error in pixels;
-``frame`` [O] int32, a frame's index in its source; ``point`` [O] int32, a number of ``points``; ``pixel`` [O, 2]
+``frame`` [O] int32, a frame's index in its source; ``point`` [O] int32, a row of ``points``; ``pixel`` [O, 2]
 float32, in the source image, whose pixel (0, 0) covers [0, 1) x [0, 1); observations are sorted by point. ``lens``
 float64: focal length, cx, cy in pixels of the source image, and k1: u = cx + f (1 + k1 r^2) x / z with
 r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); ``source_size`` int32: width and height. ``loops`` [L, 2] int32:
-pairs of frames far apart in time that were matched.
-
-Arrays of a file in numpy's npz format, read by any thread, whatever the bytes are.
+matched pairs of frames far apart in time.
 """
 
 import struct
@@ -30,27 +28,27 @@ DAMAGE = (
     OSError, LookupError, ValueError, ArithmeticError, TypeError, EOFError, SyntaxError, NotImplementedError,
     RecursionError, MemoryError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What readers of zip files and of numpy's headers raise for bytes that nobody wrote."""
-MOST_BYTES = 2**31
-"""Of all arrays of a file: no run writes so much into one."""
+"""Exceptions that readers of zip files and numpy headers raise for damaged bytes."""
+MAX_ARRAY_BYTES = 2**31
+"""Bound for all arrays of one file: no run writes as much, and a zip bomb would."""
 _headers = threading.Lock()
-"""numpy reads headers by Python's parser, which fails now and then before 3.11.8 when several threads are in it
+"""numpy reads headers with Python's parser, which before 3.11.8 may fail in several threads at once
 (SystemError: AST constructor recursion depth mismatch, gh-106905)."""
 
 
 def read_arrays(source: Path | BinaryIO, names: Iterable[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
-    """The arrays of these names. ``stored``: a compressed file is refused.
+    """Arrays of an npz file by name; thread-safe. ``stored``: refuse a compressed file.
 
-    Raises one of `DAMAGE`, FileNotFoundError among them.
+    Raises one of `DAMAGE`; FileNotFoundError (an OSError) where there is no such file.
     """
     if isinstance(source, Path) and not source.is_file():
         raise FileNotFoundError("no such file")
     with zipfile.ZipFile(source) as content:
         entries = content.infolist()
         if stored and any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("it is compressed, as no run writes it")
-        if sum(entry.file_size for entry in entries) > MOST_BYTES:
-            raise ValueError("it is larger than any that a run writes")
+            raise ValueError("it is compressed")
+        if sum(entry.file_size for entry in entries) > MAX_ARRAY_BYTES:
+            raise ValueError("it is too large")
     if not isinstance(source, Path):
         source.seek(0)
     with np.load(source, allow_pickle=False) as file, _headers:
@@ -62,7 +60,7 @@ TRACKS_NAME = "tracks.npz"
 
 @dataclass(frozen=True)
 class SparseTracks:
-    """As the file has them."""
+    """The arrays of ``tracks.npz``."""
 
     points: NDArray[np.float64]
     errors: NDArray[np.float32]
@@ -75,12 +73,12 @@ class SparseTracks:
 
 
 def write_tracks(folder: Path, tracks: SparseTracks) -> None:
-    """Write or replace the file. Raises OutputError."""
+    """Write or replace ``tracks.npz``. Raises OutputError."""
     replace_file(folder / TRACKS_NAME, lambda file: np.savez_compressed(file, **vars(tracks)))
 
 
 def read_tracks(folder: Path) -> SparseTracks | None:
-    """None where nothing was triangulated. Raises OutputError where the file is damaged."""
+    """The content of ``tracks.npz``; None if there is no such file. Raises OutputError where it is damaged."""
     path = folder / TRACKS_NAME
     try:
         return SparseTracks(**read_arrays(path, [field.name for field in fields(SparseTracks)]))

@@ -1,14 +1,14 @@
-"""The result folder, written as results come. At any moment what is finished is complete and readable.
+"""Writer of the result folder. At any moment, every finished frame is complete and readable.
 
 trajectory.txt   TUM format, camera-to-world, seconds of the source
-cameras.json     for each frame: index, timestamp, first and last pose, intrinsics, depth scale, keyframe or not
-depth/000000.npz for each frame, by its index in the source: depth, confidence, picture
-points.ply       coloured points, the sure ones, thinned by voxels
-tracks.npz       points triangulated by a refinement, and where keyframes see them
-run.json         what was run, how fast, what was lost; "interrupted" until the end
+cameras.json     for each frame: index, timestamp, final and causal pose, intrinsics, depth scale, keyframe or not
+depth/000000.npz for each frame, by its index in the source: depth, confidence, image
+points.ply       coloured points of confident pixels, thinned by voxels
+tracks.npz       points triangulated by a refinement, and their observations in keyframes
+run.json         settings, speed and losses of the run; "interrupted" until its end
 
-Revisions change cameras.json and trajectory.txt at checkpoints and points.ply at the end; depth files never change. See
-`FileRevisions` for what run.json says meanwhile.
+Revisions change cameras.json and trajectory.txt at checkpoints, and points.ply at the end. Depth files never change.
+`FileRevisions` in run.json gives the state of each file.
 """
 
 import logging
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class ResultWriter:
-    """Writes one run into one folder. Nothing in it is touched before the first result is there."""
+    """Writes one run into one folder, which is not changed before the first result arrives."""
 
     def __init__(
         self,
@@ -49,20 +49,19 @@ class ResultWriter:
     ) -> None:
         """
         Args:
-            lock: of the folder, where it is held already; else it is held from here to `close`.
-            resume: what an earlier run left there, to go on with.
-            limit: how much may stay on the disk; None: all.
+            lock: lock of the folder, if the caller holds it; otherwise it is held until `close`.
+            resume: the interrupted result in the folder that this run continues.
+            limit: depth files to keep; None: all.
 
         Raises:
-            OutputError: the folder has something in it (see `check_output`), another run writes to it, or it cannot be
-                made.
+            OutputError: the folder is not empty (see `check_output`), another run writes to it, or it cannot be made.
         """
         if resume is None:
             check_output(folder, overwrite)
         self._lock = FolderLock(folder) if lock is None else None
         try:
             if resume is None:
-                # Once more: before the lock another run may have ended there.
+                # Again: another run may have finished there before the lock was taken.
                 check_output(folder, overwrite)
             else:
                 resume.check(info)
@@ -76,22 +75,22 @@ class ResultWriter:
         self._cameras: CameraFiles | None = None
         self._revisions = 0
         self._pending: dict[int, FrameRevision] = {}
-        """What `revise` has told since the last checkpoint, by the frames' indices."""
-        self._kept = FileRevisions()
+        """Revisions since the last checkpoint, by frame index."""
+        self._applied = FileRevisions()
         if resume is not None:
             self._continue(resume)
 
     def add(self, result: FrameResult) -> None:
-        """Write a frame: depth first, so that every camera that is listed has its depth.
+        """Write a frame: depth first, so that every listed camera has its depth.
 
         Raises:
             OutputError: it cannot be written.
-            WeightsError: it has no finite pose, or no finite depth at all.
+            WeightsError: its pose, or all of its depth, is not finite.
         """
         if not (np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).any()):
             raise WeightsError(
-                f"the network gave no finite pose or depth for frame {result.index}: its weights, or what they were "
-                "converted from, are damaged"
+                f"the network gave no finite pose or depth for frame {result.index}: its weights are damaged; convert "
+                "or download them again"
             )
         if self._cameras is None:
             self._begin()
@@ -99,26 +98,25 @@ class ResultWriter:
         keep_depth = self._depth.wants(result)
         if keep_depth:
             write_depth(self.folder, result)
-        self._cameras.append(Camera.of(result))
+        self._cameras.append(Camera.from_result(result))
         self._cloud.add(result)
         if keep_depth:
             self._depth.wrote(result)
 
     def revise(self, revision: Revision) -> None:
-        """Note what is now known of earlier frames; the next `checkpoint` or `finish` keeps it."""
-        assert self._cameras is not None, "there is nothing to revise yet"
+        """Queue a revision of earlier frames; the next `checkpoint` or `finish` writes it."""
+        assert self._cameras is not None, "no frame was added"
         self._revisions += 1
         for frame in revision.frames:
-            before = self._pending.get(frame.index)
-            if before is not None and frame.intrinsics is None:
-                frame = replace(frame, intrinsics=before.intrinsics)
+            pending = self._pending.get(frame.index)
+            if pending is not None and frame.intrinsics is None:
+                frame = replace(frame, intrinsics=pending.intrinsics)
             self._pending[frame.index] = frame
-            self._cloud.revise(self._cameras.row(frame.index), frame)
 
     def checkpoint(self, summary: RunSummary) -> None:
-        """Keep revisions and renew ``run.json`` while the run goes on. Raises OutputError."""
+        """Write pending revisions and ``run.json`` while the run continues. Raises OutputError."""
         if self._cameras is not None:
-            self._keep_revisions(summary)
+            self._write_revisions(summary)
             self._write_record(summary)
 
     def finish(
@@ -127,37 +125,38 @@ class ResultWriter:
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Keep revisions, bring the cloud up to date, write the last ``run.json`` and close.
+        """Write pending revisions, rebuild the cloud after revisions, write the final ``run.json`` and close.
 
-        Without any result the folder is left alone.
+        Without any result the folder is not changed.
 
         Args:
             on_progress, cancelled: see `PointCloud.rebuild`.
 
         Returns:
-            False where the cloud's rebuilding was cancelled: the old one stays, and ``run.json`` says so.
+            False where the rebuild of the cloud was cancelled: the old cloud stays and ``run.json`` has
+            ``interrupted``.
 
         Raises:
-            OutputError: what was written before stays.
+            OutputError: files written so far stay.
         """
         if self._cameras is None:
             self.close()
             return True
         try:
-            whole = True
-            self._keep_revisions(summary)
-            if self._kept.points < self._revisions:
+            complete = True
+            self._write_revisions(summary)
+            if self._applied.points < self._revisions:
                 self._write_record(replace(summary, interrupted=True))
-                whole = self._cloud.rebuild(on_progress, cancelled)
-                if whole:
-                    self._kept = replace(self._kept, points=self._revisions)
-            self._write_record(replace(summary, interrupted=summary.interrupted or not whole))
-            return whole
+                complete = self._cloud.rebuild(on_progress, cancelled)
+                if complete:
+                    self._applied = replace(self._applied, points=self._revisions)
+            self._write_record(replace(summary, interrupted=summary.interrupted or not complete))
+            return complete
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files as they are. ``run.json`` keeps saying that the run was interrupted."""
+        """Close the files as they are. ``run.json`` keeps ``interrupted``, unless `finish` wrote it."""
         if self._cameras is not None:
             self._cameras.close()
             self._cloud.close()
@@ -169,45 +168,44 @@ class ResultWriter:
 
     def _begin(self) -> None:
         _remove_old_result(self.folder)
-        # First of all, and never away from here on: it is what tells the folder as ours, should this process be killed.
+        # Written first and never removed: it marks the folder as ours if this process is killed.
         replace_json(self.folder / RUN_NAME, run_record(self._info, RunSummary()))
         with output_errors(self.folder):
             (self.folder / DEPTH_FOLDER).mkdir(exist_ok=True)
         self._cloud = PointCloud(self.folder, self._info.preset.points)
         self._cameras = CameraFiles(self.folder)
 
-    def _continue(self, unfinished: PartialResult) -> None:
-        """Open the files again. Each is whole at any moment; the cloud is built anew from the depth files."""
-        done = unfinished.recorded("revisions", dict).get("cameras")
-        self._revisions = done if isinstance(done, int) else 0
+    def _continue(self, partial: PartialResult) -> None:
+        """Open the files of an interrupted result; the cloud is rebuilt from the depth files."""
+        applied = partial.recorded_value("revisions", dict).get("cameras")
+        self._revisions = applied if isinstance(applied, int) else 0
         for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
             path.unlink(missing_ok=True)
-        self._cloud = PointCloud(self.folder, self._info.preset.points, unfinished.cameras)
-        self._cameras = CameraFiles(self.folder, unfinished.cameras, self._revisions)
-        self._depth.found(unfinished.cameras)
-        self._kept = FileRevisions(self._revisions, self._revisions, self._revisions)
+        self._cloud = PointCloud(self.folder, self._info.preset.points, partial.cameras)
+        self._cameras = CameraFiles(self.folder, partial.cameras, self._revisions)
+        self._depth.found(partial.cameras)
+        self._applied = FileRevisions(self._revisions, self._revisions, self._revisions)
 
-    def _keep_revisions(self, summary: RunSummary) -> None:
-        """Bring ``cameras.json`` and the trajectory up to date, with ``run.json`` saying so before and after."""
+    def _write_revisions(self, summary: RunSummary) -> None:
+        """Apply pending revisions to ``cameras.json`` and the trajectory; ``run.json`` is written before."""
         if not self._pending:
             return
         assert self._cameras is not None
-        self._kept = replace(self._kept, cameras=self._revisions)
+        self._applied = replace(self._applied, cameras=self._revisions)
         self._write_record(replace(summary, interrupted=True))
         self._cameras.revise(self._pending, self._revisions)
         self._pending = {}
-        points = self._kept.points if self._cloud.stale else self._revisions
-        self._kept = FileRevisions(self._revisions, self._revisions, points)
+        self._applied = replace(self._applied, trajectory=self._revisions)
 
     def _write_record(self, summary: RunSummary) -> None:
-        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._kept, self._depth.removed))
+        replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._applied, self._depth.removed))
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
-    """See whether a run may write into ``folder``; changes nothing.
+    """Check that a run may write into ``folder``; changes nothing.
 
-    A missing or empty folder is fine. With ``overwrite`` so is an earlier result, and a folder of other things in
-    which none of our names is taken.
+    A missing or empty folder is allowed. With ``overwrite``, so is an earlier result, or a folder with other files
+    that has none of a result's names.
 
     Raises:
         OutputError: otherwise.
@@ -230,7 +228,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
 
 
 def _check_depth(folder: Path) -> None:
-    """What is behind a link need not be a run's, and depth files are removed by their names."""
+    """Refuse a linked depth folder: depth files are removed by name, and a link may lead to files of others."""
     if (folder / DEPTH_FOLDER).is_symlink():
         raise OutputError(f"{folder}/{DEPTH_FOLDER} is a link to another folder: choose another one with -o")
 
@@ -244,7 +242,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _remove_old_result(folder: Path) -> None:
-    """Remove what an earlier run wrote, but its run.json: fixed names, and the depth files listed in cameras.json."""
+    """Remove an earlier result except run.json: files of fixed names, and the depth files that cameras.json lists."""
     if not _is_ours(folder):
         return
     depth = folder / DEPTH_FOLDER
@@ -262,7 +260,7 @@ def _remove_old_result(folder: Path) -> None:
 
 
 def _listed_frames(cameras: Path) -> Iterator[int]:
-    """Indices in an old cameras.json, as far as it is readable: what it does not list is not known to be ours."""
+    """Indices in an old cameras.json, as far as it is readable: depth files that it does not list may be others'."""
     try:
         for camera in iterate_cameras(cameras):
             yield camera.index

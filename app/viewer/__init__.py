@@ -1,1 +1,1 @@
-"""The page in the browser."""
+"""The live viewer: a web server that shows a reconstruction."""

@@ -1,4 +1,4 @@
-"""The cloud and the trajectory as frames were first given out, beside what revisions have made of them."""
+"""Comparison layer: the causal cloud and trajectory to the left of the revised ones."""
 
 from typing import Any
 
@@ -7,46 +7,47 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.viewer.chunks import Chunk, ChunkStore
-from stream_recon.app.viewer.nodes import wxyz
+from stream_recon.app.viewer.nodes import precision_of, wxyz
+from stream_recon.app.viewer.points import PointOptions
 from stream_recon.app.viewer.timeline import Timeline
 
 PATH = (170, 170, 170)
 GAP = 0.15
-"""Between both clouds, as a share of the wider one's width."""
-OUTSIDE = 0.02
-"""Share of the points on either side that do not count for a cloud's width."""
+"""Gap between both clouds, as a share of the wider one's width."""
+OUTLIERS = 0.02
+"""Share of the points on either side that does not count for a cloud's width."""
 SAMPLE = 20_000
+"""Points from which the clouds' widths are measured: enough for quantiles."""
 MAX_PATH_VERTICES = 2000
+"""Vertices of the trajectory, as in the scene."""
 LABELS = ("before", "after")
 
 
 class ComparisonLayer:
-    """Nodes on the page while the switch is on; each remembers what was sent."""
+    """Nodes of the causal cloud while the switch is on; only changes are sent."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._nodes: dict[int, _BeforeChunk] = {}
+        self._nodes: dict[int, _CausalChunkNode] = {}
         self._path: Any = None
         self._path_sent = np.zeros((0, 3), np.float32)
         self._labels: list[Any] = []
-        self._shift = np.zeros(3)
+        self._offset = np.zeros(3)
 
-    def sync(
-        self, store: ChunkStore, timeline: Timeline, min_rank: int, last_frame: int | None, point_size: float
-    ) -> None:
-        """Bring the page in line; see `RankedPoints.shown` for the filter."""
+    def sync(self, store: ChunkStore, timeline: Timeline, options: PointOptions) -> None:
+        """Show the layer, or send its changes."""
         present = {chunk.first for chunk in store.chunks}
         for first in [f for f in self._nodes if f not in present]:
             self._nodes.pop(first).remove()
-        self._place(store, timeline)
+        self._update_offset(store, timeline)
         for chunk in store.chunks:
-            node = self._nodes.setdefault(chunk.first, _BeforeChunk(self._server, chunk.first))
+            node = self._nodes.setdefault(chunk.first, _CausalChunkNode(self._server, chunk.first))
             with self._server.atomic():
-                node.sync(store, chunk, timeline, min_rank, last_frame, point_size, self._shift)
-        self._sync_path(timeline.first_path(MAX_PATH_VERTICES) + self._shift.astype(np.float32))
+                node.sync(store, chunk, timeline, options, self._offset)
+        self._sync_path(timeline.causal_path(MAX_PATH_VERTICES) + self._offset.astype(np.float32))
 
     def hide(self) -> None:
-        """Take all of it off the page."""
+        """Remove the layer."""
         for node in self._nodes.values():
             node.remove()
         for handle in (self._path, *self._labels):
@@ -56,33 +57,34 @@ class ComparisonLayer:
         self._path_sent = np.zeros((0, 3), np.float32)
 
     def sample(self, store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.float32]:
-        """About ``count`` of the points, and the trajectory, where they are shown [n, 3]; none while it is hidden."""
+        """About ``count`` points and the trajectory, as shown [n, 3]; empty while the layer is hidden."""
         if not self._nodes:
             return np.zeros((0, 3), np.float32)
-        shown = np.concatenate([_sample(store, timeline, count), timeline.first_path(MAX_PATH_VERTICES)])
-        return np.asarray(shown + self._shift, np.float32)
+        shown = np.concatenate([_sample(store, timeline, count), timeline.causal_path(MAX_PATH_VERTICES)])
+        return np.asarray(shown + self._offset, np.float32)
 
-    def _place(self, store: ChunkStore, timeline: Timeline) -> None:
-        """Find a place to the left of the cloud as it is now, seen from the first camera."""
-        now, then = store.sample(SAMPLE), _sample(store, timeline, SAMPLE)
-        if not len(now) or not len(then):
+    def _update_offset(self, store: ChunkStore, timeline: Timeline) -> None:
+        """Place the layer to the left of the revised cloud, seen from the first camera."""
+        revised, causal = store.sample(SAMPLE), _sample(store, timeline, SAMPLE)
+        if not len(revised) or not len(causal):
             return
         right = timeline.poses[0][:3, 0]
-        (left, end), (begin, far) = (np.quantile(xyz @ right, [OUTSIDE, 1 - OUTSIDE]) for xyz in (now, then))
-        room = GAP * max(end - left, far - begin)
-        shift = (left - far - room) * right
-        # Not at every small change: all chunks would move along.
-        if self._labels and np.linalg.norm(shift - self._shift) < room / 2:
+        quantiles = [OUTLIERS, 1 - OUTLIERS]
+        (left, end), (begin, far) = (np.quantile(xyz @ right, quantiles) for xyz in (revised, causal))
+        gap = GAP * max(end - left, far - begin)
+        offset = (left - far - gap) * right
+        # Small changes are ignored: they would move all chunks.
+        if self._labels and np.linalg.norm(offset - self._offset) < gap / 2:
             return
-        self._shift = shift
+        self._offset = offset
         up = -timeline.poses[0][:3, 1]
         for label in self._labels:
             label.remove()
-        places = [np.median(then, axis=0) + shift, np.median(now, axis=0)]
-        height = max(np.quantile(now @ up, 1 - OUTSIDE), np.quantile(then @ up, 1 - OUTSIDE)) + room / 3
+        centres = [np.median(causal, axis=0) + offset, np.median(revised, axis=0)]
+        height = max(np.quantile(xyz @ up, 1 - OUTLIERS) for xyz in (revised, causal)) + gap / 3
         self._labels = [
-            self._server.scene.add_label(f"/before/{text}", text, position=place + (height - place @ up) * up)
-            for text, place in zip(LABELS, places, strict=True)
+            self._server.scene.add_label(f"/before/{text}", text, position=centre + (height - centre @ up) * up)
+            for text, centre in zip(LABELS, centres, strict=True)
         ]
 
     def _sync_path(self, path: NDArray[np.float32]) -> None:
@@ -98,8 +100,8 @@ class ComparisonLayer:
         )
 
 
-class _BeforeChunk:
-    """A chunk's points where its frames were first placed."""
+class _CausalChunkNode:
+    """A chunk's points at their causal poses."""
 
     def __init__(self, server: Any, first: int) -> None:
         self._server = server
@@ -112,17 +114,14 @@ class _BeforeChunk:
         store: ChunkStore,
         chunk: Chunk,
         timeline: Timeline,
-        min_rank: int,
-        last_frame: int | None,
-        point_size: float,
-        shift: NDArray[np.float64],
+        options: PointOptions,
+        offset: NDArray[np.float64],
     ) -> None:
-        last = chunk.last if last_frame is None else min(last_frame, chunk.last)
-        signature = (chunk.version, min_rank, last)
-        axes = timeline.first_poses[chunk.first]
+        """Send changes. ``offset``: of the layer in the world, [3]."""
+        signature = chunk.signature(options)
+        axes = timeline.causal_poses[chunk.first]
         if signature != self._signature:
-            self._signature = signature
-            points = store.causal_points(chunk, timeline.first_poses, min_rank, last)
+            points = store.causal_points(chunk, timeline.causal_poses, options)
             self.remove()
             if not len(points):
                 return
@@ -131,16 +130,16 @@ class _BeforeChunk:
                 self._name,
                 points.xyz,
                 points.rgb,
-                point_size=chunk.voxel * point_size,
+                point_size=chunk.voxel * options.size,
                 point_shape="rounded",
                 point_shading="flat",
-                precision="float16" if float(np.abs(points.xyz).max()) <= 1024 * chunk.voxel else "float32",
+                precision=precision_of(points, chunk.voxel),
                 wxyz=wxyz(axes[None, :3, :3])[0],
-                position=axes[:3, 3] + shift,
+                position=axes[:3, 3] + offset,
             )
         if self._handle is not None:
-            self._handle.position = axes[:3, 3] + shift
-            self._handle.point_size = chunk.voxel * point_size
+            self._handle.position = axes[:3, 3] + offset
+            self._handle.point_size = chunk.voxel * options.size
 
     def remove(self) -> None:
         if self._handle is not None:
@@ -152,6 +151,6 @@ def _sample(store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.flo
     stride = max(1, store.total // count)
     parts = []
     for chunk in store.chunks:
-        points = store.causal_points(chunk, timeline.first_poses, stride=stride)
-        parts.append(transform_points(timeline.first_poses[chunk.first], points.xyz))
+        points = store.causal_points(chunk, timeline.causal_poses, stride=stride)
+        parts.append(transform_points(timeline.causal_poses[chunk.first], points.xyz))
     return np.concatenate(parts) if parts else np.zeros((0, 3), np.float32)

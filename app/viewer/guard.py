@@ -1,8 +1,8 @@
-"""Who may talk to the viewer, and what a page may say: everything else ends here, before viser sees it.
+"""Access control of the viewer: checks requests and client messages before viser sees them.
 
-A browser lets any web page open a websocket to any address, this machine's included, and a name of the attacker's may
-be made to point here (DNS rebinding). So a page has to come from the very address that it talks to, under a name that
-is surely this machine's, or else with the token that only the printed address has.
+A browser lets any web page open a websocket to any address, also of this machine, and an attacker's host name may
+resolve to it (DNS rebinding). So a request must have the viewer's own origin and a name of this machine, or else the
+token of the printed address.
 """
 
 import hmac
@@ -24,17 +24,20 @@ from websockets.http11 import Request, Response
 log = logging.getLogger(__name__)
 
 EVERYWHERE = ("", "0.0.0.0", "::")
-LARGEST_MESSAGE_BYTES = 2**16
-"""From a page. Its camera and its controls take some hundred bytes."""
+MAX_MESSAGE_BYTES = 2**16
+"""Bound of a client's message; its camera and controls take some hundred bytes."""
 MESSAGES_PER_S = 240.0
-"""From a page, on the long run; a page that says more is read more slowly."""
+"""Mean rate at which a client's messages are read: four per frame of a 60 Hz display."""
 MESSAGE_BURST = 960.0
-BAD_MESSAGES = 20
-"""After so many a connection is closed."""
-PAGES = 64
-"""Connected at the same time."""
+"""Messages read at once: four seconds at the mean rate."""
+MAX_BAD_MESSAGES = 20
+"""Messages refused before a connection is closed."""
+MAX_CLIENTS = 64
+"""Clients connected at the same time; each costs memory and sending time."""
 LARGEST_NUMBER = 1e9
+"""Bound of numbers in messages, far above any coordinate."""
 LARGEST_SIDE_PIXELS = 2**15
+"""Bound of a client's window size."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -53,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 def outward_address(host: str) -> str:
-    """The address by which other machines most likely reach what listens on all of this machine's."""
+    """The address of this machine that other machines most likely reach, for a server on all addresses."""
     family, anywhere = (socket.AF_INET6, "2001:db8::1") if host == "::" else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -64,27 +67,27 @@ def outward_address(host: str) -> str:
 
 
 def new_token() -> str:
-    """For one run, too long to be guessed."""
+    """A random token for one run: 128 bits."""
     return secrets.token_urlsafe(16)
 
 
 class OnceFilter:
-    """Writes one line of each kind to the log, however often it happens."""
+    """Logs the first warning of each kind."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, kind: str, line: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
-            log.warning("viewer: %s (said once)", line)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log.warning("viewer: %s (logged once)", line)
 
 
 class RequestGuard:
-    """Lets requests in, or gives the answer that refuses them."""
+    """Admits requests, or gives the response that refuses them."""
 
     def __init__(self, host: str, subprotocol: str, token: str | None) -> None:
-        """``token``: what the address has to have; None: whoever reaches the port under a name of this machine."""
+        """``token``: required in the address; None: a name of this machine as the host is enough."""
         self._names = {"localhost", "127.0.0.1", "::1", host.lower()} - {""}
         self._open = not is_loopback(host)
         if self._open:
@@ -95,29 +98,29 @@ class RequestGuard:
             }
         self._subprotocol = subprotocol
         self._token = token
-        self.say = OnceFilter()
+        self.log_once = OnceFilter()
 
     def refuse(self, request: Request) -> Response | None:
-        """An answer that says no, or None for a request that may pass."""
+        """The response that refuses a request, or None if it is admitted."""
         headers = request.headers
         host = _only(headers, "Host")
         origin = _only(headers, "Origin") if "Origin" in headers else None
         if host is None or ("Origin" in headers and origin is None):
-            return _answer(http.HTTPStatus.FORBIDDEN, "One Host and at most one Origin are wanted.")
+            return _answer(http.HTTPStatus.FORBIDDEN, "Exactly one Host and at most one Origin are required.")
         if self._token is None and not self._is_ours(host):
-            self.say("host", f"a page that calls this machine {host[:100]!r} was refused")
-            return _answer(http.HTTPStatus.FORBIDDEN, "This is not a name of the machine that the viewer runs on.")
+            self.log_once("host", f"a request for the host name {host[:100]!r} was refused: open the printed address")
+            return _answer(http.HTTPStatus.FORBIDDEN, "Not a name of the viewer's machine: open the printed address.")
         if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            self.say("origin", f"a page of {origin[:100]!r} wanted to use the viewer and was refused")
-            return _answer(http.HTTPStatus.FORBIDDEN, "Pages of other origins are not let in.")
+            self.log_once("origin", f"a web page of {origin[:100]!r} was refused access to the viewer")
+            return _answer(http.HTTPStatus.FORBIDDEN, "Web pages of other origins have no access.")
         if self._token is not None and not self._has_token(request):
             return _answer(http.HTTPStatus.FORBIDDEN, "Open the address that the program printed, with its token.")
         if _is_websocket(headers) and self._subprotocol not in _words(headers, "Sec-WebSocket-Protocol"):
-            return _answer(http.HTTPStatus.BAD_REQUEST, "The page is of another version: load it again.")
+            return _answer(http.HTTPStatus.BAD_REQUEST, "The web client is of another version: reload it.")
         return None
 
-    def dress(self, request: Request, response: Response) -> Response:
-        """The answer to a request that passed, with what keeps browsers from sharing it with other pages."""
+    def add_headers(self, request: Request, response: Response) -> Response:
+        """The response with headers that keep it from other web pages, and with the token's cookie."""
         for name, value in SECURITY_HEADERS.items():
             response.headers[name] = value
         if self._token is not None:
@@ -144,20 +147,20 @@ class RequestGuard:
         return any(hmac.compare_digest(value.encode(errors="replace"), self._token.encode()) for value in given[:8])
 
     def _cookie(self, headers: Headers) -> str:
-        """Cookies know no ports: two viewers of one machine need two names."""
+        """Name of the cookie. Cookies ignore ports, so each viewer of a machine needs its own name."""
         digits = "".join(c for c in headers["Host"].rpartition(":")[2] if c.isdecimal())
         return f"stream-recon-{digits}"
 
 
 class MessageGuard:
-    """Lets through what a page has to say: where its camera is, and new values of the controls that there are."""
+    """Admits a client's messages: its camera, and new values of existing controls."""
 
     def __init__(self) -> None:
         self.find_control: Callable[[str], Any] = lambda _: None
-        """A control of viser's by its uuid, or None."""
+        """Gives viser's control with a uuid, or None."""
 
     def allows(self, raw: str | bytes) -> bool:
-        """Whether a message as it came may be handed on."""
+        """Whether to pass a raw message on."""
         if not isinstance(raw, bytes):
             return False
         try:
@@ -177,24 +180,24 @@ class MessageGuard:
         control, updates = self.find_control(message["uuid"]), message["updates"]
         if control is None or not isinstance(updates, dict) or set(updates) != {"value"}:
             return False
-        value, now = updates["value"], control.value
-        if isinstance(now, bool):
+        value, current = updates["value"], control.value
+        if isinstance(current, bool):
             return isinstance(value, bool)
-        if isinstance(now, int | float):
+        if isinstance(current, int | float):
             low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
             return _is_number(value) and low <= value <= high
         return False
 
 
 class RateLimiter:
-    """So many messages a second, and more for a moment (a token bucket)."""
+    """Token bucket: a mean rate with bursts."""
 
     def __init__(self, per_s: float = MESSAGES_PER_S, burst: float = MESSAGE_BURST) -> None:
         self._per_s, self._burst = per_s, burst
         self._left, self._at = burst, time.monotonic()
 
     def next_wait_s(self) -> float:
-        """Take one; how long to wait before the next."""
+        """Count one message; gives the time to wait before the next."""
         now = time.monotonic()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - 1
         self._at = now
@@ -205,7 +208,7 @@ CAMERA_FIELDS = {
     "wxyz": 4, "position": 3, "look_at": 3, "up_direction": 3,
     "fov": 0, "near": 0, "far": 0, "image_height": 0, "image_width": 0,
 }  # fmt: skip
-"""Numbers in each field; 0: not a list."""
+"""Length of each field's list; 0: a single number."""
 
 
 def _is_camera(message: Mapping[str, Any]) -> bool:
@@ -227,7 +230,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_address(name: str) -> bool:
-    """A name that nobody can register."""
+    """Whether a host name is an IP address, which no attacker can register."""
     try:
         ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

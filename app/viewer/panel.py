@@ -1,4 +1,4 @@
-"""The viewer's panel: controls of a viser server, read by the viewer's thread."""
+"""The viewer's panel of controls; the viewer's thread reads them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.viewer.points import PointOptions
 from stream_recon.app.viewer.scene import SceneOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 
 @dataclass(frozen=True)
 class PanelEvents:
-    """What the panel calls, from a thread of the server; ``client`` is the browser that asks."""
+    """Callbacks of the panel, called in a thread of the server with the client that asks."""
 
     changed: Callable[[], None]
-    """A user moved something that the page depends on."""
+    """A user changed a control."""
     download: Callable[[Any], None]
-    """``client`` wants the PLY."""
+    """A client asks for the PLY file."""
     show_all: Callable[[Any], None]
-    """``client`` wants to see everything."""
+    """A client asks for the overview."""
 
 
 class ViewerPanel:
@@ -34,36 +35,39 @@ class ViewerPanel:
         self._pause = gui.add_button("Pause", hint="Hold the video; what was reconstructed stays")
         self._pause.on_click(self._toggle_pause)
         self._download = gui.add_button(
-            "Download PLY", hint="The points on this page as a binary PLY file; the whole cloud once the run is over"
+            "Download PLY", hint="The points shown here as a binary PLY file; the complete cloud once the run is over"
         )
         self._download.on_click(lambda event: events.download(event.client))
-        with gui.add_folder("TimelineView"):
+        with gui.add_folder("View"):
             gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
                 lambda event: events.show_all(event.client)
             )
             self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
             self._min_rank = gui.add_slider(
-                "Confidence", 0, 95, 1, min_rank, hint="Hide this share (%) of each frame's pixels, least sure first"
+                "Confidence",
+                0,
+                95,
+                1,
+                min_rank,
+                hint="Hide this percentage of each frame's pixels, least confident first",
             )
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
             self._cameras = gui.add_checkbox("Cameras", True)
             self._path = gui.add_checkbox("Trajectory", True)
         self._map_folder = gui.add_folder("Map", visible=False)
         with self._map_folder:
-            self._landmarks = gui.add_checkbox(
-                "Sparse points", False, hint="The points that were triangulated: what the cameras stand on"
+            self._sparse_points = gui.add_checkbox(
+                "Sparse points", False, hint="Points that were triangulated to correct the cameras"
             )
-            self._loops = gui.add_checkbox(
-                "Loops", False, hint="Lines between frames far apart in time that were seen to show the same"
-            )
-            self._before = gui.add_checkbox(
-                "Before beside after",
+            self._loops = gui.add_checkbox("Loops", False, hint="Lines between frames of a loop closure")
+            self._comparison = gui.add_checkbox(
+                "Before and after",
                 False,
-                hint="The cloud as it was first given out, to the left of what was made of it; 'Show all' shows both",
+                hint="The cloud before corrections, to the left of the corrected one; 'Show all' shows both",
             )
         self._frame_folder = gui.add_folder("Frames", visible=False)
         with self._frame_folder:
-            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Pick a frame of the video so far")
+            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Choose a frame of the video so far")
             self._picture = gui.add_image(np.zeros((96, 128, 3), np.uint8), format="jpeg", jpeg_quality=85)
             self._from_here = gui.add_checkbox("View from here", False)
             self._until_here = gui.add_checkbox("Points up to here", False)
@@ -79,9 +83,9 @@ class ViewerPanel:
             self._path,
             self._from_here,
             self._until_here,
-            self._landmarks,
+            self._sparse_points,
             self._loops,
-            self._before,
+            self._comparison,
         ):
             control.on_update(lambda _: events.changed())
 
@@ -95,40 +99,42 @@ class ViewerPanel:
         return int(self._scrubber.value) if self._from_here.value else None
 
     def options(self) -> SceneOptions:
-        """What the controls say now."""
+        """The values of the controls."""
         frame = int(self._scrubber.value)
         picked = self._scrubbed or self._until_here.value or self._from_here.value
         return SceneOptions(
-            min_rank=int(self._min_rank.value),
-            point_size=float(self._point_size.value),
-            last_frame=frame if self._until_here.value else None,
+            PointOptions(
+                min_rank=int(self._min_rank.value),
+                size=float(self._point_size.value),
+                last_frame=frame if self._until_here.value else None,
+            ),
             selected=frame if picked and not self._from_here.value else None,
-            # Seen from inside a camera, the pictures of its neighbours would hide the cloud.
+            # Seen from inside a camera, the thumbnails of its neighbours would hide the cloud.
             cameras=bool(self._cameras.value and not self._from_here.value),
             path=bool(self._path.value),
-            landmarks=bool(self._landmarks.value),
+            sparse_points=bool(self._sparse_points.value),
             loops=bool(self._loops.value),
-            before=bool(self._before.value),
+            comparison=bool(self._comparison.value),
         )
 
-    def offer_map(self, landmarks: bool, before: bool) -> None:
-        """Show the switches that have something to show."""
-        for switches, wanted in (((self._landmarks, self._loops), landmarks), ((self._before,), before)):
+    def offer_map(self, has_map: bool, revised: bool) -> None:
+        """Show the switches of layers that exist."""
+        for switches, wanted in (((self._sparse_points, self._loops), has_map), ((self._comparison,), revised)):
             for switch in switches:
                 if switch.visible != wanted:
                     switch.visible = wanted
-        if self._map_folder.visible != (landmarks or before):
-            self._map_folder.visible = landmarks or before
+        if self._map_folder.visible != (has_map or revised):
+            self._map_folder.visible = has_map or revised
 
-    def let_go(self) -> None:
-        """Bind the view to no camera any more."""
+    def release_view(self) -> None:
+        """Stop moving the view with a camera."""
         self._follow.value = self._from_here.value = False
 
     def show_status(self, text: str) -> None:
         self._status.content = text
 
     def show_frames(self, timeline: Timeline, points: int) -> None:
-        """Let the scrubber reach the newest frame, and show the picked frame's picture."""
+        """Extend the slider to the newest frame, and show the chosen frame's thumbnail."""
         if len(timeline) < 2 or not points:
             return
         self._scrubber.max = len(timeline) - 1
@@ -144,7 +150,7 @@ class ViewerPanel:
         self._pause_for(None if self.paused else event.client_id)
 
     def client_gone(self, client_id: int) -> None:
-        """A browser left: a pause that it asked for ends, since nobody may be left to end it."""
+        """End a pause that a disconnected client requested."""
         if self.paused and self._paused_by == client_id:
             self._pause_for(None)
 
@@ -154,17 +160,17 @@ class ViewerPanel:
         self._changed()
 
     def _scrub(self, event: Any) -> None:
-        # The slider also moves by itself while the video runs; only a user's hand has a client.
+        # The program also moves the slider; only a user's change has a client.
         if event.client is not None:
             self._scrubbed = True
             self._changed()
 
     def offer_cloud(self, size: str) -> None:
-        """What is downloaded from now on is the result's whole cloud."""
+        """Label the download as the result's complete cloud."""
         self._download.label = f"Download PLY ({size})"
-        self._download.hint = f"The whole cloud of the result folder as a binary PLY file, {size}"
+        self._download.hint = f"The complete cloud of the result folder as a binary PLY file, {size}"
 
     def end_stream(self) -> None:
-        """The video is over: there is nothing left to pause."""
+        """Remove the pause at the end of the video."""
         self.paused = False
         self._pause.visible = False

@@ -1,7 +1,4 @@
-"""Points with what the page sorts and filters them by.
-
-Files for browsers: the points on the page, or the whole cloud of a result folder.
-"""
+"""Points with their confidence rank and frame, the filter of the panel, and downloads as PLY."""
 
 import mmap
 from dataclasses import dataclass, replace
@@ -16,39 +13,60 @@ from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.types import FrameResult
 from stream_recon.configs.schema import PointsConfig
 
+FILE_NAME = "points.ply"
+"""Name of the downloaded file."""
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """Choice and size of the points, from the panel."""
+
+    min_rank: int = 0
+    """Points with a lower confidence rank are hidden."""
+    size: float = 1.0
+    """Edge of a point in voxels of its chunk."""
+    last_frame: int | None = None
+    """Ordinal of the last frame whose points are shown; None: all."""
+
+
+ALL_POINTS = PointOptions()
+
 
 @dataclass(frozen=True)
 class RankedPoints:
-    """Points, surest first."""
+    """Points, most confident first."""
 
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
-    rank: NDArray[np.uint8]  # [N]; percent of the frame's pixels that are less confident, 0 to 100
-    frame: NDArray[np.int32]  # [N]; ordinal of the frame that saw the point
+    rank: NDArray[np.uint8]  # [N], percent of the frame's pixels with lower confidence
+    frame: NDArray[np.int32]  # [N], ordinal of the frame that saw the point
 
     def __len__(self) -> int:
         return len(self.xyz)
 
     def take(self, indices: NDArray[np.intp]) -> "RankedPoints":
-        # For rows of three several times as fast as indexing.
+        """The points of these indices."""
+        # Several times as fast as indexing for rows of three.
         return RankedPoints(
             self.xyz.take(indices, axis=0), self.rgb.take(indices, axis=0), self.rank[indices], self.frame[indices]
         )
 
     def head(self, count: int) -> "RankedPoints":
-        """The ``count`` surest points, without a copy."""
+        """The ``count`` most confident points, without a copy."""
         return RankedPoints(self.xyz[:count], self.rgb[:count], self.rank[:count], self.frame[:count])
 
-    def at(self, xyz: NDArray[np.float32]) -> "RankedPoints":
-        """The same points elsewhere."""
+    def with_positions(self, xyz: NDArray[np.float32]) -> "RankedPoints":
+        """The points with other coordinates."""
         return replace(self, xyz=xyz)
 
-    def shown(self, min_rank: int, last_frame: int) -> "RankedPoints":
-        """The points at least as sure as ``min_rank`` that were seen no later than frame ``last_frame``."""
-        count = int(np.searchsorted(-self.rank.astype(np.int16), -min_rank, side="right"))
-        sure = self.head(count)
-        late = sure.frame > last_frame
-        return sure.take(np.flatnonzero(~late)) if late.any() else sure
+    def filtered(self, options: PointOptions) -> "RankedPoints":
+        """The points that the options show."""
+        count = int(np.searchsorted(-self.rank.astype(np.int16), -options.min_rank, side="right"))
+        points = self.head(count)
+        if options.last_frame is None:
+            return points
+        late = points.frame > options.last_frame
+        return points.take(np.flatnonzero(~late)) if late.any() else points
 
 
 def no_points() -> RankedPoints:
@@ -58,7 +76,7 @@ def no_points() -> RankedPoints:
 
 
 def join_points(parts: list[RankedPoints]) -> RankedPoints:
-    """Several sets as one, surest first; among equals the earlier set goes first."""
+    """Several sets as one, most confident first; equal ranks keep the order of the sets."""
     joined = concatenate_points(parts)
     return joined.take(np.argsort(100 - joined.rank, kind="stable"))
 
@@ -77,19 +95,19 @@ def concatenate_points(parts: list[RankedPoints]) -> RankedPoints:
 def ranked_points(
     result: FrameResult, config: PointsConfig
 ) -> tuple[FramePoints, NDArray[np.uint8], NDArray[np.float64]]:
-    """A frame's points from ``min_confidence`` on, the rank in percent of each among the frame's pixels, and where the
-    depth map's borders [4] are at z = 1: left, top, width, height."""
+    """A frame's points above ``min_confidence``, their confidence ranks, and the borders of its depth map.
+
+    A rank is the percentage of the frame's pixels with lower confidence. Borders [4] are left, top, width, height at
+    z = 1.
+    """
     points = frame_points(result, replace(config, confidence_quantile=0.0))
-    seen = result.confidence[result.depth > 0]
-    # A sample is enough for percents, and sorting all pixels would cost more than all the rest.
-    levels = np.quantile(seen[:: max(1, len(seen) // 4096)], np.linspace(0, 1, 101)) if len(seen) else np.zeros(1)
+    valid = result.confidence[result.depth > 0]
+    # A sample is enough for percentages; sorting all pixels would cost more than the rest of this function.
+    levels = np.quantile(valid[:: max(1, len(valid) // 4096)], np.linspace(0, 1, 101)) if len(valid) else np.zeros(1)
     rank = np.searchsorted(levels.astype(np.float32), points.confidence, side="right") - 1
     k, (height, width) = result.network_intrinsics, result.depth.shape
     window = np.array([-k.cx / k.fx, -k.cy / k.fy, width / k.fx, height / k.fy])
     return points, np.clip(rank, 0, 100).astype(np.uint8), window
-
-
-FILE_NAME = "points.ply"
 
 
 def ply_bytes(points: RankedPoints) -> bytes:
@@ -98,14 +116,14 @@ def ply_bytes(points: RankedPoints) -> bytes:
 
 
 def send_bytes(client: Any, content: bytes) -> None:
-    """Let a browser save a PLY file."""
+    """Send a PLY file to a client as a download."""
     client.send_file_download(FILE_NAME, content, save_immediately=True)
 
 
 def send_file(client: Any, path: Path) -> None:
-    """Let a browser save a PLY file from the disk, or say there why not."""
+    """Send a PLY file from the disk to a client, or a notification with the reason why not."""
     try:
-        # Mapped rather than read: viser cuts it into pieces, and one copy of a large cloud is enough.
+        # Mapped, not read: viser copies it piece by piece, and a second copy of a large cloud is avoided.
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             client.send_file_download(FILE_NAME, content, save_immediately=True)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped

@@ -1,4 +1,4 @@
-"""What waits for the viewer's thread, and what is given up when it is too slow."""
+"""Bounded queue of the viewer: frames and revisions for its thread."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 
-WAITING_RESULTS = 16
-"""Results whose points may wait for the viewer."""
+MAX_WAITING_RESULTS = 16
+"""Results with points that may wait; bounds their memory to some tens of megabytes."""
 
 
 @dataclass(eq=False)
 class FrameUpdate:
-    """A frame on its way to the page; ``result`` is dropped if the viewer is too slow, the camera never is."""
+    """A frame for the viewer. ``result`` is dropped if the viewer is too slow; the camera is kept."""
 
     index: int
     T_world_camera: NDArray[np.float64]
@@ -24,44 +24,44 @@ class FrameUpdate:
 
 
 class UpdateQueue:
-    """Frames and revisions in the order in which they came. The viewer's lock guards it."""
+    """Frames and revisions in order of arrival. Not thread-safe: the viewer's lock guards it."""
 
     def __init__(self) -> None:
         self.skipped = 0
-        """Frames whose points were given up."""
+        """Number of frames whose points were dropped."""
         self._waiting: deque[FrameUpdate | Revision] = deque()
-        self._heavy: deque[FrameUpdate] = deque()
+        self._with_points: deque[FrameUpdate] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def has_room(self) -> bool:
-        """Whether a result put in now would cost no points."""
-        return len(self._heavy) < WAITING_RESULTS
+        """Whether adding a result would drop no points."""
+        return len(self._with_points) < MAX_WAITING_RESULTS
 
-    def put_result(self, result: FrameResult) -> None:
-        """Take a result; where too many wait, one of them gives up its points, and keyframes the last."""
-        arrival = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
-        self._waiting.append(arrival)
-        self._heavy.append(arrival)
-        if len(self._heavy) > WAITING_RESULTS:
-            given_up = next((a for a in self._heavy if not a.is_keyframe), self._heavy[0])
-            self._heavy.remove(given_up)
-            given_up.result = None
+    def add_result(self, result: FrameResult) -> None:
+        """Add a result. If too many wait, the oldest non-keyframe, or else the oldest, loses its points."""
+        update = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
+        self._waiting.append(update)
+        self._with_points.append(update)
+        if len(self._with_points) > MAX_WAITING_RESULTS:
+            dropped = next((u for u in self._with_points if not u.is_keyframe), self._with_points[0])
+            self._with_points.remove(dropped)
+            dropped.result = None
             self.skipped += 1
 
-    def put_revision(self, revision: Revision) -> None:
+    def add_revision(self, revision: Revision) -> None:
         self._waiting.append(revision)
 
     def take(self) -> FrameUpdate | list[Revision] | None:
-        """The next frame, or all revisions up to the next frame; None if nothing waits."""
+        """Remove the next frame, or all revisions before the next frame; None if the queue is empty."""
         if not self._waiting:
             return None
         first = self._waiting.popleft()
         if isinstance(first, FrameUpdate):
             if first.result is not None:
-                self._heavy.remove(first)
+                self._with_points.remove(first)
             return first
         revisions = [first]
         while self._waiting and isinstance(following := self._waiting[0], Revision):
@@ -71,4 +71,4 @@ class UpdateQueue:
 
     def clear(self) -> None:
         self._waiting.clear()
-        self._heavy.clear()
+        self._with_points.clear()

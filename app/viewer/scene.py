@@ -10,6 +10,7 @@ from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.comparison import ComparisonLayer
 from stream_recon.app.viewer.nodes import ChunkNode, Frustum, MapLayer, MapLayerNodes, wxyz
+from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)
@@ -17,75 +18,74 @@ CURRENT = (255, 176, 46)
 SELECTED = (64, 200, 255)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
 MAX_FRUSTA = 48
+"""Frusta shown at once: each has a thumbnail to send, and more would hide the cloud."""
 FRUSTUM_SIZE = 0.05
-"""Depth of a frustum in units of the typical depth, as is the next."""
+"""Depth of a frustum, as a share of the typical depth."""
 FRUSTUM_SPACING = 0.1
-FRUSTUM_TURN_DEG = 30.0
+"""Distance between neighbouring frusta as a share of the typical depth, unless they differ in rotation."""
+FRUSTUM_ROTATION_DEG = 30.0
+"""Rotation from which on a frustum is shown however near the last one is."""
 MAX_PATH_VERTICES = 2000
+"""Vertices of the trajectory, which is sent again at every update."""
 
 
 @dataclass(frozen=True)
 class SceneOptions:
-    """What the panel asks for."""
+    """Choices of the panel."""
 
-    min_rank: int = 0
-    """Points whose confidence rank (percent within their frame) is lower are hidden."""
-    point_size: float = 1.0
-    """Edge of a point in voxels of its chunk."""
-    last_frame: int | None = None
-    """Ordinal of the last frame whose points are shown; None: all."""
+    points: PointOptions = ALL_POINTS
     selected: int | None = None
-    """Ordinal of the frame picked with the scrubber."""
+    """Ordinal of the frame chosen with the slider."""
     cameras: bool = True
     path: bool = True
-    landmarks: bool = False
-    """A map's sparse points."""
+    sparse_points: bool = False
+    """Triangulated points of the map."""
     loops: bool = False
-    before: bool = False
-    """The cloud as first given out, beside what became of it."""
+    comparison: bool = False
+    """The causal cloud next to the revised one."""
 
 
 class ViewerScene:
-    """Brings the page in line with the store and the timeline; sends only what changed."""
+    """Updates the clients' scene from the store and the timeline; sends only changes."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self.nodes: dict[int, ChunkNode] = {}
-        """Chunks on the page, by the ordinal of their first frame."""
+        """Nodes of chunks, by the ordinal of the chunk's first frame."""
         self.frusta: dict[int, Frustum] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
         self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)
         self._path: Any = None
         self._path_sent = np.empty((0, 3), np.float32)
-        self.landmarks = MapLayerNodes(server)
-        self.before = ComparisonLayer(server)
+        self.map_nodes = MapLayerNodes(server)
+        self.comparison = ComparisonLayer(server)
 
     @property
     def shown(self) -> int:
-        """Points on the page."""
+        """Number of points that clients show."""
         return sum(node.shown for node in self.nodes.values())
 
     def sync(
-        self, store: ChunkStore, timeline: Timeline, landmarks: MapLayer, options: SceneOptions, unit: float
+        self, store: ChunkStore, timeline: Timeline, map_layer: MapLayer, options: SceneOptions, typical_depth: float
     ) -> None:
-        """``unit``: the typical depth, which sizes of cameras follow."""
-        # One atomic block a chunk: a node and its pose go together, yet no large batch holds up the rest.
+        """Send changes. ``typical_depth`` sets the size of cameras."""
+        # One atomic block per chunk: a node and its pose arrive together, and no large batch delays the rest.
         present = {chunk.first for chunk in store.chunks}
         for first in [f for f in self.nodes if f not in present]:
             self.nodes.pop(first).remove()
-        turned = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
-        for chunk, quaternion in zip(store.chunks, turned, strict=True):
+        quaternions = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
+        for chunk, quaternion in zip(store.chunks, quaternions, strict=True):
             node = self.nodes.setdefault(chunk.first, ChunkNode(self._server, chunk))
             with self._server.atomic():
-                node.sync(chunk, quaternion, options.min_rank, options.last_frame, options.point_size)
+                node.sync(chunk, quaternion, options.points)
         with self._server.atomic():
             self._sync_path(timeline.path(MAX_PATH_VERTICES) if options.path else np.empty((0, 3), np.float32))
-            self._sync_cameras(timeline, options, unit)
-            self.landmarks.sync(landmarks, timeline, options.landmarks, options.loops, unit)
-        if options.before:
-            self.before.sync(store, timeline, options.min_rank, options.last_frame, options.point_size)
+            self._sync_cameras(timeline, options, typical_depth)
+            self.map_nodes.sync(map_layer, timeline, options.sparse_points, options.loops, typical_depth)
+        if options.comparison:
+            self.comparison.sync(store, timeline, options.points)
         else:
-            self.before.hide()
+            self.comparison.hide()
 
     def _sync_path(self, path: NDArray[np.float32]) -> None:
         if np.array_equal(path, self._path_sent):
@@ -106,8 +106,8 @@ class ViewerScene:
             thickness_units="screen",
         )
 
-    def _sync_cameras(self, timeline: Timeline, options: SceneOptions, unit: float) -> None:
-        wanted = _spaced_views(timeline, unit) if options.cameras else {}
+    def _sync_cameras(self, timeline: Timeline, options: SceneOptions, typical_depth: float) -> None:
+        wanted = _spaced_views(timeline, typical_depth) if options.cameras else {}
         for ordinal in [o for o in self.frusta if o not in wanted]:
             self.frusta.pop(ordinal).hide()
         for ordinal in wanted:
@@ -122,20 +122,20 @@ class ViewerScene:
             else:
                 shown.append((frustum, picked, view))
         poses = timeline.poses[[ordinal for _, ordinal, _ in shown]]
-        for (frustum, ordinal, view), pose, turned in zip(shown, poses, wxyz(poses[:, :3, :3]), strict=True):
-            frustum.show(view, timeline.intrinsics(ordinal), pose, turned, FRUSTUM_SIZE * unit)
+        for (frustum, ordinal, view), pose, quaternion in zip(shown, poses, wxyz(poses[:, :3, :3]), strict=True):
+            frustum.show(view, timeline.intrinsics(ordinal), pose, quaternion, FRUSTUM_SIZE * typical_depth)
 
 
-def _spaced_views(timeline: Timeline, unit: float) -> dict[int, TimelineView]:
-    """Views whose cameras stand or look apart from the one before, so that a slow camera is no thicket."""
+def _spaced_views(timeline: Timeline, typical_depth: float) -> dict[int, TimelineView]:
+    """Views whose cameras differ in position or rotation from the one before, so that frusta do not crowd."""
     chosen: dict[int, TimelineView] = {}
     last = None
     for view in timeline.thinned_views(MAX_FRUSTA):
         pose = timeline.poses[view.ordinal]
         if last is not None:
-            away = float(np.linalg.norm(pose[:3, 3] - last[:3, 3]))
-            turned = float(rotation_angle_deg(last[:3, :3].T @ pose[:3, :3]))
-            if away < FRUSTUM_SPACING * unit and turned < FRUSTUM_TURN_DEG:
+            distance = float(np.linalg.norm(pose[:3, 3] - last[:3, 3]))
+            rotation_deg = float(rotation_angle_deg(last[:3, :3].T @ pose[:3, :3]))
+            if distance < FRUSTUM_SPACING * typical_depth and rotation_deg < FRUSTUM_ROTATION_DEG:
                 continue
         chosen[view.ordinal] = view
         last = pose

@@ -1,4 +1,4 @@
-"""Starting and stopping the web server of the viewer, at exactly the address asked for and without a word."""
+"""Start and stop of the viewer's web server, guarded, at exactly the requested address, without console output."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from stream_recon.app.viewer.guard import (
-    BAD_MESSAGES,
-    LARGEST_MESSAGE_BYTES,
-    PAGES,
+    MAX_BAD_MESSAGES,
+    MAX_CLIENTS,
+    MAX_MESSAGE_BYTES,
     MessageGuard,
     RateLimiter,
     RequestGuard,
@@ -28,25 +28,23 @@ from stream_recon.configs.errors import ResourceError
 
 log = logging.getLogger(__name__)
 
-GOODBYE_S = 0.5
-"""Time that browsers get to close their connections."""
-
-
+CLOSE_TIMEOUT_S = 0.5
+"""Time that clients get to close their connections."""
 SERVE_LOCK = threading.Lock()
-"""Held while viser's way to start a web server is ours."""
+"""Held while `websockets.asyncio.server.serve` is replaced by the guarded one."""
 SILENT = logging.getLogger(f"{__name__}.websockets")
 SILENT.setLevel(logging.CRITICAL + 1)
-"""Where the web server writes a page of text for each connection that is not as it should be."""
+"""Logger of the web server, which would write a traceback for each malformed connection."""
 
 
 def start_server(host: str, port: int, token: str | None = None) -> Any:
     """A viser server that listens on ``host`` and ``port`` (0: any free port), behind the guards of `guard`.
 
-    Viser itself lets in any page and believes all that it says: it publishes the server through a tunnel, takes
-    uploads and sets whatever attribute of a control is named.
+    Viser alone admits any web page and trusts its messages: they can open a tunnel, upload files and set any attribute
+    of a control.
 
     Args:
-        token: what an address has to have as ``?token=``; None: none.
+        token: required in the address as ``?token=``; None: no token.
 
     Raises:
         ResourceError: the port is in use (viser alone would move to the next free one), or cannot be listened on.
@@ -69,7 +67,7 @@ def start_server(host: str, port: int, token: str | None = None) -> Any:
     loop = server.get_event_loop()
     loop.call_soon_threadsafe(
         loop.set_exception_handler,
-        lambda _, context: requests.say("task", f"{context.get('exception') or context.get('message')}"),
+        lambda _, context: requests.log_once("task", f"{context.get('exception') or context.get('message')}"),
     )
     if port not in (0, server.get_port()):
         stop_server(server)
@@ -78,10 +76,10 @@ def start_server(host: str, port: int, token: str | None = None) -> Any:
 
 
 def stop_server(server: Any) -> None:
-    """Stop serving, also while browsers are connected.
+    """Stop serving, also while clients are connected.
 
-    Browsers keep spare connections open on which they never say a word, and the web server would wait for each
-    of them; hence what has not closed by itself after ``GOODBYE_S`` is cut.
+    Browsers keep idle spare connections open, for which the web server would wait. So connections that are open after
+    `CLOSE_TIMEOUT_S` are cut.
     """
     loop = server.get_event_loop()
 
@@ -92,30 +90,30 @@ def stop_server(server: Any) -> None:
                 task.cancel()
 
     with _quiet_console():
-        loop.call_soon_threadsafe(loop.call_later, GOODBYE_S, hang_up)
+        loop.call_soon_threadsafe(loop.call_later, CLOSE_TIMEOUT_S, hang_up)
         server.stop()
 
 
 @contextlib.contextmanager
 def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
-    """Within the block a web server that viser starts asks the guards first."""
-    pages: set[Any] = set()
+    """Within the block, a web server that viser starts uses the guards."""
+    clients: set[Any] = set()
 
     class Connection(websockets.asyncio.server.ServerConnection):
-        """Hands on only messages that the guard allows, no faster than a page needs."""
+        """Passes on messages that the guard allows, at a bounded rate."""
 
         async def recv(self, decode: bool | None = None) -> Any:
-            pace: RateLimiter = self.__dict__.setdefault("pace", RateLimiter())
+            limiter: RateLimiter = self.__dict__.setdefault("limiter", RateLimiter())
             while True:
                 raw = await super().recv(decode)
-                if (wait_s := pace.next_wait_s()) > 0:
+                if (wait_s := limiter.next_wait_s()) > 0:
                     await asyncio.sleep(wait_s)
                 if messages.allows(raw):
                     return raw
-                requests.say("message", "a page sent what the viewer's own page never does; it was not looked at")
+                requests.log_once("message", "a client sent a message that the web client never sends; ignored")
                 bad = self.__dict__["bad"] = self.__dict__.get("bad", 0) + 1
-                if bad >= BAD_MESSAGES:
-                    await self.close(1008, "not a page of this viewer")
+                if bad >= MAX_BAD_MESSAGES:
+                    await self.close(1008, "not a client of this viewer")
 
     def guarded_serve(
         handler: Callable[[Any], Awaitable[None]], *address: Any, process_request: Any, **options: Any
@@ -125,28 +123,28 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
             if refusal is not None:
                 return refusal
             response: Response | None = process_request(connection, request)
-            return None if response is None else requests.dress(request, response)
+            return None if response is None else requests.add_headers(request, response)
 
         async def handle(connection: Any) -> None:
-            if len(pages) >= PAGES:
-                requests.say("pages", f"more than {PAGES} pages at a time: the next ones are turned away")
-                await connection.close(1013, "too many pages")
+            if len(clients) >= MAX_CLIENTS:
+                requests.log_once("clients", f"{MAX_CLIENTS} clients are connected: further ones are refused")
+                await connection.close(1013, "too many clients")
                 return
-            pages.add(connection)
+            clients.add(connection)
             try:
                 await handler(connection)
             except ConnectionClosed:
                 pass
-            except Exception as error:  # noqa: BLE001  # of one page: the others, and the run, go on
-                requests.say("page", f"a page was cut off: {error!r}")
+            except Exception as error:  # noqa: BLE001  # other clients and the run continue
+                requests.log_once("client", f"a client was disconnected: {error!r}")
             finally:
-                pages.discard(connection)
+                clients.discard(connection)
 
-        options |= {"max_size": LARGEST_MESSAGE_BYTES, "create_connection": Connection, "logger": SILENT}
+        options |= {"max_size": MAX_MESSAGE_BYTES, "create_connection": Connection, "logger": SILENT}
         return serve(handle, *address, process_request=process, **options)
 
     with SERVE_LOCK:
-        # Not before: it might be another thread's guarded one, which would then be put back for good.
+        # Read under the lock: before, it might be another thread's guarded one, which would then stay.
         serve = websockets.asyncio.server.serve
         websockets.asyncio.server.serve = guarded_serve  # type: ignore[assignment,misc]
         try:
@@ -157,7 +155,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_console() -> Iterator[None]:
-    """Hold back what viser prints through rich: only the command line prints."""
+    """Suppress viser's output through rich: only the command line prints."""
     console = rich.get_console()
     quiet, console.quiet = console.quiet, True
     try:

@@ -1,4 +1,4 @@
-"""What the viewer remembers of each frame: its camera for good, pictures of a bounded number of frames."""
+"""Cameras of all frames, and thumbnails of a bounded number of them."""
 
 from dataclasses import dataclass
 
@@ -16,21 +16,21 @@ THUMBNAIL_SIDE = 128
 
 @dataclass(frozen=True)
 class TimelineView:
-    """A frame's small picture."""
+    """A frame's thumbnail."""
 
     ordinal: int
     image: NDArray[np.uint8]  # [h, w, 3]
     extent: tuple[float, float]
-    """Width and height of what it shows, in pixels of the source."""
+    """Width and height of the shown crop, in pixels of the source."""
 
     def shape(self, camera: Intrinsics) -> tuple[float, float]:
-        """Vertical field of view in radians and aspect of the frustum through the picture's borders."""
+        """Vertical field of view in radians and aspect of the frustum through the image's borders."""
         width, height = (side / focal for side, focal in zip(self.extent, (camera.fx, camera.fy), strict=True))
         return 2 * float(np.arctan(height / 2)), width / height
 
 
 def make_view(ordinal: int, result: FrameResult) -> TimelineView:
-    """A frame's picture, shrunk to `THUMBNAIL_SIDE` along its longer side."""
+    """A frame's thumbnail."""
     height, width = result.rgb.shape[:2]
     shrink = THUMBNAIL_SIDE / max(height, width)
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
@@ -39,7 +39,7 @@ def make_view(ordinal: int, result: FrameResult) -> TimelineView:
 
 
 class Timeline:
-    """Cameras of all frames in order of arrival (their ordinals), and evenly thinned views of at most ``max_views``."""
+    """Cameras of all frames by ordinal (order of arrival), and at most ``max_views`` evenly spaced thumbnails."""
 
     def __init__(self, max_views: int = 256) -> None:
         assert max_views >= 2
@@ -48,11 +48,11 @@ class Timeline:
         self._stride = 1
         # Cameras are fx, fy, cx, cy.
         self._rows = DiskTable(
-            pose=(4, 4), first_pose=(4, 4), depth_scale=(), first_camera=(4,), camera=(4,), field=(GRID, GRID)
+            pose=(4, 4), causal_pose=(4, 4), depth_scale=(), causal_camera=(4,), camera=(4,), field=(GRID, GRID)
         )
         self._indices = AscendingColumn()
         self.revised = False
-        """Whether a frame has been moved since it was given out."""
+        """Whether a frame was revised."""
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -63,22 +63,22 @@ class Timeline:
         return self._rows["pose"]
 
     @property
-    def first_poses(self) -> DiskColumn:
-        """The same [n, 4, 4] as first given out."""
-        return self._rows["first_pose"]
+    def causal_poses(self) -> DiskColumn:
+        """T_world_camera [n, 4, 4] before any revision."""
+        return self._rows["causal_pose"]
 
     @property
     def depth_scales(self) -> DiskColumn:
-        """What the depth [n] that frames came with has to be multiplied with."""
+        """Factors [n] of the causal depth."""
         return self._rows["depth_scale"]
 
     @property
     def depth_fields(self) -> DiskColumn:
-        """By what else it has to be corrected [n, GRID, GRID], zeros where by nothing."""
+        """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
         return self._rows["field"]
 
     def intrinsics(self, ordinal: int) -> Intrinsics:
-        """A camera in pixels of the source image, as last known."""
+        """Final intrinsics of a frame, in pixels of the source image."""
         return Intrinsics(*self._rows["camera"][ordinal].tolist())
 
     def add_frame(self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics) -> int:
@@ -86,18 +86,18 @@ class Timeline:
         ordinal = len(self)
         camera = _numbers(intrinsics)
         self._rows.append(
-            pose=T_world_camera, first_pose=T_world_camera, depth_scale=1.0, first_camera=camera, camera=camera
+            pose=T_world_camera, causal_pose=T_world_camera, depth_scale=1.0, causal_camera=camera, camera=camera
         )
         self._indices.append(index)
         return ordinal
 
     def revise(self, revision: Revision) -> NDArray[np.intp]:
-        """Take over a whole revision; gives the ordinals [m] of the frames that it names."""
+        """Apply a revision; gives the ordinals [m] of its frames."""
         frames = revision.frames
         ordinals = np.array([self._indices.position(f.index) for f in frames], np.intp)
         if frames:
             poses = np.stack([f.T_world_camera for f in frames])
-            self.revised |= not np.array_equal(poses, self.first_poses[ordinals])
+            self.revised |= not np.array_equal(poses, self.causal_poses[ordinals])
             self.poses[ordinals] = poses
             self.depth_scales[ordinals] = [f.depth_scale for f in frames]
             fields = np.zeros((len(frames), GRID, GRID))
@@ -110,31 +110,32 @@ class Timeline:
         self._rows["camera"][ordinals[known]] = np.reshape(cameras, (-1, 4))
         return ordinals
 
-    def placements(self, ordinals: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Affine maps [m, 4, 4] into the world from the camera axes in which frames' points were first unprojected.
+    def point_transforms(self, ordinals: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Affine maps [m, 4, 4] from the axes of the causal camera, in which points were unprojected, to the world.
 
-        A point first seen at K_first^-1 (u, v, 1) z is at K^-1 (u, v, 1) depth_scale z now, but for `depth_fields`.
+        A point K_causal^-1 (u, v, 1) z becomes K^-1 (u, v, 1) depth_scale z, and then moves with the pose. Depth fields
+        are not included.
         """
-        first, now = self._rows["first_camera"][ordinals], self._rows["camera"][ordinals]
+        causal, final = self._rows["causal_camera"][ordinals], self._rows["camera"][ordinals]
         change = np.zeros((len(ordinals), 4, 4))
         for axis in range(2):
-            change[:, axis, axis] = first[:, axis] / now[:, axis]
-            change[:, axis, 2] = (first[:, 2 + axis] - now[:, 2 + axis]) / now[:, axis]
+            change[:, axis, axis] = causal[:, axis] / final[:, axis]
+            change[:, axis, 2] = (causal[:, 2 + axis] - final[:, 2 + axis]) / final[:, axis]
         change[:, 2, 2] = 1.0
         change[:, :3, :3] *= self.depth_scales[ordinals][:, None, None]
         change[:, 3, 3] = 1.0
         return np.asarray(self.poses[ordinals] @ change)
 
     def index(self, ordinal: int) -> int:
-        """Number in its source of a frame."""
+        """Index in the source of a frame."""
         return self._indices[ordinal]
 
     def wants_view(self, ordinal: int) -> bool:
-        """Whether no view of this frame's stretch is there yet."""
+        """Whether no frame of this frame's interval has a view yet."""
         return ordinal // self._stride not in self.views
 
     def add_view(self, view: TimelineView) -> None:
-        """Keep a view; beyond ``max_views`` every second one goes, now and from here on."""
+        """Keep a view; above ``max_views``, every second one is dropped and the interval doubles."""
         self.views[view.ordinal // self._stride] = view
         while len(self.views) > self.max_views:
             self._stride *= 2
@@ -148,7 +149,7 @@ class Timeline:
         return min(self.views.values(), key=lambda v: abs(v.ordinal - ordinal), default=None)
 
     def thinned_views(self, count: int) -> list[TimelineView]:
-        """At most ``count`` views, evenly over time and steady as the video goes on: strides are powers of two."""
+        """At most ``count`` evenly spaced views. Strides are powers of two, so the choice changes rarely."""
         stride = self._stride
         while len(self) / stride > count:
             stride *= 2
@@ -161,12 +162,12 @@ class Timeline:
         """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's."""
         return _thinned(self.poses, vertices)
 
-    def first_path(self, vertices: int) -> NDArray[np.float32]:
-        """The same as first given out."""
-        return _thinned(self.first_poses, vertices)
+    def causal_path(self, vertices: int) -> NDArray[np.float32]:
+        """`path` by the causal poses."""
+        return _thinned(self.causal_poses, vertices)
 
     def segments(self, edges: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Lines [m, 2, 3] between the cameras of pairs of source frames [E, 2]; without those not shown here."""
+        """Lines [m, 2, 3] between the cameras of pairs of source frames [E, 2], of those frames that were added."""
         position = self._indices.position
         known = [(position(a), position(b)) for a, b in edges.tolist() if a in self._indices and b in self._indices]
         ends = self.poses[np.array(known, np.intp).reshape(-1)][:, :3, 3]

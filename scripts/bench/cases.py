@@ -111,7 +111,7 @@ def _figures(engine: Engine, clip: Clip) -> str:
         engine.reset()
         folder = Path(place) / "result"
         with scene.open() as source:
-            writer = ResultWriter(folder, RunInfo.of(engine, source.name, {}))
+            writer = ResultWriter(folder, RunInfo.from_engine(engine, source.name, {}))
             reconstruct(source, engine, writer, [evaluator], back_end=RecordingBackEnd(back_end, network))
         online = [network.poses(), evaluator.poses(causal=True), evaluator.poses()]
         depth = [network.depth_errors(), evaluator.depth_errors(causal=True), evaluator.depth_errors()]

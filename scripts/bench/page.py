@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from bench import SAMPLE
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
-from stream_recon.app.viewer.page import Page
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.server import start_server, stop_server
+from stream_recon.app.viewer.state import ViewerState
 from stream_recon.configs.schema import PointsConfig
 
 SIZE = (112, 84)
@@ -32,10 +32,10 @@ ROUGH_VOXELS = 3.0
 
 def bench_page(frames: int) -> None:
     server = start_server("127.0.0.1", 0)
-    page = Page(server, PointsConfig(), 1_000_000, PanelEvents(lambda: None, lambda _: None, lambda _: None))
+    page = ViewerState(server, PointsConfig(), 1_000_000, PanelEvents(lambda: None, lambda _: None, lambda _: None))
     poses = []
     for result in walked_sample(frames):
-        page.take_in(result.index, result.T_world_camera, result.intrinsics, result)
+        page.add_frame_result(result.index, result.T_world_camera, result.intrinsics, result)
         poses.append(result.T_world_camera)
         if result.index % 100 == 0:
             page.update("", 0)
@@ -58,7 +58,7 @@ def bench_page(frames: int) -> None:
     stop_server(server)
 
 
-def report(name: str, page: Page, revisions: list[Revision]) -> None:
+def report(name: str, page: ViewerState, revisions: list[Revision]) -> None:
     taking, first, rest, points, updates = [], [], [], 0, 0
     for revision in revisions:
         before = {id(node): node.sent for node in page.scene.nodes.values()}

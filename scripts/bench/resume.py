@@ -24,7 +24,7 @@ from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.mode import make_back_end
@@ -35,7 +35,7 @@ SHARES = (0.3, 0.5, 0.7)
 def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | None) -> None:
     """Print a line for each cut."""
     uncut, cut = place / "uncut", place / "cut"
-    info = RunInfo.of(engine, scene.name, {})
+    info = RunInfo.from_engine(engine, scene.name, {})
     engine.reset()
     recording = RecordingEngine(engine)
     with scene.open(stride, frames) as source:
@@ -86,13 +86,13 @@ def cut_down(folder: Path, share: float, reference_frames_after: Mapping[int, tu
 
 def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: int, frames: int | None) -> str:
     """Resume as ``--resume`` does; returns the overlap errors."""
-    unfinished = read_unfinished(folder)
+    unfinished = read_partial_result(folder)
     assert unfinished is not None
     engine.reset()
     with ExitStack() as stack:
         open_again = partial(scene.open, stride, frames)
         source, before = resume_run(
-            unfinished, engine, stack.enter_context(open_again()), open_again, stack, as_network=True
+            unfinished, engine, stack.enter_context(open_again()), open_again, stack, network_poses=True
         )
         back_end = make_back_end("full", 1, map_state=map_state(unfinished))
         reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), back_end=back_end, before=before)

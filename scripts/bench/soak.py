@@ -102,7 +102,7 @@ def bench_soak(frames: int) -> None:
                 readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
 
         engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=frames))
-        info = RunInfo.of(engine, "carousel", {})
+        info = RunInfo.from_engine(engine, "carousel", {})
         writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
         reconstruct(source, engine, writer, [viewer], look, paused=lambda: viewer.paused)
         page_lives = page.poll() is None

@@ -40,6 +40,6 @@ class PathLength:
 frames = int(sys.argv[3]) if len(sys.argv) > 3 else None
 engine, listener = load_engine(), PathLength()
 with open_source(sys.argv[1], FrameChoice(max_frames=frames)) as source:
-    writer = ResultWriter(Path(sys.argv[2]), RunInfo.of(engine, source.name, {}))
+    writer = ResultWriter(Path(sys.argv[2]), RunInfo.from_engine(engine, source.name, {}))
     summary = reconstruct(source, engine, writer, [listener])
 print(f"{summary.frames_reconstructed} frames at {summary.fps:.1f} frames/s, path length {listener.length:.3f}")

@@ -222,7 +222,7 @@ def test_odd_arguments_get_one_short_line(
     write_video(tmp_path / "v.mp4", 5)
     assert run(*arguments, "--no-viewer") == 2
     line = capfd.readouterr().err.splitlines()[-1]
-    assert said in line and len(line) < 700 and "what was finished" not in line
+    assert said in line and len(line) < 700 and "finished frames" not in line
 
 
 def test_one_frame_in_an_age_is_the_first(run: Run, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 
     def wait(viewer: Viewer) -> None:
         assert viewer.flush() and not viewer.failed
-        shown.append(len(viewer.page.timeline))
+        shown.append(len(viewer.state.timeline))
 
     monkeypatch.setattr(Viewer, "wait", wait)
     return run("view", "out", "--port", "0"), sum(shown)
@@ -374,7 +374,8 @@ def test_other_machines_get_a_warning_and_a_token(
 
 def test_a_pause_ends_with_the_page_that_asked_for_it(tmp_path: Path) -> None:
     from stream_recon.configs.schema import PointsConfig
-    from tests.app.viewer.test_guard import CAMERA, page, send
+    from tests.app.viewer.clients import CAMERA
+    from tests.app.viewer.test_guard import page, send
 
     with Viewer(PointsConfig(), port=0) as viewer:
         controls = viewer._server.gui._gui_input_handle_from_uuid

@@ -23,7 +23,7 @@ from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -205,13 +205,13 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     cut.revise(revision)
     cut.checkpoint(RunSummary())
     cut.close()
-    unfinished = read_unfinished(tmp_path / "cut")
+    unfinished = read_partial_result(tmp_path / "cut")
     assert unfinished is not None and unfinished.last.index == 5
     damaged = replace(
         unfinished, record={**unfinished.record, "revisions": {"camera": "1"}, "reference_frames": [[0], None]}
     )
     ResultWriter(tmp_path / "cut", run_info(), resume=damaged).close()
-    assert len(damaged.last_stream(4, 8)[0]) == 4
+    assert len(damaged.last_submap(4, 8)[0]) == 4
     again = ResultWriter(tmp_path / "cut", run_info(), resume=unfinished)
     for result in results[6:]:
         again.add(result)
@@ -220,14 +220,14 @@ def test_revisions_of_before_stay_and_new_ones_are_counted_on(tmp_path: Path) ->
     record = json.loads((tmp_path / "cut" / "run.json").read_text())
     assert record["revisions"] == {"cameras": 1, "trajectory": 1, "points": 1}
     with pytest.raises(OutputError, match="is complete"):
-        read_unfinished(tmp_path / "cut")
+        read_partial_result(tmp_path / "cut")
 
 
 def test_other_weights_or_presets_are_refused(tmp_path: Path) -> None:
     writer = ResultWriter(tmp_path, run_info())
     writer.add(fake_result(prepared(frames(1)[0])))
     writer.close()
-    unfinished = read_unfinished(tmp_path)
+    unfinished = read_partial_result(tmp_path)
     assert unfinished is not None
     info = run_info()
     other = RunInfo(info.source, info.preset, "cd" * 32, info.device, info.options)
@@ -239,22 +239,22 @@ def test_other_weights_or_presets_are_refused(tmp_path: Path) -> None:
 def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     """The sample with the embedded weights, cut in the middle: the seam is small, and so is what follows from it."""
     engine = load_engine(device="cpu")
-    info = RunInfo.of(engine, "sample", {})
+    info = RunInfo.from_engine(engine, "sample", {})
     with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=24)) as source:
         reconstruct(source, engine, ResultWriter(tmp_path / "whole", info))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut_off(tmp_path / "cut", 16)
-    unfinished = read_unfinished(tmp_path / "cut")
+    unfinished = read_partial_result(tmp_path / "cut")
     assert unfinished is not None
     engine.reset()
     scale_frames = engine.preset.stream.scale_frames
     unknown = replace(unfinished, record={**unfinished.record, "reference_frames": []})
-    first, later = unknown.last_stream(scale_frames, 64)
+    first, later = unknown.last_submap(scale_frames, 64)
     assert len(first) == scale_frames and not later and all(known.is_keyframe for _, known in first)
     seam = engine.resume(first)
     assert seam.rotation_deg < 1 and seam.position < 0.03 and seam.depth < 0.1
     engine.reset()
-    first, later = unfinished.last_stream(scale_frames, 64)
+    first, later = unfinished.last_submap(scale_frames, 64)
     assert [known.index for _, known in first] == list(range(0, 32, 4))
     assert later and all(known.is_keyframe for _, known in later)
     seam = engine.resume(first, later)

@@ -144,11 +144,11 @@ class PageData:
 
     def revise(self, revision: Revision) -> None:
         named = self.timeline.revise(revision)
-        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
+        self.store.revise(named, self.timeline.point_transforms(named), self.timeline.depth_fields[named])
 
     def check(self, known: list[FrameResult]) -> None:
-        self.store.settle()
-        while self.store.mend(100_000):
+        self.store.merge_pending()
+        while self.store.update_points(100_000):
             pass
         np.testing.assert_allclose(self.timeline.poses, [r.T_world_camera for r in known], atol=1e-12)
         assert [self.timeline.intrinsics(i) for i in range(len(known))] == [r.intrinsics for r in known]

@@ -19,7 +19,7 @@ from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -124,7 +124,7 @@ def result(folder: Path, source: Path, draw: random.Random) -> None:
     _ = found.points
     for frame in found.readable(lambda _: None):
         assert frame.depth.shape == frame.confidence.shape == frame.rgb.shape[:2] and np.isfinite(frame.depth).all()
-    unfinished = read_unfinished(folder / "out")
+    unfinished = read_partial_result(folder / "out")
     if unfinished is not None:
         unfinished.check(run_info())
         ResultWriter(folder / "out", run_info(), resume=unfinished).close()

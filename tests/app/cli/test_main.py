@@ -213,7 +213,7 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
 
     def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> RefinementReport:
         viewer.flush()
-        seen.append((viewer.page.ended, len(viewer.page.timeline)))
+        seen.append((viewer.state.ended, len(viewer.state.timeline)))
         return RefinementReport()
 
     monkeypatch.setattr(commands, "refined", refined)

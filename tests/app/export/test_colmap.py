@@ -149,7 +149,7 @@ def test_wrong_matches_and_frames_left_out_cost_no_more_than_their_observations(
 
 
 def test_keyframes_are_the_refinements_and_the_networks_where_it_left_gaps() -> None:
-    cameras = [Camera.of(result) for result in room_frames(40)]
+    cameras = [Camera.from_result(result) for result in room_frames(40)]
     chosen = [camera.index for camera in select(cameras, "keyframes", np.array([1, 3, 6, 8, 30, 33]))]
     assert chosen == [1, 3, 6, 8, 16, 18, 20, 22, 30, 33]
     assert [camera.index for camera in select(cameras, "keyframes")] == list(range(0, 40, 2))

@@ -13,7 +13,7 @@ from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
 from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_scale_source
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.unit import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
+from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.boxroom import room_result
 from tests.app.slam.room import pose
@@ -35,7 +35,7 @@ def round_walk(count: int = 200, seconds: float = 100.0) -> tuple[list[Camera], 
     for number, (place, share) in enumerate(zip(down / UNIT, t, strict=True)):
         T = pose(place, 4 * share, 0.05 * np.sin(20 * share))
         result: FrameResult = replace(blank, index=number, timestamp=share * seconds, T_world_camera=T)
-        cameras.append(Camera.of(result))
+        cameras.append(Camera.from_result(result))
     return cameras, down @ (HEADING @ LEVEL).T
 
 

@@ -19,7 +19,7 @@ from stream_recon.app.metric_scale import apply, measure
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.app.result.writer import ResultWriter
@@ -95,7 +95,7 @@ def test_all_files_are_in_metres(room: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_second_scale_replaces_the_first(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled(monkeypatch, room, 3.0)
     scaled(monkeypatch, room)
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR)
     assert read_result(room).cameras[7].depth_scale == pytest.approx(FACTOR)
 
@@ -109,14 +109,14 @@ def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monk
         rgb = pasted(rgb, frame.T_world_camera, frame.intrinsics.fx, square)
         assert cv2.imwrite(str(path), rgb[..., ::-1])
     assert exit_code(monkeypatch, "scale", str(room), f"marker:{FACTOR * SIDE}") == 0
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR, rel=0.01)
     # Seen over a short way, halves of which say little: it is stated with care.
     assert metres.error is not None and abs(np.log(metres.T_metric_own.scale / FACTOR)) < metres.error < 0.05
     assert "6X6_250 number 7" in metres.how
     height = HALF[1] - np.median([frame.T_world_camera[1, 3] for frame in room_frames(20)])
     assert exit_code(monkeypatch, "scale", str(room), f"height:{1.2 * height}") == 0
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(1.2, rel=0.01)
 
 
@@ -130,7 +130,7 @@ def test_a_track_gives_axes_and_exports_have_its_origin(room: Path, monkeypatch:
     track.write_text("\n".join(lines))
     assert exit_code(monkeypatch, "scale", str(room), f"track:{track}") == 0
     result = read_result(room)
-    assert result.metres is not None and result.metres.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
+    assert result.metric_scale is not None and result.metric_scale.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
     # The floor and the ceiling are now level in z.
     assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
     target, _ = export(room, "trajectory", room.parent / "path")
@@ -139,7 +139,11 @@ def test_a_track_gives_axes_and_exports_have_its_origin(room: Path, monkeypatch:
     # What gives no axes has those of the first camera again.
     scaled(monkeypatch, room)
     result = read_result(room)
-    assert result.metres is not None and result.metres.world == "first camera" and result.metres.origin is None
+    assert (
+        result.metric_scale is not None
+        and result.metric_scale.world == "first camera"
+        and result.metric_scale.origin is None
+    )
     for camera, frame in zip(result.cameras, room_frames(20), strict=True):
         assert np.allclose(camera.T_world_camera[:3, :3], frame.T_world_camera[:3, :3], atol=1e-6)
         assert np.allclose(camera.T_world_camera[:3, 3], FACTOR * frame.T_world_camera[:3, 3], atol=1e-5)
@@ -174,7 +178,7 @@ def test_a_resumed_run_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: pyte
         writer.add(frame)
     writer.close()
     scaled(monkeypatch, room)
-    left = read_unfinished(room)
+    left = read_partial_result(room)
     assert left is not None
     for camera, frame in zip(left.cameras, room_frames(20), strict=True):
         assert np.allclose(camera.T_world_camera, frame.T_world_camera, atol=1e-6)
@@ -183,7 +187,7 @@ def test_a_resumed_run_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: pyte
     writer.add(room_result(20, size=SIZE))
     writer.finish(RunSummary(interrupted=False))
     result = read_result(room)
-    assert result.metres is None and len(result.cameras) == 21
+    assert result.metric_scale is None and len(result.cameras) == 21
     assert result.cameras[3].T_world_camera == pytest.approx(room_frames(4)[3].T_world_camera)
 
 

@@ -36,7 +36,7 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
     arguments = (str(images), "--no-viewer", "--mapping", "off", "-o", str(tmp_path / "off"))
     assert exit_code(monkeypatch, *arguments) == 0
     engine = ModelChoice().load()
-    writer = ResultWriter(tmp_path / "plain", RunInfo.of(engine, "", {}))
+    writer = ResultWriter(tmp_path / "plain", RunInfo.from_engine(engine, "", {}))
     with open_source(str(images)) as source:
         results = [result for frame in source for result in engine.push(engine.prepare(frame))]
     results += engine.finish()
@@ -56,7 +56,7 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
 
 def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) -> None:
     engine = ModelChoice().load()
-    writer = ResultWriter(tmp_path / "out", RunInfo.of(engine, "", {}))
+    writer = ResultWriter(tmp_path / "out", RunInfo.from_engine(engine, "", {}))
     with open_source(str(images)) as source:
         reconstruct(source, engine, writer, back_end=make_back_end("stream", engine.preset.stream.scale_frames))
     figures = read_result(tmp_path / "out").run["online_mapping"]

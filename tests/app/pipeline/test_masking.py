@@ -51,7 +51,7 @@ def run(source: Path, masks: Path | None, out: Path, camera: str | None = None) 
     options = {"source": str(source), "stride": 1, "masks": str(masks), "camera": camera}
     engine = FakeEngine(scale_frames=2)
     with open_source(str(source), FrameChoice(masks=None if masks is None else str(masks), camera=camera)) as frames:
-        writer = ResultWriter(out, RunInfo.of(engine, frames.name, options))
+        writer = ResultWriter(out, RunInfo.from_engine(engine, frames.name, options))
         reconstruct(frames, engine, writer)
 
 

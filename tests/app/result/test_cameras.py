@@ -25,7 +25,7 @@ FORMAT_1 = """{"format": 1,
 
 
 def cameras(count: int) -> list[Camera]:
-    one = Camera.of(fake_result(prepared(frames(1)[0])))
+    one = Camera.from_result(fake_result(prepared(frames(1)[0])))
     return [
         replace(one, index=3 * i, T_world_camera=pose_at(i), T_world_camera_causal=pose_at(i)) for i in range(count)
     ]

@@ -1,4 +1,4 @@
-"""The cloud after revisions: as a run that had known the last poses would have written it."""
+"""The cloud after revisions equals the cloud of a run with the final poses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,7 @@ from scipy.spatial import cKDTree
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
-from stream_recon.app.result import cloud as clouds
-from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.cloud import PointCloud
+from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -38,7 +36,7 @@ def half(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def walk() -> list[FrameResult]:
-    """A walk through a room; files hold its numbers as they are."""
+    """A walk through a room, with depths that half precision represents exactly."""
     results = (room_result(index) for index in range(FRAMES))
     return [replace(r, depth=half(r.depth), confidence=half(r.confidence)) for r in results]
 
@@ -65,7 +63,7 @@ def revised(result: FrameResult, frame: FrameRevision) -> FrameResult:
 
 
 def assert_same_points(ours: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
-    """But for the few that the table of voxels has forgotten."""
+    """Equal except for the few voxels that the hash table has overwritten."""
     assert abs(len(ours) - len(expected)) < 0.002 * len(expected)
     for a, b in ((ours, expected), (expected, ours)):
         off = cKDTree(a).query(b)[0]
@@ -79,15 +77,17 @@ GROWN = Similarity(1.2, np.eye(3), np.array([0.1, 0.0, 0.3]))
 @pytest.mark.parametrize(
     ("moved", "change"), [([0], SHIFT), ([17], SHIFT), (range(20), GROWN), (range(25, 40), GROWN), (range(40), GROWN)]
 )
-def test_the_rebuilt_cloud_is_that_of_a_run_with_the_last_poses(
-    tmp_path: Path, moved: list[int], change: Similarity, monkeypatch: pytest.MonkeyPatch
+def test_the_rebuilt_cloud_is_that_of_a_run_with_the_final_poses(
+    tmp_path: Path, moved: list[int], change: Similarity
 ) -> None:
-    monkeypatch.setattr(clouds, "COPIED_POINTS", 500)
     results = walk()
     frames = {index: frame_revision(results[index], change) for index in moved}
     writer = room_writer(tmp_path / "revised", results)
     writer.revise(Revision(tuple(frames.values())))
-    assert writer.finish(DONE)
+    shown: list[tuple[int, int]] = []
+    assert writer.finish(DONE, lambda done, total: shown.append((done, total)))
+    assert shown == [(done, FRAMES) for done in range(1, FRAMES + 1)]
+    assert read_result(tmp_path / "revised").run["revisions"] == {"cameras": 1, "trajectory": 1, "points": 1}
     known = [revised(result, frames[result.index]) if result.index in frames else result for result in results]
     room_writer(tmp_path / "known", known).finish(DONE)
     ours, expected = xyz_of(tmp_path / "revised"), xyz_of(tmp_path / "known")
@@ -106,52 +106,25 @@ def test_intrinsics_move_points_too(tmp_path: Path) -> None:
     assert_same_points(xyz_of(tmp_path / "revised"), xyz_of(tmp_path / "known"))
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Indices of the depth files that a rebuild opens."""
-    indices: list[int] = []
-    result_of = clouds.result_of
-
-    def noted(folder: Path, camera: Camera) -> FrameResult:
-        indices.append(camera.index)
-        return result_of(folder, camera)
-
-    monkeypatch.setattr(clouds, "result_of", noted)
-    return indices
-
-
-def test_less_than_half_a_voxel_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, results = room_writer(tmp_path, walk()), walk()
-    before, read = (tmp_path / "points.ply").read_bytes(), opened(monkeypatch)
-    nudge = Similarity(1.0, np.eye(3), np.array([0.4 * VOXEL, 0, 0]))
-    writer.revise(Revision(tuple(frame_revision(result, nudge) for result in results)))
-    writer.finish(DONE)
-    assert not read and (tmp_path / "points.ply").read_bytes() == before
-    assert read_result(tmp_path).run["revisions"] == {"cameras": 1, "trajectory": 1, "points": 1}
-
-
-def test_small_moves_add_up(tmp_path: Path) -> None:
-    writer, result = room_writer(tmp_path, walk()), walk()[5]
-    for step, points in ((0.4, 1), (0.8, 1), (0.2, 3)):
-        nudge = Similarity(1.0, np.eye(3), np.array([step * VOXEL, 0, 0]))
-        writer.revise(Revision((frame_revision(result, nudge),)))
-        writer.checkpoint(RunSummary())
-        assert read_result(tmp_path).run["revisions"]["points"] == points
-    writer.close()
-
-
-def test_frames_elsewhere_are_copied_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rooms far apart in one run: what moves in the second one leaves the first one's depth files alone."""
-    far = Similarity(1.0, np.eye(3), np.array([100.0, 0, 0]))
+def test_frames_without_depth_files_take_their_points_along(tmp_path: Path) -> None:
     results = walk()
-    results[20:] = [replace(r, T_world_camera=far.move_pose(r.T_world_camera)) for r in results[20:]]
-    writer, read = room_writer(tmp_path, results), opened(monkeypatch)
-    writer.revise(Revision(tuple(frame_revision(result, SHIFT) for result in results[30:])))
-    seen: list[tuple[int, int]] = []
-    writer.finish(DONE, lambda done, total: seen.append((done, total)))
-    assert set(range(30, 40)) <= set(read) <= set(range(30, 40)), "later frames alone may have lost what moved ones had"
-    assert seen[-1] == (40, 40) and seen == sorted(seen)
-    first_room = xyz_of(tmp_path)
-    assert (first_room[:, 0] < 50).sum() > 1000
+    for keep in ("all", "none"):
+        writer = ResultWriter(tmp_path / keep, run_info(), limit=DiskLimit(keep))
+        for result in results:
+            writer.add(result)
+        writer.revise(Revision(tuple(frame_revision(result, GROWN) for result in results)))
+        writer.finish(DONE)
+    # The same points of all frames together, thinned in the grid of another world.
+    a, b = (xyz_of(tmp_path / keep) for keep in ("all", "none"))
+    assert len(b) == pytest.approx(len(a), rel=0.35) and len(b) < len(a)
+    assert cKDTree(b).query(a)[0].max() < 2 * GROWN.scale * VOXEL
+
+
+def test_a_cloud_is_not_rebuilt_without_revisions(tmp_path: Path) -> None:
+    writer = room_writer(tmp_path, walk()[:3])
+    before = (tmp_path / "points.ply").read_bytes()
+    (tmp_path / "depth" / "000001.npz").write_bytes(b"broken")
+    assert writer.finish(DONE) and (tmp_path / "points.ply").read_bytes() == before
 
 
 @pytest.mark.parametrize("how", ["asked", "error", "ctrl-c"])
@@ -194,22 +167,3 @@ def test_the_reader_gives_revised_depth_and_intrinsics(tmp_path: Path) -> None:
     np.testing.assert_allclose(second.depth, 1.2 * results[1].depth, rtol=1e-3)
     assert second.intrinsics == k and first.intrinsics == results[0].intrinsics
     np.testing.assert_allclose(second.T_world_camera, GROWN.move_pose(results[1].T_world_camera))
-
-
-def test_a_cloud_can_go_on_after_it_was_rebuilt(tmp_path: Path) -> None:
-    writer, results = room_writer(tmp_path, walk()[:10]), walk()
-    writer.revise(Revision(tuple(frame_revision(result, GROWN) for result in results[:5])))
-    writer.checkpoint(RunSummary())
-    cloud: PointCloud = writer._cloud
-    assert cloud.stale and cloud.rebuild() and not cloud.stale
-    for result in results[10:]:
-        writer.add(result)
-    writer.revise(Revision(tuple(frame_revision(result, SHIFT) for result in results[3:12])))
-    writer.finish(DONE)
-    known = [
-        revised(result, frame_revision(result, SHIFT if 3 <= i < 12 else GROWN if i < 5 else Similarity.identity()))
-        for i, result in enumerate(results)
-    ]
-    room_writer(tmp_path / "known", known).finish(DONE)
-    ours, expected = xyz_of(tmp_path), xyz_of(tmp_path / "known")
-    assert_same_points(ours, expected)

@@ -7,11 +7,11 @@ import pytest
 from plyfile import PlyData
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.result.disk_limit import DiskLimit, bytes_a_frame
+from stream_recon.app.result.cloud import BYTES_PER_FRAME
+from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
-from stream_recon.app.result.stale_points import BYTES_PLACED
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import ConfigError, OutputError
 from stream_recon.configs.sizes import parse_size
@@ -54,7 +54,7 @@ def test_the_oldest_go_first_and_keyframes_last(tmp_path: Path) -> None:
     sizes = {path: path.stat().st_size for path in (tmp_path / "all").rglob("*") if path.is_file()}
     depth = sum(size for path, size in sizes.items() if path.suffix == ".npz")
     others = sum(size for path, size in sizes.items() if path.name in ("points.ply", "cameras.json", "trajectory.txt"))
-    others += COUNT * BYTES_PLACED
+    others += COUNT * BYTES_PER_FRAME
     write(tmp_path / "half", DiskLimit("all", others + depth // 2))
     left = kept(tmp_path / "half")
     assert 12 <= len(left) <= 15 and set(range(0, COUNT, 3)) <= set(left), "all keyframes"
@@ -74,9 +74,9 @@ def test_a_run_that_is_gone_on_with_counts_what_was_there(tmp_path: Path) -> Non
         first.add(fake_result(prepared(frame)))
     first.checkpoint(RunSummary())
     first.close()
-    unfinished = read_unfinished(tmp_path / "out")
+    unfinished = read_partial_result(tmp_path / "out")
     others = sum((tmp_path / "all" / name).stat().st_size for name in ("points.ply", "cameras.json", "trajectory.txt"))
-    most = others + COUNT * BYTES_PLACED + depth // 2
+    most = others + COUNT * BYTES_PER_FRAME + depth // 2
     again = ResultWriter(tmp_path / "out", run_info(), resume=unfinished, limit=DiskLimit("all", most))
     for frame in frames(COUNT)[COUNT // 2 :]:
         again.add(fake_result(prepared(frame)))
@@ -88,7 +88,7 @@ def test_a_run_that_is_gone_on_with_counts_what_was_there(tmp_path: Path) -> Non
 def test_a_bound_below_poses_and_points_ends_the_run_in_words(tmp_path: Path) -> None:
     write(tmp_path / "all", None)
     others = sum((tmp_path / "all" / name).stat().st_size for name in ("points.ply", "cameras.json", "trajectory.txt"))
-    others += COUNT * BYTES_PLACED
+    others += COUNT * BYTES_PER_FRAME
     with pytest.raises(OutputError, match="has reached --max-disk by poses and points alone"):
         write(tmp_path / "out", DiskLimit("all", others - 3000))
     assert len(read_result(tmp_path / "out")) > 10
@@ -115,7 +115,7 @@ def test_a_thinned_result_is_not_gone_on_with(tmp_path: Path) -> None:
     writer.checkpoint(RunSummary())
     writer.close()
     with pytest.raises(OutputError, match="its older depth files were not kept"):
-        read_unfinished(tmp_path)
+        read_partial_result(tmp_path)
 
 
 def test_what_is_told_beforehand_is_near_the_truth(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_is_told_beforehand_is_near_the_truth(tmp_path: Path) -> None:
     (tmp_path / "depth").mkdir()
     write_depth(tmp_path, replace(result, depth=depth, confidence=depth, rgb=smooth))
     size = (tmp_path / "depth" / "000000.npz").stat().st_size
-    assert bytes_a_frame(168 * 224, "all") == pytest.approx(size + 1300, rel=0.25)
+    assert bytes_per_frame(168 * 224, "all") == pytest.approx(size + 1300, rel=0.25)
 
 
 @pytest.mark.parametrize(("text", "size"), [("20GB", 20 * 10**9), (" 1.5 gib", 3 * 2**29), ("500M", 5 * 10**8)])

@@ -18,7 +18,7 @@ from stream_recon.app.result import files as output_files
 from stream_recon.app.result.depth import read_depth, write_depth
 from stream_recon.app.result.files import PlyFile
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.resume import read_unfinished
+from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output
 from stream_recon.configs.errors import OutputError
@@ -257,7 +257,7 @@ def test_nothing_is_removed_behind_a_link(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     (tmp_path / "out" / "run.json").write_text(json.dumps(record | {"interrupted": True}))
     with pytest.raises(OutputError, match="is a link"):
-        ResultWriter(tmp_path / "out", run_info(), resume=read_unfinished(tmp_path / "out"))
+        ResultWriter(tmp_path / "out", run_info(), resume=read_partial_result(tmp_path / "out"))
     assert len(list((tmp_path / "mine").iterdir())) == 5
 
 

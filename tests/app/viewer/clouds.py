@@ -1,4 +1,4 @@
-"""A store and a timeline filled with the box room, as the page fills them."""
+"""A store and a timeline filled with the box room, as the viewer fills them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ CONFIG = PointsConfig(confidence_quantile=0.4, voxel=0.05)
 
 
 class Cloud:
-    """What the page keeps, without the page."""
+    """The state of a viewer, without its server."""
 
     def __init__(self, voxel: float = 0.02, budget: int = 200_000, chunk_frames: int = 8, max_chunks: int = 64) -> None:
         self.timeline = Timeline()
@@ -29,21 +29,21 @@ class Cloud:
             self.store.add_frame(ordinal, result.T_world_camera)
             self.store.add_points(ordinal, *ranked_points(result, CONFIG))
             if ordinal % settle_every == 0:
-                self.store.settle()
-        self.store.settle()
+                self.store.merge_pending()
+        self.store.merge_pending()
         return self
 
     def revise(self, *frames: FrameRevision) -> None:
         named = self.timeline.revise(Revision(frames))
-        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
+        self.store.revise(named, self.timeline.point_transforms(named), self.timeline.depth_fields[named])
 
-    def mend(self) -> None:
-        while self.store.mend(10_000):
+    def update_points(self) -> None:
+        while self.store.update_points(10_000):
             pass
 
     @property
-    def placements(self) -> NDArray[np.float64]:
-        return self.timeline.placements(np.arange(len(self.timeline)))
+    def point_transforms(self) -> NDArray[np.float64]:
+        return self.timeline.point_transforms(np.arange(len(self.timeline)))
 
     @property
     def half_voxel(self) -> float:
@@ -54,18 +54,18 @@ class Cloud:
         return [chunk.version for chunk in self.store.chunks]
 
 
-class Places:
-    """Where the points are, and where each must be after a change of its own frame's placement alone."""
+class PointPositions:
+    """Positions of the points, and the positions they must have after a revision of their own frames."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._placements = cloud.placements
+        self._frames = cloud.point_transforms
         points = cloud.store.world_points()
         self.xyz, self.frame = points.xyz.astype(np.float64), points.frame
 
     def errors(self) -> NDArray[np.float64]:
         """Distance of each point now from where it must be."""
-        changes = (self._cloud.placements @ np.linalg.inv(self._placements))[self.frame]
+        changes = (self._cloud.point_transforms @ np.linalg.inv(self._frames))[self.frame]
         wanted = np.einsum("nij,nj->ni", changes[:, :3, :3], self.xyz) + changes[:, :3, 3]
         now = self._cloud.store.world_points()
         np.testing.assert_array_equal(now.frame, self.frame)

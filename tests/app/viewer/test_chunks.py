@@ -5,7 +5,7 @@ import pytest
 
 from stream_recon.app.core.depth_points import frame_points
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.points import ranked_points
+from stream_recon.app.viewer.points import PointOptions, ranked_points
 from tests.app.boxroom import HALF, room_result
 from tests.app.viewer.clouds import CONFIG, Cloud, wall_distance
 
@@ -55,10 +55,10 @@ def test_the_confidence_filter_agrees_with_the_points_config() -> None:
     store = ChunkStore(budget=10_000, voxel=1e-4)
     store.add_frame(0, result.T_world_camera)
     store.add_points(0, points, rank, window)
-    store.settle()
+    store.merge_pending()
     everything = store.chunks[0].points
-    assert len(everything.shown(0, 0)) == len(points)
-    counts = [len(everything.shown(q, 0)) for q in (0, 20, 40, 60, 95)]
+    assert len(everything.filtered(PointOptions(last_frame=0))) == len(points)
+    counts = [len(everything.filtered(PointOptions(q))) for q in (0, 20, 40, 60, 95)]
     assert counts == [int(np.count_nonzero(rank >= q)) for q in (0, 20, 40, 60, 95)]
     assert (np.diff(counts) < 0).all()
 
@@ -66,10 +66,10 @@ def test_the_confidence_filter_agrees_with_the_points_config() -> None:
 def test_points_can_be_shown_up_to_a_frame() -> None:
     store = Cloud(chunk_frames=64).fill(10).store
     points = store.chunks[0].points
-    early = points.shown(0, 3)
+    early = points.filtered(PointOptions(last_frame=3))
     assert 0 < len(early) < len(points)
     assert early.frame.max() == 3
-    assert len(points.shown(0, 9)) == len(points)
+    assert len(points.filtered(PointOptions(last_frame=9))) == len(points)
 
 
 def test_points_in_a_cone_are_those_that_are_in_the_world() -> None:

@@ -1,4 +1,4 @@
-"""The download button: the points on the page while the video runs, the whole cloud once it is over."""
+"""The download button: the points that are shown while the video runs, the complete cloud once it is over."""
 
 import io
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from stream_recon.app.viewer.points import no_points, ply_bytes
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result, walk_pose
-from tests.app.viewer.browsers import FakeBrowser
+from tests.app.viewer.clients import client_of
 from tests.app.viewer.clouds import wall_distance
 
 
@@ -31,37 +31,36 @@ def read_ply(content: bytes) -> tuple[np.ndarray, set[str]]:
 
 def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i, walk_pose(3 + i / 10)) for i in range(70)))
-    assert viewer.flush()
-    browser = FakeBrowser()
-    viewer._download(browser)
-    assert viewer.flush()
-    ((name, content),) = browser.files
+    with client_of(viewer) as client:
+        assert "points shown here" in client.control("Download PLY")["hint"]
+        client.click("Download PLY")
+        client.wait_for(lambda: len(client.files) == 1 and len(client.files[0][1]) > viewer.points_shown)
+    ((name, content),) = client.files
     assert name == "points.ply"
     xyz, properties = read_ply(content)
     assert len(xyz) == viewer.points_shown > 0
     assert wall_distance(xyz).max() < 1e-4
     assert properties == {"x", "y", "z", "red", "green", "blue"}
-    assert "points on this page" in viewer.page.panel._download.hint
 
 
-def test_once_the_run_is_over_it_gives_the_results_own_file_and_says_how_large_it_is(
-    viewer: Viewer, tmp_path: Path
-) -> None:
+def test_once_the_run_is_over_it_gives_the_results_own_file_and_its_size(viewer: Viewer, tmp_path: Path) -> None:
     show_results(viewer, [room_result(0)])
-    path, browser = tmp_path / "cloud.ply", FakeBrowser()
-    viewer.offer_cloud(path)
-    assert "points on this page" in viewer.page.panel._download.hint, "there is no such file"
-    content = b"ply of the whole run" * 100_000
-    path.write_bytes(content)
-    viewer.offer_cloud(path)
-    assert viewer.page.panel._download.label == "Download PLY (2.0 MB)"
-    assert "whole cloud" in viewer.page.panel._download.hint
-    viewer._download(browser)
-    assert browser.files == [("points.ply", content)]
-    path.unlink()
-    viewer._download(browser)
-    assert len(browser.notes) == 1
-    assert "cannot be read" in browser.notes[0]
+    path = tmp_path / "cloud.ply"
+    with client_of(viewer) as client:
+        viewer.offer_cloud(path)
+        client.sync()
+        assert "points shown here" in client.control("Download PLY")["hint"], "there is no such file"
+        content = b"ply of the whole run" * 100_000
+        path.write_bytes(content)
+        viewer.offer_cloud(path)
+        client.sync()
+        assert "complete cloud" in client.control("Download PLY (2.0 MB)")["hint"]
+        client.click("Download PLY (2.0 MB)")
+        client.wait_for(lambda: client.files == [("points.ply", content)])
+        path.unlink()
+        client.click("Download PLY (2.0 MB)")
+        client.wait_for(lambda: len(client.notes) == 1)
+        assert "cannot be read" in client.notes[0]
     assert not viewer.failed
 
 

@@ -10,23 +10,17 @@ from typing import Any
 
 import msgspec
 import pytest
-import viser
 import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from stream_recon.app.pipeline.process import peak_host_memory_mb
-from stream_recon.app.viewer.guard import BAD_MESSAGES, LARGEST_MESSAGE_BYTES, RateLimiter, is_loopback
+from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, RateLimiter, is_loopback
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
-
-PROTOCOL = f"viser-v{viser.__version__}"
-CAMERA = {
-    "type": "ViewerCameraMessage", "wxyz": [1, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01, "far": 1000,
-    "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0],
-}  # fmt: skip
+from tests.app.viewer.clients import CAMERA, PROTOCOL
 
 
 @pytest.fixture
@@ -119,10 +113,10 @@ def test_uploads_are_not_taken(viewer: Viewer) -> None:
         "mime_type": "x", "part_count": 10_000, "size_bytes": 10**9,
     }  # fmt: skip
     part = {"type": "FileTransferPart", "transfer_uuid": "t", "source_component_uuid": slider, "part_index": 0}
-    for size in (100, LARGEST_MESSAGE_BYTES - 500, 40 * 2**20):
+    for size in (100, MAX_MESSAGE_BYTES - 500, 40 * 2**20):
         with page(viewer.port) as client, pytest.raises(ConnectionClosed):
             send(client, begin)
-            for number in range(BAD_MESSAGES):
+            for number in range(MAX_BAD_MESSAGES):
                 send(client, part | {"content": bytes(size), "part": number})
             while True:
                 client.recv(timeout=5)
@@ -147,7 +141,7 @@ def test_garbage_costs_one_line_and_harms_nobody_else(
                 client.send(message)
                 assert answers(client)
         with page(viewer.port) as client, pytest.raises(ConnectionClosed):
-            client.send(bytes(LARGEST_MESSAGE_BYTES + 1))
+            client.send(bytes(MAX_MESSAGE_BYTES + 1))
             client.recv(timeout=5)
             while True:
                 client.recv(timeout=5)
@@ -156,7 +150,7 @@ def test_garbage_costs_one_line_and_harms_nobody_else(
                 half.sendall(raw)
         assert answers(other)
     lines = [record.getMessage() for record in caplog.records]
-    assert len([line for line in lines if "never does" in line]) == 1 and len(lines) <= 3, lines
+    assert len([line for line in lines if "never sends" in line]) == 1 and len(lines) <= 3, lines
     shown = capfd.readouterr()
     assert "Traceback" not in shown.err + shown.out and len((shown.err + shown.out).splitlines()) <= 3
 

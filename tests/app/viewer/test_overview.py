@@ -49,6 +49,6 @@ def test_a_path_without_points_is_looked_at() -> None:
 
 
 def test_a_panel_takes_from_the_right_half_and_never_all_of_it() -> None:
-    free = FreeView.of_page(np.pi / 2, 1000, 500, panel=250)
+    free = FreeView.of_window(np.pi / 2, 1000, 500, panel=250)
     assert (free.left, free.right, free.upright) == pytest.approx((2, 1, 1))
-    assert FreeView.of_page(np.pi / 2, 300, 500, panel=250).right > 0
+    assert FreeView.of_window(np.pi / 2, 300, 500, panel=250).right > 0

@@ -59,6 +59,6 @@ def test_placements_say_where_points_of_another_depth_and_camera_are() -> None:
         named = timeline.revise(Revision((FrameRevision(3, pose, scale, camera),)))
         now = replace(result, T_world_camera=pose, depth=result.depth * np.float32(scale), intrinsics=wanted)
         again = frame_points(now, PointsConfig(confidence_quantile=0.0))
-        (placement,) = timeline.placements(named)
+        (placement,) = timeline.point_transforms(named)
         np.testing.assert_allclose(transform_points(placement, first.xyz), transform_points(pose, again.xyz), atol=1e-4)
         assert timeline.intrinsics(0) == wanted

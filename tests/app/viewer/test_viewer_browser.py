@@ -17,7 +17,7 @@ import viser
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.viewer.cameras import PANEL_PIXELS, FreeView
+from stream_recon.app.viewer.cameras import PANEL_WIDTH, FreeView
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -141,10 +141,10 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     assert sum(share_of_hue(image, channel) for channel in range(3)) > 0.15
 
     # Without the cloud the same view is dark: what was coloured were the points.
-    viewer.page.panel._cameras.value = False
+    viewer.state.panel._cameras.value = False
     feeder.stop()
     coloured = share_of_hue(scene_pixels(browser), 2)
-    for node in viewer.page.scene.nodes.values():
+    for node in viewer.state.scene.nodes.values():
         node.handle.visible = False
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
 
@@ -205,20 +205,20 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 30 and points_on_page(browser))
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
-    viewer.page.panel._follow.value = True
+    viewer.state.panel._follow.value = True
     feeder.stop()
     assert viewer.flush()
 
     def in_view() -> float:
         camera = client.camera
-        free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
-        points = viewer.page.store.sample(2000).astype(np.float64)
+        free = FreeView.of_window(camera.fov, camera.image_width, camera.image_height, PANEL_WIDTH)
+        points = viewer.state.store.sample(2000).astype(np.float64)
         return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
 
     assert in_view() < 0.9
     press(browser, "Show all")
     wait_for(lambda: in_view() > 0.93)
-    assert not viewer.page.panel.follow
+    assert not viewer.state.panel.follow
 
 
 def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
@@ -228,19 +228,19 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
 
     def distance_to(ordinal: int) -> float:
-        return float(np.linalg.norm(client.camera.position - viewer.page.timeline.poses[ordinal][:3, 3]))
+        return float(np.linalg.norm(client.camera.position - viewer.state.timeline.poses[ordinal][:3, 3]))
 
     started = distance_to(0)
     browser.find_element("xpath", "//label[contains(., 'Follow camera')]/following::input[@type='checkbox'][1]").click()
-    wait_for(lambda: viewer.page.panel.follow)
+    wait_for(lambda: viewer.state.panel.follow)
     before = client.camera.position
     wait_for(lambda: np.linalg.norm(client.camera.position - before) > 0.02)
     feeder.stop()
     assert viewer.flush()
-    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.page.standpoints.unit)
+    wait_for(lambda: distance_to(-1) <= 1.1 * viewer.state.cameras.typical_depth)
 
-    viewer.page.panel._scrubber.value = 3
-    viewer.page.panel._from_here.value = True
+    viewer.state.panel._scrubber.value = 3
+    viewer.state.panel._from_here.value = True
     assert viewer.flush()
     wait_for(lambda: distance_to(3) < 0.01)
     assert started > 0.1
@@ -292,7 +292,7 @@ def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> N
         browser.get(viewer.url)
         wait_for(lambda: points_on_page(browser))
         assert "Sparse points" not in page_text(browser), "nothing to be shown"
-        # As a refinement would: all moves, and the page is told on what it stands.
+        # As after a refinement: all frames move, and there is a map layer.
         moved = []
         for result in frames:
             pose = result.T_world_camera.copy()
@@ -301,19 +301,20 @@ def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> N
         viewer.revise(Revision(tuple(moved)))
         random = np.random.default_rng(0)
         viewer.show_map(random.uniform(-1, 1, (3000, 3)), np.array([[0, 20], [3, 22]]))
-        for label in ("Sparse points", "Loops", "Before beside after"):
+        for label in ("Sparse points", "Loops", "Before and after"):
             box = f"//label[contains(., '{label}')]/following::input[@type='checkbox'][1]"
             wait_for(lambda box=box: browser.find_elements("xpath", box))[0].click()
-        scene = viewer.page.scene
-        wait_for(lambda: scene.before._nodes and scene.landmarks._loops is not None)
-        assert scene.landmarks._points is not None
+        scene = viewer.state.scene
+        wait_for(lambda: scene.comparison._nodes and scene.map_nodes._loops is not None)
+        assert scene.map_nodes._points is not None
         press(browser, "Show all")
         (client,) = viewer._server.get_clients().values()
 
         def in_view() -> float:
             camera = client.camera
-            free = FreeView.of_page(camera.fov, camera.image_width, camera.image_height, PANEL_PIXELS)
-            both = [scene.before.sample(viewer.page.store, viewer.page.timeline, 500), viewer.page.store.sample(500)]
+            free = FreeView.of_window(camera.fov, camera.image_width, camera.image_height, PANEL_WIDTH)
+            state = viewer.state
+            both = [scene.comparison.sample(state.store, state.timeline, 500), state.store.sample(500)]
             points = np.concatenate(both).astype(np.float64)
             return float((places(points, camera.position, camera.look_at, free) < 1).all(axis=1).mean())
 
@@ -332,7 +333,7 @@ def test_the_end_takes_a_view_that_nobody_has_moved_to_where_all_is_seen_and_lea
     assert viewer.flush()
     started = client.camera.position
     # Geometry moves the first camera, too: that is nobody's touch.
-    poses = [pose.copy() for pose in viewer.page.timeline.poses]
+    poses = [pose.copy() for pose in viewer.state.timeline.poses]
 
     def revise(factor: float) -> None:
         moved = [np.array(pose) for pose in poses]
@@ -344,10 +345,10 @@ def test_the_end_takes_a_view_that_nobody_has_moved_to_where_all_is_seen_and_lea
     revise(1.1)
     viewer.finish()
     assert viewer.flush()
-    wait_for(lambda: np.linalg.norm(client.camera.position - started) > 0.5 * viewer.page.standpoints.unit)
+    wait_for(lambda: np.linalg.norm(client.camera.position - started) > 0.5 * viewer.state.cameras.typical_depth)
     whole = client.camera.position
     revise(3.0)
-    wait_for(lambda: np.linalg.norm(client.camera.position - whole) > 0.5 * viewer.page.standpoints.unit)
+    wait_for(lambda: np.linalg.norm(client.camera.position - whole) > 0.5 * viewer.state.cameras.typical_depth)
     own = np.array([0.1, 0.2, 0.3])
     client.camera.position = own
     revise(2.0)

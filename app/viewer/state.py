@@ -1,4 +1,4 @@
-"""All that a page shows, brought up to date by whoever has the thread: no waiting, no locks."""
+"""State of the viewer: timeline, points, scene and panel, updated by one thread without locks."""
 
 from typing import Any
 
@@ -15,75 +15,74 @@ from stream_recon.app.viewer.scene import ViewerScene
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 
-MENDED_POINTS = 50_000
-"""Points, or little more, that an update may express anew after a revision: half a megabyte to each browser."""
+POINTS_PER_UPDATE = 50_000
+"""Points that an update recomputes after a revision, about: half a megabyte to each client."""
 
 
-class Page:
-    """Timeline and store, and the scene and panel that follow them. Used from one thread."""
+class ViewerState:
+    """Timeline and points, and the scene and panel that follow them. Used from one thread."""
 
     def __init__(self, server: Any, points: PointsConfig, point_budget: int, events: PanelEvents) -> None:
         self._server = server
         self._points = points
-        self._dress()
+        self._configure_server()
         self.store = ChunkStore(point_budget, points.voxel)
         self.timeline = Timeline()
         self.scene = ViewerScene(server)
-        self.standpoints = ViewerCameras(server, self.timeline)
-        self.landmarks = MapLayer()
+        self.cameras = ViewerCameras(server, self.timeline)
+        self.map_layer = MapLayer()
         self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
         self.ended = False
-        """Nothing more will come: whoever opens the page now sees all of it first."""
+        """Whether the last frame was added: new clients then start with the overview."""
 
-    def take_in(
+    def add_frame_result(
         self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics, result: FrameResult | None
     ) -> None:
-        """The next frame; without a ``result`` it has no points and no picture."""
+        """Add the next frame; without a ``result`` it has no points and no thumbnail."""
         ordinal = self.timeline.add_frame(index, T_world_camera, intrinsics)
         self.store.add_frame(ordinal, self.timeline.poses[ordinal])
         if result is None:
             return
         if not self.timeline.views:
-            seen = result.depth[np.isfinite(result.depth) & (result.depth > 0)]
-            self.standpoints.start(ordinal, unit=float(np.median(seen)) if len(seen) else 1.0)
+            depths = result.depth[np.isfinite(result.depth) & (result.depth > 0)]
+            self.cameras.start(ordinal, typical_depth=float(np.median(depths)) if len(depths) else 1.0)
         if self.timeline.wants_view(ordinal):
             self.timeline.add_view(make_view(ordinal, result))
         self.store.add_points(ordinal, *ranked_points(result, self._points))
 
     def revise(self, revisions: list[Revision]) -> None:
-        """Apply revisions that came one after another as one change."""
+        """Apply consecutive revisions as one change."""
         named = np.unique(np.concatenate([self.timeline.revise(revision) for revision in revisions]))
-        self.store.revise(named, self.timeline.placements(named), self.timeline.depth_fields[named])
+        self.store.revise(named, self.timeline.point_transforms(named), self.timeline.depth_fields[named])
 
     def update(self, status: str, skipped: int) -> bool:
-        """Send what changed. True if points are left that a revision moved: for the next update."""
-        self.store.settle()
-        unfinished = self.store.mend(MENDED_POINTS)
+        """Send changes to the clients. True if revised points are left for the next update."""
+        self.store.merge_pending()
+        unfinished = self.store.update_points(POINTS_PER_UPDATE)
         self.panel.show_frames(self.timeline, self.store.total)
-        self.panel.offer_map(not self.landmarks.empty, self.timeline.revised)
-        self.scene.sync(self.store, self.timeline, self.landmarks, self.panel.options(), self.standpoints.unit)
+        self.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
+        self.scene.sync(self.store, self.timeline, self.map_layer, self.panel.options(), self.cameras.typical_depth)
         if self.ended:
-            self.standpoints.begin_with_all(self.store, self._beside())
+            self.cameras.start_with_overview(self.store, self._compared_points())
         else:
-            self.standpoints.clear_start(self.store)
+            self.cameras.update_start(self.store)
         self.panel.show_status(self._describe(status, skipped))
         self._move_views()
         return unfinished
 
     def points(self) -> RankedPoints:
-        """The points on the page, in world axes."""
-        options = self.panel.options()
-        return self.store.world_points(options.min_rank, options.last_frame)
+        """The points that clients show, in world axes."""
+        return self.store.world_points(self.panel.options().points)
 
     def show_all(self, client: Any) -> None:
-        """Move a browser's view back until everything is in it."""
-        self.panel.let_go()
-        self.standpoints.show_all(client, self.store, self._beside())
+        """Move a client's view until everything is in it."""
+        self.panel.release_view()
+        self.cameras.show_all(client, self.store, self._compared_points())
 
-    def _beside(self) -> NDArray[np.float32]:
-        return self.scene.before.sample(self.store, self.timeline, OVERVIEW_POINTS)
+    def _compared_points(self) -> NDArray[np.float32]:
+        return self.scene.comparison.sample(self.store, self.timeline, OVERVIEW_POINTS)
 
-    def _dress(self) -> None:
+    def _configure_server(self) -> None:
         server = self._server
         server.gui.set_panel_label("stream-recon")
         server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False, brand_color=(82, 140, 255))
@@ -110,4 +109,4 @@ class Page:
         else:
             return
         for client in self._server.get_clients().values():
-            self.standpoints.look(client, pose, back, lift)
+            self.cameras.look_from(client, pose, back, lift)
