@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--auxiliary", type=Path, help="and from this auxiliary head")
     parser.add_argument("--go-on-from", type=Path, metavar="DIR", help="take up the run of a folder instead")
     parser.add_argument(
-        "--only", metavar="PARTS", help="parts of the network that learn, as step_head,depth_head (all)"
+        "--only", metavar="PARTS", help="parts of the network that learn, as odometry.flow_head,depth_head (all)"
     )
     parser.add_argument("--tiles", type=Path, help="photo tiles for the scenes (npz)")
     parser.add_argument("--preset", default="small", help="preset name or TOML file (small)")

@@ -11,9 +11,9 @@ from torch import Tensor
 from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.app.training.targets import LookTargets, Targets, neighbours
-from stream_recon.models.odometry.flow_head import RelativeMotion
+from stream_recon.app.training.targets import MatchTargets, Targets, neighbours
 from stream_recon.models.odometry.keyframe_matcher import Matches
+from stream_recon.models.odometry.pnp import RelativeMotion
 from stream_recon.models.pose import quaternion_to_matrix
 
 
@@ -47,9 +47,9 @@ class LossWeights:
     step_direction: float = 0.3
     step_flow: float = 0.3
     """For each patch."""
-    look_places: float = 0.1
+    match_pixels: float = 0.1
     """Of matches with frames further back, for each pixel."""
-    look_precision: float = 0.1
+    match_precision: float = 0.1
     """For each nat of Student's distribution."""
 
 
@@ -110,11 +110,11 @@ class Criterion:
         targets: Targets,
         pairs: Tensor,
         dense_frames: Tensor | None = None,
-        looks: LookTargets | None = None,
+        match_targets: MatchTargets | None = None,
     ) -> Losses:
         """``output`` in fp32; ``pairs`` [2, N] from `draw_pairs`, those that the targets were built for."""
         weights, prediction = self.weights, output.prediction
-        log_depth, log_confidence = prediction.dense.flatten(0, 1).unbind(1)
+        log_depth, log_confidence = prediction.head_maps.flatten(0, 1).unbind(1)
         true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
         frames = true_depth.shape[1]
         depth, gradient, sky, depth_error = self._depth_terms(
@@ -123,13 +123,13 @@ class Criterion:
             true_depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
             weights.confidence,
         )
-        terms = pose_terms(prediction.pose, targets, weights)
-        terms |= relative_terms(prediction.pose, targets, pairs, weights)
+        terms = pose_terms(prediction.head_pose, targets, weights)
+        terms |= relative_terms(prediction.head_pose, targets, pairs, weights)
         terms |= auxiliary_terms(output.auxiliary, targets, weights)
-        if prediction.steps is not None:
-            terms |= step_terms(prediction.steps, targets, dense_frames, weights)
-        if output.matches is not None and looks is not None:
-            terms |= look_terms(output.matches, looks, weights)
+        if output.motion is not None:
+            terms |= step_terms(output.motion, targets, dense_frames, weights)
+        if output.matches is not None and match_targets is not None:
+            terms |= match_terms(output.matches, match_targets, weights)
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
@@ -247,12 +247,12 @@ def step_terms(
     }
 
 
-def look_terms(matches: Matches, looks: LookTargets, weights: LossWeights) -> dict[str, Tensor]:
+def match_terms(matches: Matches, match_targets: MatchTargets, weights: LossWeights) -> dict[str, Tensor]:
     """How far matches are from the truth after each round, and how well their precision says so; what the other frame
     does not show is to have none."""
-    truth, shown, known = (x.flatten(0, 1) for x in (looks.places, looks.shown, looks.known))
+    truth, shown, known = (x.flatten(0, 1) for x in (match_targets.pixels, match_targets.shown, match_targets.known))
     in_view, log_precision = matches.in_view[:, 0], matches.log_precision[:, 0]
-    off = matches.places[:, :, 0] - truth
+    off = matches.pixels[:, :, 0] - truth
     asked = shown & in_view & (off[0].detach().abs().amax(-1) < LOOK_REACH)
     valid = asked.float()
     count = valid.sum().clamp_min(1)
@@ -263,8 +263,8 @@ def look_terms(matches: Matches, looks: LookTargets, weights: LossWeights) -> di
     hidden = (known & in_view & ~shown).float()
     doubted = F.softplus(log_precision + UNSEEN_LOG_PRECISION) * hidden
     return {
-        "look_places": weights.look_places * apart.sum(),
-        "look_precision": weights.look_precision * (nats * valid + doubted).sum() / count,
+        "match_pixels": weights.match_pixels * apart.sum(),
+        "match_precision": weights.match_precision * (nats * valid + doubted).sum() / count,
     }
 
 

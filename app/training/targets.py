@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.models.odometry.pnp import rotation_from_vector
-from stream_recon.models.pose import matrix_to_quaternion
+from stream_recon.models.pose import inverse_pose, matrix_to_quaternion, so3_exp
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
 MAX_FLOW = 10.0
@@ -20,12 +18,12 @@ FRAME_MARGIN = 1.15
 """A point may leave the previous image by this factor of its half size and still have a flow target."""
 OCCLUSION_RATIO = 0.06
 """A point is hidden in the previous frame if the depth seen there differs by more than this share."""
-
-
-MISJUDGED_TURN = (0.03, 3.0)
-"""Degrees, the range of deviations about each axis by which motions are misjudged ..."""
-MISJUDGED_SHIFT, SMALL_SHIFT = 0.08, 0.003
-"""... and shares of a shift, and of the scene's scale."""
+ROTATION_NOISE_DEG = (0.03, 3.0)
+"""Range of standard deviations of the rotation noise about each axis, in degrees."""
+TRANSLATION_NOISE = 0.08
+"""Standard deviation of the translation noise, as a share of its length."""
+SMALL_TRANSLATION = 0.003
+"""Standard deviation of additional translation noise, as a share of the scene's scale."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +96,17 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: T
 
 
 @dataclass(frozen=True)
-class LookTargets:
+class MatchTargets:
     """Of D frames, each with one other frame."""
 
     motion: Tensor  # [B, D, 3, 4] from a frame to the other, lengths divided by the clip's scale
-    places: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
+    pixels: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
     shown: Tensor  # bool [B, D, gh2, gw2]: the other frame shows the point, in its image or just beside it
     known: Tensor  # bool [B, D, gh2, gw2]: there is a point
 
 
 @torch.no_grad()
-def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> LookTargets:
+def match_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> MatchTargets:
     """``scale`` [B] as of `Targets`; ``frames``, ``others`` int64 [D]."""
     cell = patch_size // 2
     in_camera, valid = _sampled_points(batch, cell)
@@ -118,20 +116,19 @@ def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor
     T = inverse_pose(batch.T_world_camera[:, others]) @ batch.T_world_camera[:, frames]
     shift = T[..., :3, 3:] / scale[:, None, None, None]
     places = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
-    return LookTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
+    return MatchTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
 
 
 def perturb_motion(motion: Tensor) -> Tensor:
-    """Motions [B, D, 3, 4] as a stream would know them: turned by some hundredths of a degree to some degrees, and
-    shifted by some per cent."""
-    some = torch.randn(*motion.shape[:2], 7, device=motion.device)
-    low, high = MISJUDGED_TURN
-    turn = some[..., :3] * (low * (high / low) ** torch.rand_like(some[..., :1])) * (math.pi / 180)
-    R = rotation_from_vector(turn.flatten(0, 1)).unflatten(0, motion.shape[:2])
-    shift = motion[..., 3]
-    length = shift.norm(dim=-1, keepdim=True)
-    shift = shift * (MISJUDGED_SHIFT * some[..., 6:]).exp() + some[..., 3:6] * (MISJUDGED_SHIFT * length + SMALL_SHIFT)
-    return torch.cat([R @ motion[..., :3], shift[..., None]], dim=-1)
+    """Motions [B, D, 3, 4] with noise as in a stream: hundredths of a degree to degrees, and per cent of the length."""
+    noise = torch.randn(*motion.shape[:2], 7, device=motion.device)
+    low, high = ROTATION_NOISE_DEG
+    rotation = noise[..., :3] * (low * (high / low) ** torch.rand_like(noise[..., :1])) * (math.pi / 180)
+    R = so3_exp(rotation.flatten(0, 1)).unflatten(0, motion.shape[:2])
+    t = motion[..., 3]
+    sigma = TRANSLATION_NOISE * t.norm(dim=-1, keepdim=True) + SMALL_TRANSLATION
+    t = t * (TRANSLATION_NOISE * noise[..., 6:]).exp() + noise[..., 3:6] * sigma
+    return torch.cat([R @ motion[..., :3], t[..., None]], dim=-1)
 
 
 def _transform(T: Tensor, points: Tensor) -> Tensor:

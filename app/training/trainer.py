@@ -25,7 +25,7 @@ from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
 from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
 from stream_recon.app.training.metrics_file import MetricsFile
-from stream_recon.app.training.model import Looks, TrainingModel, TrainingOutput
+from stream_recon.app.training.model import MatchPairs, TrainingModel, TrainingOutput, compile_for_training
 from stream_recon.app.training.optimizer import Optimizer, OptimizerConfig, group_parameters
 from stream_recon.app.training.report import StepReport, readable
 from stream_recon.app.training.schedule import (
@@ -39,7 +39,7 @@ from stream_recon.app.training.schedule import (
     learning_rate,
 )
 from stream_recon.app.training.synthetic import SceneGenerator, SceneShares
-from stream_recon.app.training.targets import build_targets, look_targets, perturb_motion
+from stream_recon.app.training.targets import build_targets, match_targets, perturb_motion
 from stream_recon.app.training.validator import Validator
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
@@ -108,7 +108,7 @@ class Trainer:
         self._validator: Validator | None = None
         if config.compile:
             prepare_compiler()
-            model.network.compile_for_training()
+            compile_for_training(model.network)
 
     def go_on_from(self, folder: Path) -> None:
         """Take up an earlier run: its weights as its last step left them, its average and its number of steps.
@@ -193,17 +193,22 @@ class Trainer:
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
         dense = draw_dense_frames(self._rng, frames)
-        dense_frames, looks, look_truth = to_device(dense, device), None, None
-        if self.model.config.look_back:
+        dense_frames, match_pairs, match_truth = to_device(dense, device), None, None
+        if self.model.config.keyframe_matcher:
             others = to_device(draw_others(self._rng, dense, frames), device)
-            look_truth = look_targets(batch, targets.scale, dense_frames, others, self._patch)
-            looks = Looks(others, perturb_motion(look_truth.motion))
+            match_truth = match_targets(batch, targets.scale, dense_frames, others, self._patch)
+            match_pairs = MatchPairs(others, perturb_motion(match_truth.motion))
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             output = self.model(
-                batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames, looks=looks
+                batch.images,
+                plan.visibility,
+                times,
+                flex=self._flex,
+                dense_frames=dense_frames,
+                match_pairs=match_pairs,
             )
-        losses = self._criterion(output, batch, targets, pairs, dense_frames, look_truth)
+        losses = self._criterion(output, batch, targets, pairs, dense_frames, match_truth)
         timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")
@@ -254,7 +259,7 @@ class Trainer:
             output: TrainingOutput = self.model(
                 images[:clips], plan.visibility, times[:clips], flex=flex, dense_frames=dense_frames
             )
-            return output.prediction.dense[:1, :, 0].detach()
+            return output.prediction.head_maps[:1, :, 0].detach()
 
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             compiled = log_depth(plan.clips, self._flex)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator, SceneShares
-from stream_recon.models.pose import quaternion_to_matrix
+from stream_recon.models.pose import inverse_pose, pose_to_matrix
 
 VALIDATION_SEED = 7_777_777
 """Scene seeds from here on are never trained on."""
@@ -44,10 +43,7 @@ class ClipPrediction:
 
 def prediction_from(pose: Tensor, log_depth: Tensor) -> ClipPrediction:
     """From the last pose code [B, S, 9] and log depth [B, S, H, W]."""
-    T = torch.eye(4, device=pose.device).repeat(*pose.shape[:2], 1, 1)
-    T[..., :3, :3] = quaternion_to_matrix(pose[..., 3:7])
-    T[..., :3, 3] = pose[..., :3]
-    return ClipPrediction(T, log_depth.exp(), pose[..., 7:])
+    return ClipPrediction(pose_to_matrix(pose), log_depth.exp(), pose[..., 7:])
 
 
 class HeldOutClips:

@@ -94,9 +94,9 @@ class Validator:
             # Gradients stay on: without them every block would be compiled a second time.
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 output = self._model(batch.images, self._plan.visibility, times, flex=flex)
-            pose, dense = output.prediction.pose_code.detach(), output.prediction.dense.detach()
+            pose, maps = output.prediction.pose.detach(), output.prediction.head_maps.detach()
             del output
-            prediction = prediction_from(pose, dense[:, :, 0])
+            prediction = prediction_from(pose, maps[:, :, 0])
             rows.append(torch.from_numpy(clip_errors(prediction, batch)))
             if sheet is not None:
                 contact_sheet(sheet, batch, prediction)

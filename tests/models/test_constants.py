@@ -7,28 +7,27 @@ import torch
 
 from stream_recon.models.dpt_head import _position_grid
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.odometry.keyframe_matcher import _cells
-from stream_recon.models.odometry.pnp import _cross_terms, unit_matrix
-from stream_recon.models.odometry.rotation_search import _tried
-from stream_recon.models.odometry.sampling import far_corner, sample_places, window
-from stream_recon.models.pose import _matrix_terms, _quaternion_terms
+from stream_recon.models.odometry.keyframe_matcher import _step_indices
+from stream_recon.models.odometry.rotation_search import _offsets
+from stream_recon.models.odometry.sampling import cell_centers, width_height, window_offsets
+from stream_recon.models.pose import _matrix_terms, _quaternion_terms, _skew_terms, identity
 from stream_recon.models.rope import _grid_angles, frame_rotation
 from tests.networks import tiny_preset
 
 CPU = torch.device("cpu")
 OF_SHAPES: dict[str, Callable[[int, int], object]] = {
-    "places": lambda rows, columns: sample_places((28 * rows, 28 * columns), (4 * rows, 4 * columns), CPU),
-    "corner": lambda rows, columns: far_corner((rows, columns), CPU),
-    "window": lambda rows, columns: window(rows, columns, CPU),
+    "places": lambda rows, columns: cell_centers((28 * rows, 28 * columns), (4 * rows, 4 * columns), CPU),
+    "corner": lambda rows, columns: width_height((rows, columns), CPU),
+    "window": lambda rows, columns: window_offsets(rows, columns, CPU),
     "rotation": lambda rows, columns: frame_rotation((rows, columns), 6, 16, CPU),
     "angles": lambda rows, columns: _grid_angles((rows, columns), 6, 8, CPU),
-    "positions": lambda rows, columns: _position_grid(rows, columns, 8, columns / rows, CPU, torch.float32, True),
-    "cells": lambda rows, columns: _cells(rows, 8, (28 * rows, 28 * columns), range(2), CPU),
-    "turns": lambda rows, columns: _tried(8, columns, rows, (0.0, 1.0), CPU),
+    "positions": lambda rows, columns: _position_grid((rows, columns), 8, columns / rows, CPU, torch.float32, True),
+    "cells": lambda rows, columns: _step_indices(rows, 8, (28 * rows, 28 * columns), range(2), CPU),
+    "turns": lambda rows, columns: _offsets(8, columns, rows, (0.0, 1.0), CPU),
 }
 ALWAYS: dict[str, Callable[[], object]] = {
-    "one": lambda: unit_matrix(3, torch.float32, CPU),
-    "cross": lambda: _cross_terms(torch.float32, CPU),
+    "one": lambda: identity(3, torch.float32, CPU),
+    "cross": lambda: _skew_terms(torch.float32, CPU),
     "quaternion": lambda: _quaternion_terms(torch.float32, CPU),
     "matrix": lambda: _matrix_terms(torch.float32, CPU),
 }
