@@ -1,4 +1,4 @@
-"""What the network should have said: poses, scale and auxiliary maps from a clip's exact geometry."""
+"""Training targets: poses, scale and auxiliary maps from a clip's exact geometry."""
 
 import math
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.models.pose import inverse_pose, matrix_to_quaternion, so3_exp
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
+"""Bounds of a clip's scale, so that targets stay finite."""
 MAX_FLOW = 10.0
-"""Longer motions, in patches, are not asked of the flow head."""
+"""Patches: longer flow is not trained."""
 FRAME_MARGIN = 1.15
 """A point may leave the previous image by this factor of its half size and still have a flow target."""
 OCCLUSION_RATIO = 0.06
@@ -28,7 +29,10 @@ SMALL_TRANSLATION = 0.003
 
 @dataclass(frozen=True)
 class Targets:
-    """Lengths are divided by ``scale``; the world is the first camera. gh2 x gw2 points: two by two in each patch."""
+    """Targets of B clips. Lengths are divided by ``scale``; the world is the first camera.
+
+    There are gh2 x gw2 points, two by two in each patch.
+    """
 
     scale: Tensor  # [B] geometric mean distance of the scale frames' visible points from the first camera
     R_first_camera: Tensor  # [B, S, 3, 3]
@@ -43,7 +47,7 @@ class Targets:
 
 
 def compress(x: Tensor) -> Tensor:
-    """Signed logarithm: far points must not drown near ones."""
+    """Signed logarithm, so that far points do not dominate the loss."""
     return x.sign() * x.abs().log1p()
 
 
@@ -97,17 +101,17 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: T
 
 @dataclass(frozen=True)
 class MatchTargets:
-    """Of D frames, each with one other frame."""
+    """Targets of the keyframe matcher for D frames, each with one other frame."""
 
     motion: Tensor  # [B, D, 3, 4] from a frame to the other, lengths divided by the clip's scale
     pixels: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
-    shown: Tensor  # bool [B, D, gh2, gw2]: the other frame shows the point, in its image or just beside it
+    shown: Tensor  # bool [B, D, gh2, gw2]: the point is visible to the other frame, in its image or close to it
     known: Tensor  # bool [B, D, gh2, gw2]: there is a point
 
 
 @torch.no_grad()
 def match_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> MatchTargets:
-    """``scale`` [B] as of `Targets`; ``frames``, ``others`` int64 [D]."""
+    """Targets of ``frames`` matched with ``others``, int64 [D]; ``scale`` [B] as of `Targets`."""
     cell = patch_size // 2
     in_camera, valid = _sampled_points(batch, cell)
     motion, shown = _flow_between(batch, in_camera, valid, torch.stack([others, frames]), cell)
@@ -115,8 +119,8 @@ def match_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tenso
     x, y = sample_centres(height, width, cell, batch.depth.device)
     T = inverse_pose(batch.T_world_camera[:, others]) @ batch.T_world_camera[:, frames]
     shift = T[..., :3, 3:] / scale[:, None, None, None]
-    places = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
-    return MatchTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
+    pixels = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
+    return MatchTargets(torch.cat([T[..., :3, :3], shift], dim=-1), pixels, shown, valid[:, frames])
 
 
 def perturb_motion(motion: Tensor) -> Tensor:
@@ -159,8 +163,8 @@ def _clip_scale(points: Tensor, valid: Tensor) -> Tensor:
 def _flow_between(
     batch: ClipBatch, in_camera: Tensor, valid: Tensor, pairs: Tensor, cell: int
 ) -> tuple[Tensor, Tensor]:
-    """Motion in pixels from each sample of a pair's second frame to its place in the first, [B, N, gh2, gw2, 2], and
-    whether it shows there."""
+    """Flow in pixels from each sample of a pair's second frame to the first one, [B, N, gh2, gw2, 2], and whether the
+    point is visible there."""
     other, frame = pairs
     depth, T = batch.depth, batch.T_world_camera
     height, width = depth.shape[-2:]
@@ -170,20 +174,20 @@ def _flow_between(
     z = moved[..., 2].clamp_min(1e-3)
     fx, fy = (batch.intrinsics[:, i].view(-1, 1, 1, 1) for i in (0, 1))
     u, v = moved[..., 0] / z * fx, moved[..., 1] / z * fy
-    place = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
+    position = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
     seen = F.grid_sample(
-        depth[:, other].flatten(0, 1)[:, None], place.flatten(0, 1), mode="nearest", align_corners=False
+        depth[:, other].flatten(0, 1)[:, None], position.flatten(0, 1), mode="nearest", align_corners=False
     ).view_as(z)
     x, y = sample_centres(height, width, cell, z.device)
-    inside = place.abs().amax(dim=-1) <= 1
-    near = place.abs().amax(dim=-1) < FRAME_MARGIN
+    inside = position.abs().amax(dim=-1) <= 1
+    near = position.abs().amax(dim=-1) < FRAME_MARGIN
     unhidden = (seen - z).abs() < OCCLUSION_RATIO * z
     in_front = moved[..., 2] > 0.01 * in_camera[..., 2]
     return torch.stack([u - x, v - y], dim=-1), valid & in_front & near & (~inside | unhidden)
 
 
 def _matches(motion: Tensor, shown: Tensor, size: torch.Size, patch: int) -> Tensor:
-    """Index of the patch at each sample's place in the other frame, int64 [B, N, gh2, gw2]; -1 outside or hidden."""
+    """Index of the other frame's patch that shows each sample's point, int64 [B, N, gh2, gw2]; -1 outside or hidden."""
     height, width = size
     x, y = sample_centres(height, width, patch // 2, motion.device)
     column = ((motion[..., 0] + x + width / 2) / patch).floor()

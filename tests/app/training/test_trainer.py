@@ -110,7 +110,7 @@ def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
     first = make(tmp_path / "a", config(6, rate=slow))
     first.run()
     second = make(tmp_path / "b", config(4, rate=slow, seed=1, metrics_steps=4))
-    second.go_on_from(tmp_path / "a")
+    second.resume_from(tmp_path / "a")
     # Apart from what bf16 rounds away.
     torch.testing.assert_close(second.parameters.values, first.parameters.values, rtol=0.01, atol=1e-6)
     torch.testing.assert_close(second.average.values, first.average.values, rtol=0.01, atol=1e-6)
@@ -121,7 +121,7 @@ def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
     assert events(tmp_path / "b", "saved")[-1]["all_steps"] == 10
     (tmp_path / "b" / "latest.safetensors").unlink()
     with pytest.raises(WeightsError, match="latest"):
-        first.go_on_from(tmp_path / "b")
+        first.resume_from(tmp_path / "b")
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:

@@ -92,6 +92,21 @@ def test_each_slot_remembers_its_own_frames() -> None:
     assert not stored.history.features[[0, 2]].any()
 
 
+def test_the_search_is_left_out_where_the_preset_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = random_images(FRAMES)
+
+    def poses(search: object) -> Tensor:
+        preset = tiny_preset(keyframe_matcher=True, rotation_search=search)
+        stream, first = Stream(tiny_network(preset), preset, GRID, "auto"), preset.stream.scale_frames
+        parts = [stream.step(part)[0].pose for part in (images[:first], *images[first:].split(1))]
+        return torch.cat(parts, dim=1)
+
+    searched, without = poses(True), poses(False)
+    assert torch.equal(poses("auto"), searched) and not torch.equal(searched, without)  # on a CPU it costs little
+    monkeypatch.setattr(rotation_search, "LOST", -1.0)
+    assert torch.equal(poses(True), without)
+
+
 class Finding(nn.Module):
     """A look back that finds all points where the true turn leads them, and is sure of those near by; or finds none."""
 
@@ -109,10 +124,8 @@ class Finding(nn.Module):
         )
 
 
-@pytest.mark.parametrize(("finds", "searches", "left"), [(True, True, 0.0), (False, True, 12.2), (True, False, 12.2)])
-def test_a_wrong_rotation_is_corrected_if_it_is_searched_and_matches_confirm_it(
-    finds: bool, searches: bool, left: float
-) -> None:
+@pytest.mark.parametrize(("finds", "left"), [(True, 0.0), (False, 12.2)])
+def test_a_wrong_rotation_is_corrected_if_matches_confirm_it(finds: bool, left: float) -> None:
     grid = (SIZE[0] // 7, SIZE[1] // 7)
     R = so3_exp(torch.deg2rad(torch.tensor([[2.0, -11.0, 5.0]])))[0]
     still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 1, *(2 * math.atan(side / 2 / FOCAL) for side in SIZE)]])
@@ -120,6 +133,6 @@ def test_a_wrong_rotation_is_corrected_if_it_is_searched_and_matches_confirm_it(
     kept = DepthState.from_maps(torch.full((1, 2, *SIZE), math.log(FAR)), grid)
     matcher = cast(KeyframeMatcher, Finding(R, finds))
     query = QueryFrame(described(R), torch.zeros(1, *grid, CONTEXT), still)
-    code, _ = refinement.refine_pose(matcher, query, still, kept, past, searches)
+    code, _ = refinement.refine_pose(matcher, query, still, kept, past)
     off = pose_to_matrix(code)[0, :3, :3].T @ R
     assert math.degrees(float(so3_log(off[None]).norm())) == pytest.approx(left, abs=0.4)
