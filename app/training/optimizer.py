@@ -68,7 +68,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Muon and AdamW on all parameters at once. Steps with a non-finite gradient change nothing, without a host sync."""
+    """Muon and AdamW on all parameters at once. A step with a non-finite gradient changes nothing, without a sync."""
 
     def __init__(self, parameters: FlatParameters, config: OptimizerConfig) -> None:
         self._parameters = parameters

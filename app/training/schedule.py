@@ -134,8 +134,8 @@ class Schedule:
 def draw_times(rng: np.random.Generator, clips: int, frames: int, scale_frames: int) -> Tensor:
     """Time coordinates int64 [clips, frames], increasing from 0.
 
-    Half of the clips have no gaps. In a long stream the scale frames are far back, and keyframes have gaps. So the others
-    have a jump after the scale frames, small gaps, or both.
+    Half of the clips have no gaps. In a long stream the scale frames are far back, and keyframes have gaps. So
+    the others have a jump after the scale frames, small gaps, or both.
     """
     times = np.broadcast_to(np.arange(frames), (clips, frames)).copy()
     for clip in np.flatnonzero(rng.random(clips) >= 0.5):

@@ -247,7 +247,7 @@ class Trainer:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
 
     def _compare_uncompiled(self, plan: StepPlan) -> None:
-        """Compare the compiled network with the plain one: compilers make errors for single shapes; training hides them.
+        """Compare the compiled network with the plain one: compilers make errors for single shapes, hidden by training.
 
         Raises:
             ResourceError: the compiled network gives other depths.

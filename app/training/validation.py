@@ -132,7 +132,7 @@ def _one_clip(
 
 
 def summarise(rows: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-    """Rows of `clip_errors` -> figures of all clips and of each kind: means, or medians under names with ``_median``."""
+    """Rows of `clip_errors` -> figures of all clips and of each kind: means, or medians (names with ``_median``)."""
     groups = {"all": rows} | {name: rows[rows[:, 0] == i] for i, name in enumerate(KINDS)}
     return {name: _figures(group) for name, group in groups.items() if len(group)}
 
