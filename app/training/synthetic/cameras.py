@@ -83,10 +83,10 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float
 
 
 def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
-    """Metres a frame, [B, 1]: from a slow car at 30 frames a second to a fast one at 10, whatever there is to see.
+    """Metres a frame, [B, 1]: from a slow car at 30 frames a second to a fast one at 10, in any scene.
 
-    Straight ahead, a wide view looks like a fast drive. So speeds are spread evenly: from a usual speed a network
-    would tell the field of view, and be wrong for every other one. Long clips stay on their street.
+    Straight ahead, a wide view looks like a fast drive. So speeds are log-uniform: from usual speeds a network would
+    infer the field of view, and fail at others. Long clips stay on their street.
     """
     return draws.log_uniform(0.1, 3.2, clips, 1).clamp_max(100.0 / frames)
 
@@ -94,9 +94,9 @@ def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
 def draw_path(
     draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0, turning: float = 0.0
 ) -> Path:
-    """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn; close: how
-    often a hand moves by a few centimetres a frame and looks down on what is before it; turning: how often a camera
-    turns far from frame to frame."""
+    """Paths of clips whose scenes are about depth [B] metres deep. weights: probability of each mode; close:
+    probability of handheld motion by a few centimetres a frame that looks down on near objects; turning: probability
+    of sharp rotations."""
     clips = depth.shape[0]
     modes = draws.constant(list(weights), torch.int64)[draws.choice(list(weights.values()), clips)]
     m = modes[:, None]
