@@ -18,7 +18,7 @@ from stream_recon.models.encoder import Encoder
 from stream_recon.models.layers import Block
 from stream_recon.models.odometry.odometry import Odometry, OdometryState
 from stream_recon.models.packed import pack_blocks
-from stream_recon.models.prediction import Features, Prediction
+from stream_recon.models.prediction import NetworkFeatures, Prediction
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's colours, which published encoders were trained with."""
@@ -76,7 +76,7 @@ class StreamingNetwork(nn.Module):
 
     def predict(
         self, images: Tensor, memory: Memory, dense_frames: Tensor | None = None
-    ) -> tuple[Prediction, Features]:
+    ) -> tuple[Prediction, NetworkFeatures]:
         """Outputs of the heads, without odometry; ``dense_frames``: int64 [D], the frames to give dense maps for."""
         clips, frames, _, height, width = images.shape
         patch = self.config.patch_size
@@ -110,7 +110,7 @@ class StreamingNetwork(nn.Module):
         if side_stream is not None:
             torch.cuda.current_stream().wait_stream(side_stream)
         prediction = Prediction(head_pose, head_maps, head_pose[-1], head_maps[:, :, 0], points)
-        return prediction, Features(taps[-1], patches, dense_taps, descriptors)
+        return prediction, NetworkFeatures(taps[-1], patches, dense_taps, descriptors)
 
     def store_matrices_in_half(self) -> None:
         """Keep weights of matrix products and convolutions in bf16, which autocast would otherwise cast in every step.

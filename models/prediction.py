@@ -71,7 +71,7 @@ class Descriptors:
 
 
 @dataclass(frozen=True)
-class Features:
+class NetworkFeatures:
     """Inner features of B clips of S frames, for odometry and for training."""
 
     tokens: Tensor

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import OdometrySlots
 from stream_recon.app.engine.stream import (
     SHORT_TOKENS,
+    OdometrySlots,
     StepOutput,
     attention_sizes,
     available_memory,

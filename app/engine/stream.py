@@ -1,5 +1,6 @@
 """One stream through a network: its memory, its keyframe policy, and on a GPU its captured step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,12 +9,11 @@ from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import OdometrySlots
 from stream_recon.cache.cache_dtypes import cache_kind
 from stream_recon.cache.kernels.timing import AttentionSizes, runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, StreamConfig
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.odometry import OdometryState
 from stream_recon.models.prediction import Prediction
@@ -30,6 +30,34 @@ class StepOutput:
     """Odometry's state if the last frame becomes a keyframe; None without odometry."""
     flow: Tensor
     """`mean_flow` since the last keyframe, a scalar; 0 where the policy does not need it."""
+
+
+class OdometrySlots:
+    """The state after the last keyframe of the stream in each slot.
+
+    A captured step reads these tensors where they are; only keyframes are written to them.
+    """
+
+    def __init__(self, network: NetworkConfig, grid: tuple[int, int], slots: int, device: torch.device) -> None:
+        """``grid``: patch rows and columns."""
+        self.states = OdometryState.zeros(network, grid, slots, device) if network.flow_blocks else None
+        """Of all slots, in order; None without odometry."""
+        self.head_pose = torch.zeros(slots, 9, device=device) if self.states is None else self.states.last.head_pose
+        """[slots, 9]: pose codes of the camera head. Keyframes are chosen by these, so odometry changes no choice."""
+
+    def select(self, slots: Tensor) -> OdometryState | None:
+        """The states of these slots, an index on the device."""
+        return self.states.select(slots) if self.states is not None else None
+
+    def store(
+        self, prediction: Prediction, state: OdometryState | None, rows: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        """Write what a step ended with, of these clips of the prediction, to their slots."""
+        to, source = (torch.tensor(list(x), device=self.head_pose.device) for x in (slots, rows))
+        if self.states is not None and state is not None:
+            self.states.store(to, state, source)
+        else:
+            self.head_pose[to] = prediction.head_pose[-1, source, -1]
 
 
 class Stream:

@@ -18,8 +18,8 @@ from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.keyframe_matcher import Matches
 from stream_recon.models.odometry.odometry import Measurements
 from stream_recon.models.odometry.pnp import RelativeMotion
-from stream_recon.models.odometry.sampling import FramePoints, at_centers, camera_rays, unproject
-from stream_recon.models.prediction import Features, Prediction
+from stream_recon.models.odometry.sampling import CellPoints, at_centers, camera_rays, unproject
+from stream_recon.models.prediction import NetworkFeatures, Prediction
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
@@ -105,7 +105,7 @@ class TrainingModel(nn.Module):
     def _match(
         self,
         prediction: Prediction,
-        features: Features,
+        features: NetworkFeatures,
         measured: Measurements,
         pairs: MatchPairs,
         frames: Tensor | None,
@@ -122,7 +122,7 @@ class TrainingModel(nn.Module):
             log_depth, cells = prediction.head_maps[:, :, 0].flatten(0, 1), (context.shape[2], context.shape[3])
             size = (log_depth.shape[1], log_depth.shape[2])
             rays, focal = camera_rays(size, cells, codes.flatten(0, 1))
-            points = FramePoints(unproject(rays, at_centers(log_depth, cells)), focal, size)
+            points = CellPoints(unproject(rays, at_centers(log_depth, cells)), focal, size)
         own, context, motion = (x.flatten(0, 1) for x in (own, context, pairs.motion))
         matches: Matches = odometry.keyframe_matcher(own, others, context, points, motion[:, None])
         return matches

@@ -19,7 +19,7 @@ from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import in_fp32
 from stream_recon.models.odometry.pnp import MIN_DEPTH
-from stream_recon.models.odometry.sampling import SAMPLES, FramePoints, tokens_to_cells, width_height
+from stream_recon.models.odometry.sampling import SAMPLES, CellPoints, tokens_to_cells, width_height
 
 HISTORY = 4
 """Keyframes that are kept for matching."""
@@ -111,7 +111,7 @@ class KeyframeMatcher(nn.Module):
         tokens = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1)).float()
         return tokens_to_cells(tokens, grid)
 
-    def forward(self, own: Tensor, others: Tensor, context: Tensor, points: FramePoints, motion: Tensor) -> Matches:
+    def forward(self, own: Tensor, others: Tensor, context: Tensor, points: CellPoints, motion: Tensor) -> Matches:
         """Match B frames with L other frames each.
 
         Args:
@@ -158,7 +158,7 @@ class MatchIteration(nn.Module):
         return self.fc2(x + F.gelu(mixed))  # type: ignore[no-any-return]
 
 
-def predict_pixels(points: FramePoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def predict_pixels(points: CellPoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Project points of B frames into other images after motions [B, L, 3, 4].
 
     Returns:

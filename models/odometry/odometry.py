@@ -17,7 +17,7 @@ from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, Match
 from stream_recon.models.odometry.pnp import RelativeMotion
 from stream_recon.models.odometry.refinement import QueryFrame, refine_pose
 from stream_recon.models.odometry.sampling import SAMPLES
-from stream_recon.models.prediction import Descriptors, Features, Prediction
+from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Odometry(nn.Module):
     def measure(
         self,
         heads: Prediction,
-        features: Features,
+        features: NetworkFeatures,
         dense_frames: Tensor | None = None,
         state: OdometryState | None = None,
     ) -> Measurements:
@@ -128,7 +128,7 @@ class Odometry(nn.Module):
         return Measurements(motion, context)
 
     def step(
-        self, heads: Prediction, features: Features, state: OdometryState | None, *, rotation_search: bool = True
+        self, heads: Prediction, features: NetworkFeatures, state: OdometryState | None, *, rotation_search: bool = True
     ) -> tuple[Prediction, OdometryState]:
         """Poses and depths of B clips of S frames, each frame a keyframe for the next one.
 
@@ -141,7 +141,7 @@ class Odometry(nn.Module):
     def fuse(
         self,
         heads: Prediction,
-        features: Features,
+        features: NetworkFeatures,
         measured: Measurements,
         state: OdometryState | None,
         *,

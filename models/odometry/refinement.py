@@ -10,7 +10,7 @@ from stream_recon.models.odometry.depth_filter import DepthState, add_evidence, 
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
 from stream_recon.models.odometry.pose_only_ba import PoseOnlyResult, pose_only_ba
 from stream_recon.models.odometry.rotation_search import is_surely_none, search_rotation
-from stream_recon.models.odometry.sampling import FramePoints, camera_rays, unproject, width_height
+from stream_recon.models.odometry.sampling import CellPoints, camera_rays, unproject, width_height
 from stream_recon.models.pose import inverse_pose, matrix_to_quaternion, pose_to_matrix, so3_exp, so3_log
 
 LAGS = (1, 2, 4)
@@ -58,7 +58,7 @@ class _Window:
     features: Tensor
     context: Tensor
     """As of `QueryFrame`."""
-    points: FramePoints
+    points: CellPoints
     others: Tensor
     """[B, L, M, 24]: features of the keyframes."""
     T_other_world: Tensor
@@ -71,7 +71,7 @@ class _Window:
         xyz, focal = (torch.cat([x, x]) for x in (self.points.xyz, self.points.focal))
         own = (torch.cat([x, x]) for x in (self.features, self.context))
         others = (torch.cat([x, x]) for x in (self.others, self.T_other_world, self.exists))
-        return _Window(*own, FramePoints(xyz, focal, self.points.size), *others)
+        return _Window(*own, CellPoints(xyz, focal, self.points.size), *others)
 
 
 def refine_pose(
@@ -97,7 +97,7 @@ def refine_pose(
     rays, focal = camera_rays(size, (context.shape[1], context.shape[2]), query.head_pose)
     others, poses = (torch.stack([x[:, lag - 1] for lag in LAGS], dim=1) for x in (history.features, history.poses))
     exists = torch.stack([history.count >= lag for lag in LAGS], dim=1)
-    points = FramePoints(unproject(rays, depth.log_depth_at_centers), focal, size)
+    points = CellPoints(unproject(rays, depth.log_depth_at_centers), focal, size)
     window = _Window(query.features, context, points, others, inverse_pose(pose_to_matrix(poses)), exists)
     if rotation_search:
         pose, adjusted = _search_and_adjust(matcher, window, pose)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stream_recon.models.odometry.keyframe_matcher import interpolate, select_level
 from stream_recon.models.odometry.pnp import MIN_DEPTH
-from stream_recon.models.odometry.sampling import FramePoints
+from stream_recon.models.odometry.sampling import CellPoints
 from stream_recon.models.pose import identity, so3_exp
 
 CELL = 8
@@ -36,7 +36,7 @@ MARGIN = 0.01
 """Least gain of similarity for a candidate to be considered."""
 
 
-def search_rotation(own: Tensor, other: Tensor, points: FramePoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def search_rotation(own: Tensor, other: Tensor, points: CellPoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The rotation of B cameras that makes images most similar, in addition to the known motion.
 
     Args:

@@ -17,7 +17,7 @@ FARTHEST = 100.0
 
 
 @dataclass(frozen=True)
-class FramePoints:
+class CellPoints:
     """Points of B frames, one in each of Y x X equal cells of the image."""
 
     xyz: Tensor

@@ -9,7 +9,7 @@ from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
-from stream_recon.models.prediction import Features, Prediction
+from stream_recon.models.prediction import NetworkFeatures, Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def memory_of(preset: Preset) -> StreamMemory:
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
-Heads = tuple[Prediction, Features]
+Heads = tuple[Prediction, NetworkFeatures]
 
 
 def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Heads:

@@ -16,7 +16,7 @@ from stream_recon.models.odometry.keyframe_matcher import (
     interpolate,
     predict_pixels,
 )
-from stream_recon.models.odometry.sampling import FramePoints, cell_centers
+from stream_recon.models.odometry.sampling import CellPoints, cell_centers
 from tests.networks import tiny_preset
 
 SIZE = (70, 98)
@@ -63,7 +63,7 @@ def test_points_are_expected_where_the_motion_takes_them() -> None:
     points = torch.tensor([[0.2, -0.1, 2.0], [0.0, 0.0, -1.0], [9.0, 0.0, 2.0]]).view(1, 1, 3, 3)
     motion = torch.eye(3, 4).expand(1, 2, 3, 4).clone()
     motion[:, 1, 0, 3] = 0.4
-    places, along, in_view = predict_pixels(FramePoints(points, lengths, SIZE), motion)
+    places, along, in_view = predict_pixels(CellPoints(points, lengths, SIZE), motion)
     torch.testing.assert_close(places[0, 0, 0, 0], torch.tensor([49 + 6.0, 35 - 2.5]))
     torch.testing.assert_close(places[0, 1, 0, 0], torch.tensor([49 + 18.0, 35 - 2.5]))
     assert in_view[0, :, 0].tolist() == [[True, False, False]] * 2
@@ -86,7 +86,7 @@ def test_points_of_the_network_lie_in_the_middles_of_cells_and_its_matches_near_
             own,
             other[:, None],
             context,
-            FramePoints(rays[None], torch.full((1, 2), 30.0), size),
+            CellPoints(rays[None], torch.full((1, 2), 30.0), size),
             torch.eye(3, 4)[None, None],
         )
     torch.testing.assert_close(matches.pixels[0, 0, 0], places)

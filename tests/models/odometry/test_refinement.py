@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stream_recon.app.engine.odometry_state import OdometrySlots
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import OdometrySlots, Stream
 from stream_recon.models.odometry import refinement, rotation_search
 from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.keyframe_matcher import (
@@ -20,7 +19,7 @@ from stream_recon.models.odometry.keyframe_matcher import (
     predict_pixels,
 )
 from stream_recon.models.odometry.refinement import QueryFrame
-from stream_recon.models.odometry.sampling import FramePoints
+from stream_recon.models.odometry.sampling import CellPoints
 from stream_recon.models.pose import pose_to_matrix, so3_exp, so3_log
 from stream_recon.models.prediction import Prediction
 from tests.models.skies import FAR, FOCAL, SIZE, described
@@ -114,7 +113,7 @@ class Finding(nn.Module):
         super().__init__()
         self.R, self.finds = R_first_camera, finds
 
-    def forward(self, own: Tensor, others: Tensor, context: Tensor, points: FramePoints, motion: Tensor) -> Matches:
+    def forward(self, own: Tensor, others: Tensor, context: Tensor, points: CellPoints, motion: Tensor) -> Matches:
         true = torch.cat([self.R, torch.zeros(3, 1)], dim=1).expand_as(motion)
         expected, _, in_view = predict_pixels(points, motion)
         places, _, truly = predict_pixels(points, true)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.models.odometry.rotation_search import CELL, search_rotation
-from stream_recon.models.odometry.sampling import FramePoints, cell_centers, width_height
+from stream_recon.models.odometry.sampling import CellPoints, cell_centers, width_height
 from stream_recon.models.pose import so3_exp, so3_log
 from tests.models.skies import FAR, FOCAL, SIZE, described
 
@@ -27,7 +27,7 @@ def searched(true: Tensor, known: Tensor) -> tuple[Tensor, bool]:
     points = torch.cat([flat, torch.ones_like(flat[..., :1])], dim=-1)[None] * FAR
     motion = torch.cat([R_known, torch.tensor([[0.1], [0.0], [0.2]])], dim=-1)[None]
     turn, better, _ = search_rotation(
-        described(R_true), described(torch.eye(3)), FramePoints(points, LENGTHS, SIZE), motion
+        described(R_true), described(torch.eye(3)), CellPoints(points, LENGTHS, SIZE), motion
     )
     return turn[0] @ R_known, bool(better)
 
@@ -49,13 +49,13 @@ def test_a_turn_that_is_known_stays(axes: tuple[float, float, float]) -> None:
 
 def test_blank_images_say_nothing() -> None:
     features = F.normalize(torch.ones_like(described(torch.eye(3))), dim=-1)
-    points = FramePoints(torch.ones(1, *CELLS, 3), LENGTHS, SIZE)
+    points = CellPoints(torch.ones(1, *CELLS, 3), LENGTHS, SIZE)
     assert not search_rotation(features, features, points, STILL)[1].any()
 
 
 def test_a_motion_that_is_no_number_is_left_as_it_is() -> None:
     features = described(torch.eye(3))
-    points = FramePoints(torch.ones(1, *CELLS, 3), LENGTHS, SIZE)
+    points = CellPoints(torch.ones(1, *CELLS, 3), LENGTHS, SIZE)
     motion = torch.full_like(STILL, torch.nan)
     assert not search_rotation(features, features, points, motion)[1].any()
 
@@ -66,10 +66,10 @@ def test_each_clip_is_searched_by_itself() -> None:
     other = own.roll(1, 0)
     points = torch.rand(3, *CELLS, 3, generator=generator) + 1
     motion, lengths = STILL.expand(3, -1, -1), LENGTHS.expand(3, -1)
-    together = search_rotation(own, other, FramePoints(points, lengths, SIZE), motion)
+    together = search_rotation(own, other, CellPoints(points, lengths, SIZE), motion)
     for i in range(3):
         clip = slice(i, i + 1)
-        alone = search_rotation(own[clip], other[clip], FramePoints(points[clip], lengths[clip], SIZE), motion[clip])
+        alone = search_rotation(own[clip], other[clip], CellPoints(points[clip], lengths[clip], SIZE), motion[clip])
         assert bool(alone[1]) == bool(together[1][i])
         torch.testing.assert_close(alone[0][0], together[0][i])
         torch.testing.assert_close(alone[2][0], together[2][i])
