@@ -136,8 +136,8 @@ class StreamingNetwork(nn.Module):
             for module in part.modules():
                 if isinstance(module, nn.Linear):
                     module.to(torch.bfloat16)
-        for part in (self.encoder, self.aggregator, self.camera_head):
-            for module in part.modules():
+        for trunk in (self.encoder, self.aggregator, head):
+            for module in trunk.modules():
                 if isinstance(module, Block):
                     module.fused = True
 

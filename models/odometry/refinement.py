@@ -68,10 +68,11 @@ class _Window:
 
     def repeated(self) -> "_Window":
         """All frames twice, [2 * B]."""
-        xyz, focal = (torch.cat([x, x]) for x in (self.points.xyz, self.points.focal))
-        own = (torch.cat([x, x]) for x in (self.features, self.context))
+        xyz, focal, features, context = (
+            torch.cat([x, x]) for x in (self.points.xyz, self.points.focal, self.features, self.context)
+        )
         others = (torch.cat([x, x]) for x in (self.others, self.T_other_world, self.exists))
-        return _Window(*own, CellPoints(xyz, focal, self.points.size), *others)
+        return _Window(features, context, CellPoints(xyz, focal, self.points.size), *others)
 
 
 def refine_pose(

@@ -72,7 +72,7 @@ def sample_features(features: Tensor, pixels: Tensor, cell: int) -> Tensor:
 
 def tokens_to_cells(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     """Values of patches for their cells, [N, gh*gw, SAMPLES^2 * C] -> [N, 2*gh, 2*gw, C]."""
-    cells = tokens.unflatten(1, grid).unflatten(-1, (SAMPLES, SAMPLES, -1))
+    cells: Tensor = tokens.unflatten(1, grid).unflatten(-1, (SAMPLES, SAMPLES, -1))
     return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
