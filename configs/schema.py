@@ -167,7 +167,7 @@ class PointsConfig:
     edge_ratio: float = 0.08
     """A pixel whose neighbours' depth differs by more than this share is a depth edge and is left out."""
     min_confidence: float = 0.0
-    """Pixels of less confidence are left out whatever their share: with so little a network marks sky."""
+    """Pixels of less confidence are left out as well: this low, it marks sky."""
 
     def __post_init__(self) -> None:
         _within(self, 0, 1, "confidence_quantile")
@@ -293,7 +293,7 @@ def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
 
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
-    """Check ``value`` against a field's type; lists become tuples and integers floats where the type says so."""
+    """Check ``value`` against a field's type; lists become tuples, and integers floats, where the type has these."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:

@@ -1,9 +1,9 @@
 """Rotations, rigid transforms and pose codes on tensors.
 
 A pose code is camera to world: translation (3), quaternion x, y, z, w, vertical and horizontal field of view in
-radians. Everything here is few operations on tensors that stay on the device, since a stream's step waits for each one
-to start, and since a captured CUDA graph may neither ask the host nor copy from it. Products of matrices that
-autocast would round are avoided in conversions of quaternions.
+radians. Functions take few operations, since a stream's step waits for each one to start. Tensors stay on the device: a
+captured CUDA graph may neither ask the host nor copy from it. Conversions of quaternions avoid matrix products, which
+autocast would round.
 """
 
 import math
