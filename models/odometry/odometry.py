@@ -73,7 +73,7 @@ def _tensors(state: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What is measured of D frames of each of B clips, before poses and depths are fused."""
+    """Measurements of D frames of each of B clips, before poses and depths are fused."""
 
     motion: RelativeMotion
     context: Tensor | None

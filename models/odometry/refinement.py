@@ -41,7 +41,7 @@ UNLIKE = 0.2
 
 @dataclass(frozen=True)
 class QueryFrame:
-    """What refinement reads of B frames, one of each stream."""
+    """Inputs of refinement for B frames, one of each stream."""
 
     features: Tensor
     """[B, M, 24]: `KeyframeMatcher.describe`."""

@@ -130,7 +130,7 @@ MODULES: tuple[Template, ...] = (
     ),
 )  # fmt: skip
 
-# What stands on worktops and desks, apart from what stands on every table.
+# Objects on worktops and desks, in addition to those of every table.
 ON_TOPS: tuple[Template, ...] = (
     Template(
         "sink", ((0.5, 0.8), (0.4, 0.48), (0.25, 0.35)),

@@ -125,7 +125,7 @@ def _stays(objects: Objects, path: Path, keep_clear: Tensor) -> Tensor:
 
 
 def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor, share: Tensor, number: int) -> Objects:
-    """Small things on tops of what stays (bool [B, O]), or on the floor beside what has no top.
+    """Small objects on tops of present furniture (bool [B, O]), or on the floor next to furniture without a top.
 
     share [B, 1]: of the usual number.
     """
@@ -142,8 +142,8 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor,
     big = of_parent(carriers.size)
     room = (0.5 * big[..., :2] - 0.4 * size[..., :2]).clamp_min(0.0)
     on_top = draws.uniform(-1, 1, clips, number, 2) * room
-    beside = draws.uniform(-1, 1, clips, number, 2) * big[..., :2] + draws.constant([0.0, 0.5])
-    offset = torch.where((top > 0)[..., None], on_top, beside)
+    next_to = draws.uniform(-1, 1, clips, number, 2) * big[..., :2] + draws.constant([0.0, 0.5])
+    offset = torch.where((top > 0)[..., None], on_top, next_to)
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
     fullness = draws.uniform(0.3, 1.0, clips, 1) * share
@@ -246,7 +246,7 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     occupied = openings.with_more(runs.occupied)
     frames = draw_frames(draws, catalogue, walls, air, openings, clips)
     groups = [runs.objects, runs.things, furniture, frames, *middle]
-    # Slots are few: beside a run there is less of everything else.
+    # Slots are few: with a run there is less of everything else.
     share = torch.where(runs.occupied.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
     carriers = join([furniture, middle[0]])
     groups.append(_items(draws, catalogue, carriers, _stays(carriers, path, keep_clear), share, 20))

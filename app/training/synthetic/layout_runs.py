@@ -109,7 +109,7 @@ def _things(draws: Draws, catalogue: Catalogue, kind: Tensor, bodies: Objects) -
 def _legs(
     draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, clear: Tensor, occupied: OccupiedWalls
 ) -> CornerCabinets:
-    """Where runs are. depth, clear [B, 1] in metres: into the room, and what cameras need around them."""
+    """Positions of runs. depth, clear [B, 1] in metres: into the room, and what cameras need around them."""
     clips = kind.shape[0]
     side, end = _corner(draws, path)
     zero = torch.zeros(clips, 2, device=draws.device)

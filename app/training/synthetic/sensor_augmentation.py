@@ -1,4 +1,4 @@
-"""What cameras and programs do to images: motion blur, rolling shutter, lens, exposure, local contrast, colour, blur,
+"""Camera and sensor augmentation: motion blur, rolling shutter, lens, exposure, local contrast, colour, blur,
 sharpening, noise, coarser colour than brightness, black borders, JPEG.
 
 Labels stay those of the ideal pinhole at the middle of the exposure; what moves pixels is kept small and to a
