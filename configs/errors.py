@@ -1,8 +1,8 @@
-"""The one family of errors meant for users. The command line turns them into one line and exit code 2."""
+"""Errors for users. The command line prints them in one line and exits with code 2."""
 
 
 class StreamReconError(Exception):
-    """Something a user can act on. The message says what is wrong and what to do, in one line."""
+    """An error that a user can act on. Its message is one line: what is wrong, and what to do."""
 
 
 class InputError(StreamReconError):
@@ -22,4 +22,4 @@ class ConfigError(StreamReconError):
 
 
 class ResourceError(StreamReconError):
-    """A device, a backend, a port or memory that is not there."""
+    """A device, back end, port or memory that is not available."""

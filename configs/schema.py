@@ -1,9 +1,8 @@
-"""Every number that shapes a run, as frozen dataclasses, and the presets that fill them.
+"""Presets: the settings of network, stream, image and points, as frozen dataclasses read from TOML and written to it.
 
 A preset is a TOML file with the tables ``[network]``, ``[stream]``, ``[image]`` and ``[points]``. Fields without
-a default have to be in the file; an unknown key is an error, so a misspelt option never passes in silence.
-
-A preset as TOML text: the way back from `load_preset`.
+a default have to be in the file. An unknown key is an error, so a misspelt one is never ignored. Keys of version 0.1
+are read until version 0.3 (`upgraded_tables`).
 """
 
 import dataclasses
@@ -20,13 +19,20 @@ from typing import Any, Literal
 from stream_recon.configs.errors import ConfigError
 
 PRESET_FOLDER = Path(__file__).parent
-LONGEST_PRESET_BYTES = 16_384
-"""Parsing TOML takes a time that grows with the square of what a file may nest."""
+MAX_PRESET_BYTES = 16_384
+"""The time to parse TOML grows with the square of its nesting, so longer files are refused."""
+_RENAMED = {
+    "network": {"step_blocks": "flow_blocks", "look_back": "keyframe_matcher"},
+    "stream": {"anchor_overlap": "submap_overlap"},
+}
+"""Keys of version 0.1 in each table, and their names since. Read until version 0.3."""
 
 KeyframeMode = Literal["flow", "every", "interval"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "fa2", "fa3", "cudnn", "sdpa"]
 CacheChoice = Literal["full", "fp8"]
-"""What the frames' keys and values are kept in: the run's precision, or e4m3."""
+"""Data type of the KV cache of frames: the run's precision, or e4m3."""
+RotationSearch = Literal["auto", True, False]
+"""See `StreamConfig.rotation_search`."""
 
 
 def _within(config: object, low: float, high: float, *names: str) -> None:
@@ -34,7 +40,7 @@ def _within(config: object, low: float, high: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            # Written so that nan fails.
+            # In this form nan fails.
             if number is not None and not low <= number <= high:
                 bound = f"at least {low:g}" if number < low else f"from {low:g} to {high:g}"
                 raise ConfigError(f"{name} must be {bound}, not {value}")
@@ -42,7 +48,7 @@ def _within(config: object, low: float, high: float, *names: str) -> None:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of a network of the LingBot-Map family. Tokens are ``dim`` wide, heads ``dim // heads``."""
+    """Sizes of a network of the LingBot-Map family. Tokens have ``dim`` channels, heads ``dim // heads``."""
 
     dim: int
     heads: int
@@ -57,42 +63,43 @@ class NetworkConfig:
     dpt_features: int
     dpt_channels: tuple[int, int, int, int]
     image_size: int
-    """Side in pixels of the square image that the encoder's position table is laid out for."""
+    """Side in pixels of the square image of the encoder's position table; other sizes interpolate it."""
     patch_size: int = 14
     mlp_ratio: float = 4.0
     registers: int = 4
     encoder_stem: Literal["linear", "conv"] = "linear"
-    """``linear``: one patch projection, as published. ``conv``: with a small convolutional branch beside it."""
+    """``linear``: one patch projection, as published. ``conv``: plus a small convolutional branch."""
     encoder_qk_norm: bool = False
     camera_dim: int | None = None
     """Width of the camera head; None: twice ``dim``, as published."""
     point_head: bool = False
     rope_time_dims: int = 20
-    """Channels of a head that turn with time in global attention; the rest is halved over rows and columns."""
-    step_blocks: int = 0
-    """Blocks of the head that solves for each frame's motion since the cached frame before it; 0: no such head."""
-    look_back: bool = False
-    """With a step head: matches with keyframes further back."""
+    """Channels of a head that RoPE gives to time in global attention; rows and columns share the rest equally."""
+    flow_blocks: int = 0
+    """Transformer blocks of odometry's flow head; 0: no odometry, as published."""
+    keyframe_matcher: bool = False
+    """Whether odometry also matches keyframes further back."""
     dpt_upsampling: Literal["bilinear", "convex"] = "bilinear"
-    """``bilinear``: the last layers at full resolution, as published. ``convex``: at half of it, then learned
+    """``bilinear``: the last layers at full resolution, as published. ``convex``: at half resolution, then learned
     mixtures of neighbours."""
 
     def __post_init__(self) -> None:
         _within(self, 1, 65_536, "dim", "heads", "camera_dim", "dpt_features", "dpt_channels", "image_size")
         _within(self, 1, 1024, "encoder_depth", "depth", "camera_depth", "camera_heads", "camera_iterations")
         _within(self, 1, 256, "patch_size")
-        _within(self, 0, 1024, "output_layers", "registers", "rope_time_dims", "step_blocks")
+        _within(self, 0, 1024, "output_layers", "registers", "rope_time_dims", "flow_blocks")
         _within(self, 0.01, 1024, "mlp_ratio")
         if self.dim % self.heads or (self.dim // self.heads - self.rope_time_dims) % 4:
             raise ConfigError(
-                f"dim {self.dim}, heads {self.heads} and rope_time_dims {self.rope_time_dims} do not go together"
+                f"dim {self.dim}, heads {self.heads} and rope_time_dims {self.rope_time_dims} do not go together: "
+                "dim must be a multiple of heads, and dim / heads - rope_time_dims one of 4"
             )
         if list(self.output_layers) != sorted(self.output_layers) or self.output_layers[-1] >= self.depth:
             raise ConfigError(f"output_layers {self.output_layers} must ascend below depth {self.depth}")
-        if self.step_blocks and self.encoder_stem != "conv":
-            raise ConfigError("step_blocks needs encoder_stem conv: it compares that stem's features")
-        if self.look_back and not self.step_blocks:
-            raise ConfigError("look_back needs step_blocks: it begins with what the steps say")
+        if self.flow_blocks and self.encoder_stem != "conv":
+            raise ConfigError("flow_blocks needs encoder_stem conv: it compares that stem's features")
+        if self.keyframe_matcher and not self.flow_blocks:
+            raise ConfigError("keyframe_matcher needs flow_blocks: it starts from their motion")
 
     @property
     def head_dim(self) -> int:
@@ -100,43 +107,46 @@ class NetworkConfig:
 
     @property
     def special_tokens(self) -> int:
-        """Camera token, registers, scale token."""
+        """Number of special tokens of a frame: camera, registers, scale."""
         return self.registers + 2
 
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """How a stream is remembered. All budgets count cached frames."""
+    """KV cache, keyframes and submaps of a stream. All budgets count cached frames."""
 
     scale_frames: int
-    """First frames, processed together, whose patch tokens stay visible for good."""
+    """First frames, processed together, whose patch tokens stay in the cache."""
     window: int
     """Latest cached frames whose patch tokens are visible."""
     special_budget: int
     """Cached frames that keep their special tokens; beyond it the oldest are thinned."""
     camera_window: int
-    """Latest cached frames that the camera head attends to, beside the scale frames."""
+    """Latest cached frames that the camera head attends to, in addition to the scale frames."""
     keyframes: KeyframeMode = "flow"
     keyframe_interval: int = 1
     flow_threshold: float = 12.0
     """Mean pixel displacement, at network resolution, that makes a frame a keyframe."""
     max_gap: int = 30
     """A keyframe is forced after this many frames without one."""
-    anchor_overlap: float = 0.0
-    """When less than this share of the view is in any scale frame's, the latest keyframes become the scale frames of a
-    new stream; 0: never."""
+    submap_overlap: float = 0.0
+    """When less than this share of a frame's view is in that of any scale frame, a new submap begins, with the latest
+    keyframes as scale frames; 0: never."""
+    rotation_search: RotationSearch = True
+    """Whether odometry searches for large errors of rotation. ``"auto"``: on a CPU, where most steps skip it; a GPU's
+    captured step cannot, and matches each frame twice."""
 
     def __post_init__(self) -> None:
         _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")
         _within(self, 1, 10**9, "keyframe_interval", "max_gap")
         _within(self, 0, 10**9, "flow_threshold")
-        if not 0 <= self.anchor_overlap < 1:
-            raise ConfigError(f"anchor_overlap must be at least 0 and below 1, not {self.anchor_overlap}")
+        if not 0 <= self.submap_overlap < 1:
+            raise ConfigError(f"submap_overlap must be at least 0 and below 1, not {self.submap_overlap}")
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """The network's image: the whole source image, resized to the patch grid nearest to its aspect ratio."""
+    """The network's image: the complete source image, resized to the patch grid nearest to its aspect ratio."""
 
     max_patches: int
     max_side: int
@@ -148,16 +158,16 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class PointsConfig:
-    """Which pixels become points of the cloud."""
+    """Selection of the pixels that become points of the cloud."""
 
     confidence_quantile: float = 0.4
-    """Share of each frame's pixels, the least confident ones, that is left out."""
+    """Share of each frame's pixels, those of least confidence, that is left out."""
     voxel: float = 0.01
     """Edge of a voxel in the units of the reconstruction (scale frames lie at distance 1); one point each is kept."""
     edge_ratio: float = 0.08
     """A pixel whose neighbours' depth differs by more than this share is a depth edge and is left out."""
     min_confidence: float = 0.0
-    """Less confident pixels are left out whatever their share: a network may say so that there is no surface."""
+    """Pixels of less confidence are left out as well: this low, it marks sky."""
 
     def __post_init__(self) -> None:
         _within(self, 0, 1, "confidence_quantile")
@@ -167,6 +177,8 @@ class PointsConfig:
 
 @dataclass(frozen=True)
 class Preset:
+    """All settings of a run that a preset file holds."""
+
     name: str
     network: NetworkConfig
     stream: StreamConfig
@@ -197,7 +209,8 @@ def preset_names() -> list[str]:
 def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Preset:
     """Read a preset by name or from a TOML file.
 
-    ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``; a value of None is left out.
+    ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``. Values of None are ignored. Names of
+    version 0.1 are read, too.
 
     Raises:
         ConfigError: no such preset, unreadable TOML, an unknown or missing key, a value of the wrong type.
@@ -208,8 +221,8 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
     if not path.is_file():
         raise ConfigError(f"no preset {name_or_path!r}: give a TOML file or one of {', '.join(preset_names())}")
     try:
-        if path.stat().st_size > LONGEST_PRESET_BYTES:
-            raise ConfigError(f"preset {path} is longer than {LONGEST_PRESET_BYTES} bytes: that is no preset")
+        if path.stat().st_size > MAX_PRESET_BYTES:
+            raise ConfigError(f"preset {path} is longer than {MAX_PRESET_BYTES} bytes, too long for a preset")
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
         raise ConfigError(f"preset {path} is not readable TOML: {error}") from error
@@ -218,19 +231,42 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
     for dotted, value in (overrides or {}).items():
         if value is not None:
             table, _, key = dotted.partition(".")
-            tables.setdefault(table, {})[key] = value
+            tables.setdefault(table, {})[_RENAMED.get(table, {}).get(key, key)] = value
     return preset_from_tables(path.stem, tables)
 
 
+def upgraded_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a preset of any version with the keys of this one; values and unknown keys stay as they are."""
+    renamed = {
+        name: {_RENAMED[name].get(key, key): value for key, value in table.items()}
+        for name, table in tables.items()
+        if name in _RENAMED and isinstance(table, Mapping)
+    }
+    return {**tables, **renamed}
+
+
 def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
-    """Build a preset from its tables, as `dataclasses.asdict` gives them. Raises ConfigError."""
+    """Build a preset from its tables, as `dataclasses.asdict` gives them, of any version. Raises ConfigError."""
     _check_table(tables, f"preset {name}")
+    tables = upgraded_tables(tables)
     kinds = {"network": NetworkConfig, "stream": StreamConfig, "image": ImageConfig, "points": PointsConfig}
     unknown = sorted(set(tables) - set(kinds) - {"name"})
     if unknown:
         raise ConfigError(f"preset {name}: unknown table [{unknown[0]}]; known are {', '.join(kinds)}")
     parts = {key: _fill(kind, tables.get(key, {}), f"preset {name} [{key}]") for key, kind in kinds.items()}
     return Preset(name=name, **parts)
+
+
+def upgraded_preset(recorded: object) -> object:
+    """The preset in a record of any version, as this version records it; one that cannot be read stays as it is."""
+    if not isinstance(recorded, Mapping):
+        return recorded
+    name = str(recorded.get("name", ""))
+    try:
+        preset = preset_from_tables(name, {key: table for key, table in recorded.items() if key != "name"})
+    except ConfigError:
+        return recorded
+    return json.loads(json.dumps(dataclasses.asdict(preset)))
 
 
 def _check_table(table: object, where: str) -> None:
@@ -257,7 +293,7 @@ def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
 
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
-    """Check ``value`` against a field's type; lists become tuples and whole numbers floats where asked for."""
+    """Check ``value`` against a field's type; lists become tuples, and integers floats, where the type has these."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
@@ -265,8 +301,10 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
         hint = next(a for a in typing.get_args(hint) if a is not type(None))
         origin = typing.get_origin(hint)
     if origin is Literal:
-        if value not in typing.get_args(hint):
-            raise ConfigError(f"{where} must be one of {', '.join(typing.get_args(hint))}, not {value!r}")
+        choices = typing.get_args(hint)
+        # Of the same type, since 1 equals True.
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
+            raise ConfigError(f"{where} must be one of {', '.join(str(c).lower() for c in choices)}, not {value!r}")
         return value
     if origin is tuple:
         arguments = typing.get_args(hint)
@@ -274,7 +312,7 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"{where} must be {len(arguments)} numbers, not {value!r}")
         return tuple(_coerce(a, v, where) for a, v in zip(arguments, value, strict=True))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        # Integers of a file have no largest one.
+        # TOML's integers are unbounded; floats are not.
         value = float(value) if abs(value) < 2**63 else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} must be a number, not {value}")
@@ -284,12 +322,12 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
 
 
 def preset_to_toml(preset: Preset) -> str:
-    """Text that `load_preset` reads as the same preset, named after its file. Fields that are None are left out."""
+    """TOML text that `load_preset` reads as the same preset, named after its file. Fields of None are left out."""
     tables = {key: table for key, table in dataclasses.asdict(preset).items() if isinstance(table, dict)}
     return "\n".join(table_to_toml(name, table) for name, table in tables.items())
 
 
 def table_to_toml(name: str, table: Mapping[str, object]) -> str:
-    """One table; numbers, booleans, plain strings and lists of them are the same in TOML and JSON."""
+    """One table as TOML: numbers, booleans, plain strings and lists of them are written as in JSON."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
     return "\n".join([f"[{name}]", *lines]) + "\n"

@@ -1,14 +1,15 @@
-"""Sizes of memory and disks as people write them."""
+"""Sizes of memory and disks in the form of command-line options."""
 
 import re
 
 from stream_recon.configs.errors import ConfigError
 
 UNITS = {"M": 10**6, "G": 10**9, "T": 10**12, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+"""Bytes per unit: decimal ones, and binary ones with an I."""
 
 
 def parse_size(text: str, option: str) -> int:
-    """Bytes of ``8GB``, ``8G`` (10^9 each), ``8GiB`` (2^30), ``8000MB`` and the like, given with ``option``.
+    """Number of bytes of ``8GB``, ``8G`` (10^9 each), ``8GiB`` (2^30), ``8000MB`` and similar, given with ``option``.
 
     Raises:
         ConfigError: anything else.

@@ -12,7 +12,10 @@ from stream_recon.models.rope import frame_rotation, global_rotation, rotate_fra
 
 
 class Aggregator(nn.Module):
-    """Tokens of a frame: camera, registers, scale (the special tokens), then gh*gw patches, row by row."""
+    """Pairs of a frame block and a global block.
+
+    Tokens of a frame are camera, registers and scale (the special tokens), then gh*gw patches, row by row.
+    """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -31,7 +34,7 @@ class Aggregator(nn.Module):
         self.global_blocks = nn.ModuleList(block() for _ in range(config.depth))
 
     def forward(self, patches: Tensor, grid: tuple[int, int], memory: Memory) -> list[Tensor]:
-        """patches [B, S, gh*gw, dim] -> one [B, S, P, 2*dim] for each output layer: frame and global halves."""
+        """Patches [B, S, gh*gw, dim] -> tokens [B, S, P, 2*dim] of each output layer: frame half, then global half."""
         config = self.config
         clips, frames = patches.shape[:2]
         special = self._special_tokens(memory).to(patches.dtype).expand(clips, -1, -1, -1)
@@ -57,7 +60,7 @@ class Aggregator(nn.Module):
 
 
 def _attend_across(memory: Memory, layer: int, clips: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q, k, v [B*S, P, H, D]: lay each clip's frames end to end for the memory."""
+    """Attention of q, k, v [B*S, P, H, D] across frames: each clip is one sequence for the memory."""
     frames_of = (clips, -1, *q.shape[2:])
     y = memory.attend(layer, q.reshape(frames_of), k.reshape(frames_of), v.reshape(frames_of))
     return y.reshape(q.shape)

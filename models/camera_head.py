@@ -1,4 +1,4 @@
-"""The camera head: iterative refinement of a pose code from each frame's camera token."""
+"""Camera head: a pose code from each frame's camera token, by iterative refinement."""
 
 from functools import partial
 
@@ -15,8 +15,11 @@ POSE_CODE = 9
 
 
 class CameraHead(nn.Module):
-    """Each iteration modulates the token by the last pose code (adaptive layer norm, Peebles & Xie 2023), runs the
-    trunk over all cached frames' tokens of the same iteration, and adds a correction to the code."""
+    """Iterative refinement of pose codes.
+
+    Each iteration modulates the token by the last pose code (adaptive layer norm, Peebles & Xie 2023). The trunk
+    attends to all cached frames' tokens of the same iteration, and its output is added to the code.
+    """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class CameraHead(nn.Module):
             x = tokens + gate * (normed * (1 + scale) + shift)
             for depth, block in enumerate(self.trunk):
                 x = block(x, partial(memory.attend_camera, iteration * len(self.trunk) + depth))
-            # In fp32 on any device: a pose rounded to bf16 would be off by tenths of a degree.
+            # In fp32 on any device: rounded to bf16, a pose has an error of tenths of a degree.
             with in_fp32(x):
                 delta = self.pose_branch(self.trunk_norm(x.float()))
             total = delta if total is None else total.detach() + delta

@@ -1,7 +1,4 @@
-"""The dense head: DPT (Ranftl et al. 2021) over four taps of the aggregator.
-
-Bilinear resizing with a fast backward pass.
-"""
+"""Dense head: DPT (Ranftl et al. 2021) over four outputs of the aggregator."""
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -17,14 +14,14 @@ from stream_recon.models.encoder import STEM_CHANNELS
 
 @lru_cache(maxsize=64)
 def _weights(source: int, target: int, align_corners: bool, device: torch.device) -> Tensor:
-    """[target, source]: how much each source sample gives to each target sample, along one axis."""
+    """Weights [target, source] of linear interpolation along one axis."""
     unit = torch.eye(source, device=device, dtype=torch.float64)[:, None]
     mode = {"mode": "linear", "align_corners": align_corners}
     return F.interpolate(unit, size=target, **mode)[:, 0].T.contiguous()  # type: ignore[arg-type]
 
 
 class _Resize(torch.autograd.Function):
-    """The gradient of an interpolation is two matrix products; scattering it with atomics took a third of a step."""
+    """Bilinear interpolation whose gradient is two matrix products; torch's, by atomics, took a third of a step."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, height: int, width: int, align_corners: bool) -> Tensor:
@@ -51,18 +48,23 @@ def resize_bilinear(x: Tensor, size: tuple[int, int], *, align_corners: bool) ->
 
 
 HIDDEN = 32
+"""Channels of the last layer before the output."""
 POSITION_RATIO = 0.1
+"""Amplitude of the position code, as in published heads."""
 POSITION_BASE = 100.0
+"""Base of the position code's frequencies, as in published heads."""
 NEIGHBOURS = 9
+"""Pixels that convex upsampling mixes: 3 x 3."""
 TENSOR_CORE_CHANNELS = 8
-"""Rows of 16 bytes in bf16: what the fast kernels of cuBLAS ask for."""
+"""Fast kernels of cuBLAS need rows of 16 bytes, which is this number of channels in bf16."""
 
 
 @cache
 def _position_grid(
-    height: int, width: int, channels: int, aspect: float, device: torch.device, dtype: torch.dtype, channels_last: bool
+    size: tuple[int, int], channels: int, aspect: float, device: torch.device, dtype: torch.dtype, channels_last: bool
 ) -> Tensor:
-    """Sine-cosine code of the pixel position, [1, channels, height, width]; the image's diagonal has length 2."""
+    """Sine-cosine code of pixel positions, [1, channels, height, width]; the image's diagonal has length 2."""
+    height, width = size
     diagonal = (aspect**2 + 1) ** 0.5
     x = torch.linspace(-1, 1, width, device=device) * (aspect / diagonal * (width - 1) / width)
     y = torch.linspace(-1, 1, height, device=device) * (1 / diagonal * (height - 1) / height)
@@ -82,15 +84,14 @@ def _position_grid(
 
 def _add_position(x: Tensor, aspect: float) -> Tensor:
     channels_last = x.is_contiguous(memory_format=torch.channels_last)
-    return x + _position_grid(x.shape[2], x.shape[3], x.shape[1], aspect, x.device, x.dtype, channels_last)
+    return x + _position_grid((x.shape[2], x.shape[3]), x.shape[1], aspect, x.device, x.dtype, channels_last)
 
 
 def project_channels(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """A 1x1 convolution to few channels as a matrix product: x [F, C, H, W], channels last -> [F, outputs, H, W].
 
     cuDNN has no tensor-core kernel for two output channels: its three passes took 10 ms of a training step. On a GPU
-    the missing columns are filled up with zeros; the product reads the map as it lies in memory, and its gradient
-    lies so too.
+    missing columns are padded with zeros. The product and its gradient keep the map's memory layout.
     """
     weight, bias = conv.weight.flatten(1), conv.bias
     assert conv.kernel_size == (1, 1) and bias is not None
@@ -102,6 +103,8 @@ def project_channels(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 class ResidualConv(nn.Module):
+    """Two convolutions with a skip connection."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
@@ -114,8 +117,8 @@ class ResidualConv(nn.Module):
 
 
 class ConvexUpsampling(nn.Module):
-    """Doubles the size of a map: each new pixel is a mixture of the nine around its place, weights learned (RAFT, Teed
-    & Deng 2020), so that an edge can stay an edge."""
+    """Upsampling by two in which each new pixel is a learned convex mixture of nine neighbours (RAFT, Teed & Deng
+    2020), so that edges stay sharp."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class ConvexUpsampling(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Adds a finer level, refines, and upsamples."""
+    """Fusion of a coarser level with a finer one, then upsampling."""
 
     def __init__(self, channels: int, *, has_skip: bool) -> None:
         super().__init__()
@@ -143,12 +146,12 @@ class Fusion(nn.Module):
     def forward(self, x: Tensor, finer: Tensor | None, size: tuple[int, int]) -> Tensor:
         if self.skip is not None and finer is not None:
             x = x + self.skip(finer)
-        # Before the map grows: what mixes channels and what mixes places may change places, and costs a quarter here.
+        # A 1x1 convolution and resizing commute; before the map grows, the convolution costs a quarter.
         return resize_bilinear(self.out(self.refine(x)), size, align_corners=True)
 
 
 class DPTHead(nn.Module):
-    """Raw dense outputs at image resolution; the caller applies the activations."""
+    """Dense outputs at image resolution, without activations."""
 
     def __init__(self, config: NetworkConfig, outputs: int) -> None:
         super().__init__()
@@ -175,7 +178,7 @@ class DPTHead(nn.Module):
         self.upsample = ConvexUpsampling(HIDDEN) if convex else None
 
     def forward(self, taps: Sequence[Tensor], grid: tuple[int, int], detail: Tensor | None) -> Tensor:
-        """taps: four [F, gh*gw, 2*dim], coarse levels last -> [F, outputs, gh*patch, gw*patch]."""
+        """Four taps [F, gh*gw, 2*dim], coarse levels last -> [F, outputs, gh*patch, gw*patch]."""
         height, width = grid[0] * self.patch_size, grid[1] * self.patch_size
         aspect = width / height
         levels = []

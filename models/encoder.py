@@ -1,4 +1,4 @@
-"""The image encoder: a DINOv2-style ViT with registers (Oquab et al. 2023, Darcet et al. 2024)."""
+"""Image encoder: a DINOv2-style ViT with registers (Oquab et al. 2023, Darcet et al. 2024)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,12 +8,14 @@ from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.layers import Block, attend_within
 
 STEM_CHANNELS = 32
+"""Channels of the convolutional stem's detail."""
 
 
 def project_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """A convolution whose stride is its kernel's size, as one matrix product: x [F, C, H, W] -> [F, gh*gw, outputs].
+    """A convolution with a stride of its kernel's size: x [F, C, H, W] -> [F, gh*gw, outputs].
 
-    cuDNN's three passes over the stem's took 10 of a training step's 120 ms. On a CPU the convolution is faster.
+    On a GPU it is one matrix product: cuDNN's three passes took 10 of a training step's 120 ms. On a CPU the
+    convolution is faster.
     """
     if not x.is_cuda:
         return conv(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
@@ -21,7 +23,7 @@ def project_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 def unfolded_product(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """What `project_patches` does on a GPU. With channels last, unfolding copies whole rows of ``side`` pixels."""
+    """`project_patches` as one matrix product. With channels last, unfolding copies rows of ``side`` pixels at once."""
     side = conv.kernel_size[0]
     assert conv.kernel_size == conv.stride == (side, side) and conv.bias is not None
     cells = x.permute(0, 2, 3, 1).unflatten(2, (-1, side)).unflatten(1, (-1, side))  # [F, gh, side, gw, side, C]
@@ -30,10 +32,10 @@ def unfolded_product(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 class ConvStem(nn.Module):
-    """Overlapping convolutions beside the patch projection.
+    """Overlapping convolutions in addition to the patch projection.
 
-    A ViT trained from scratch on few frames learns local detail faster with them (Xiao et al. 2021); the
-    half-resolution features also sharpen the depth head.
+    With them, a ViT trained from scratch on few frames learns local detail faster (Xiao et al. 2021). Their features at
+    half resolution also sharpen the depth head.
     """
 
     def __init__(self, dim: int, patch_size: int) -> None:
@@ -49,6 +51,8 @@ class ConvStem(nn.Module):
 
 
 class Encoder(nn.Module):
+    """ViT over the patches of each frame alone."""
+
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         dim, patch = config.dim, config.patch_size
@@ -65,8 +69,8 @@ class Encoder(nn.Module):
             for _ in range(config.encoder_depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self._kept: dict[tuple[int, ...], Tensor] = {}
-        self._kept_of = 0
+        self._resized: dict[tuple[int, ...], Tensor] = {}
+        self._resized_from = 0
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
@@ -85,15 +89,17 @@ class Encoder(nn.Module):
         return self.norm(x)[:, 1 + self.registers :], detail
 
     def _positions(self, grid: tuple[int, ...]) -> Tensor:
-        """The position table resized to the patch grid, [1, gh*gw, dim]; kept once the table does not change, of each
-        grid: captured graphs of several read theirs where it lies."""
+        """The position table resized to the patch grid, [1, gh*gw, dim].
+
+        Where the table does not learn, the result for each grid is kept: captured graphs read it at its address.
+        """
         if self.pos_embed.requires_grad:
             return self._resized_positions(grid)
-        if self._kept_of != self.pos_embed.data_ptr():
-            self._kept, self._kept_of = {}, self.pos_embed.data_ptr()
-        if grid not in self._kept:
-            self._kept[grid] = self._resized_positions(grid)
-        return self._kept[grid]
+        if self._resized_from != self.pos_embed.data_ptr():
+            self._resized, self._resized_from = {}, self.pos_embed.data_ptr()
+        if grid not in self._resized:
+            self._resized[grid] = self._resized_positions(grid)
+        return self._resized[grid]
 
     def _resized_positions(self, grid: tuple[int, ...]) -> Tensor:
         table = self.pos_embed[:, 1:].float()

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""What lies between a block's matrix products, in few kernels (Triton): for inference in bf16 on a GPU.
+"""Triton kernels for the operations between a block's matrix products, for inference in bf16 on a GPU.
 
-The residual stream is fp32; what enters a matrix product is bf16. Norms, gains and rotations are computed in fp32.
+The residual stream is fp32; inputs of matrix products are bf16. Norms, gains and rotations are computed in fp32.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stream_recon.models.rope import Rotation
 
 Turn = Literal["none", "frame", "global"]
-"""How channels pair up: not at all, as in `rotate_frame`, as in `rotate_global`."""
+"""Pairs of channels that RoPE rotates: none, those of `rotate_frame`, or those of `rotate_global`."""
 
 
 @triton.jit
@@ -123,7 +123,7 @@ def add_scaled(x: Tensor, branch: Tensor, gain: Tensor, layer: nn.LayerNorm | No
 def norm_and_rope(
     qkv: Tensor, q_norm: nn.Module, k_norm: nn.Module, turn: Turn, rotation: Rotation | None
 ) -> tuple[Tensor, Tensor]:
-    """Queries and keys of qkv [N, T, 3, H, D], normalised over D and turned -> two of [N, T, H, D].
+    """Queries and keys of qkv [N, T, 3, H, D], normalised over D and with RoPE applied -> two of [N, T, H, D].
 
     ``rotation``: cosines and sines whose rows, one for each token, repeat along N where there are fewer.
     """

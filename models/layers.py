@@ -1,4 +1,4 @@
-"""The transformer block that encoder, aggregator and camera head share."""
+"""The transformer block of encoder, aggregator, camera head and flow head."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def attend_within(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def in_fp32(like: Tensor) -> torch.autocast:
-    """Where matrix work keeps the precision of its inputs, on the device of ``like``: a context."""
+    """A context without autocast on the device of ``like``: matrix products keep the precision of their inputs."""
     return torch.autocast("cpu" if like.is_meta else like.device.type, enabled=False)  # meta has no autocast
 
 
@@ -36,7 +36,7 @@ class LayerScale(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections around an attention that the caller chooses; queries and keys are normalised if asked for."""
+    """Projections before and after attention, which the caller computes; queries and keys are optionally normalised."""
 
     def __init__(self, dim: int, heads: int, qk_norm: bool) -> None:
         super().__init__()
@@ -48,6 +48,8 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
     def __init__(self, dim: int, hidden: int, out: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
@@ -60,9 +62,9 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block on x [N, T, C], in two halves around the attention.
 
-    ``project`` and ``finish`` are apart so that each can be compiled while the attention between them stays
-    the memory's business. ``fused``: what lies between the matrix products runs as a few kernels of ours; for
-    inference on a GPU, with matrices in bf16.
+    ``project`` and ``finish`` are separate, so that each can be compiled while the memory implements the attention
+    between them. ``fused``: operations between matrix products run as our Triton kernels, for inference on a GPU with
+    matrices in bf16.
     """
 
     fused = False
@@ -79,7 +81,7 @@ class Block(nn.Module):
         self.ls2 = LayerScale(dim, layer_scale)
 
     def project(self, x: Tensor, rotate: Rotate | None, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """x [N, T, C] -> q, k, v [N, T, H, D], queries and keys normalised and turned."""
+        """x [N, T, C] -> q, k, v [N, T, H, D], queries and keys normalised and with RoPE applied."""
         if self.fused:
             return self._project_fused(x, rotate, rotation)
         qkv = self.attn.qkv(self.norm1(x)).unflatten(-1, (3, self.attn.heads, -1))

@@ -1,6 +1,6 @@
-"""Blocks' matrices laid out once for a CPU's bf16 instructions, where plain ones are laid out anew for each product.
+"""Prepacked weight matrices for a CPU's bf16 instructions; plain ones are repacked for each product.
 
-oneDNN does this, by the operators that torch's own compiler calls. What comes out is the same but for the last bit.
+oneDNN packs them, by the operators that torch's own compiler calls. Results differ in the last bit only.
 """
 
 import torch
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from stream_recon.models.layers import Block, Mlp
 
 TOKENS = 198
-"""Rows that products mostly have: oneDNN chooses a layout by it, which serves others as well."""
+"""Typical number of rows of a product: oneDNN chooses a layout by it, which serves other numbers as well."""
 
 
 def pack_blocks(part: nn.Module) -> None:
-    """Pack the matrices of all blocks, which are bf16 by now; nothing where this torch or this CPU has no such way.
+    """Pack the matrices of all blocks, which have to be bf16, for inference only.
 
-    Nothing can learn any more, and the plain matrices are gone.
+    Does nothing where this torch or this CPU does not support it. The plain matrices are freed.
     """
     for block in part.modules():
         if isinstance(block, Block):
@@ -29,15 +29,15 @@ def pack_blocks(part: nn.Module) -> None:
 
 
 class PackedLinear(nn.Module):
-    """``gelu``: of what comes out, before it is rounded to bf16."""
+    """A linear layer with packed weights; ``gelu``: followed by GELU, before rounding to bf16."""
 
     def __init__(self, layer: nn.Linear, *, gelu: bool = False) -> None:
         super().__init__()
-        # No parameter: copying or moving it would lose its layout.
+        # Not a parameter: copying or moving it would lose its layout.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TOKENS)
         self._bias = layer.bias.detach() if layer.bias is not None else None
         self._after: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
-        self(layer.weight.detach()[:1])  # raises here, if anywhere
+        self(layer.weight.detach()[:1])  # unsupported operators raise here
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs] in bf16."""
@@ -46,6 +46,8 @@ class PackedLinear(nn.Module):
 
 
 class PackedMlp(nn.Module):
+    """`Mlp` with packed weights."""
+
     def __init__(self, mlp: Mlp) -> None:
         super().__init__()
         self.fc1, self.fc2 = PackedLinear(mlp.fc1, gelu=True), PackedLinear(mlp.fc2)

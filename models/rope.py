@@ -1,7 +1,6 @@
-"""Rotary position embeddings: two-dimensional inside a frame, three-dimensional across frames.
+"""Rotary position embeddings (RoPE, Su et al. 2021): two-dimensional inside a frame, three-dimensional across frames.
 
-Both follow the LingBot-Map family (RoPE: Su et al. 2021). Angles are computed for any index, in float64, so no
-stream is too long for a table.
+Both are those of the LingBot-Map family. Angles are computed in float64 for any index, so a stream may have any length.
 """
 
 from functools import cache
@@ -10,7 +9,9 @@ import torch
 from torch import Tensor
 
 FRAME_BASE = 100.0
+"""Base of frequencies in frame blocks, as in published networks."""
 GLOBAL_BASE = 10000.0
+"""Base of frequencies in global blocks, as in published networks."""
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, broadcastable to [..., D/2]."""
@@ -24,9 +25,9 @@ def _angles(positions: Tensor, channels: int, base: float) -> Tensor:
 
 @cache
 def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: torch.device) -> Rotation:
-    """Rotation of frame blocks, [P, D/2]: half of the channels turn with the row, half with the column.
+    """Rotation of frame blocks, [P, D/2]: half of the channels rotate with the row, half with the column.
 
-    Special tokens stand at (0, 0), patches from (1, 1) on.
+    Special tokens have position (0, 0), patches begin at (1, 1).
     """
     rows, columns = torch.meshgrid(
         torch.arange(1, grid[0] + 1, device=device),
@@ -41,7 +42,7 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
 
 @cache
 def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
-    """Row and column angles of global blocks, [P, channels / 2]; special token i at (i, i), patches after them."""
+    """Row and column angles of global blocks, [P, channels / 2]; special token i has position (i, i)."""
     rows, columns = torch.meshgrid(
         torch.arange(special, special + grid[0], device=device),
         torch.arange(special, special + grid[1], device=device),
@@ -63,30 +64,32 @@ def global_rotation(times: Tensor, grid: tuple[int, int], special: int, head_dim
 
 
 def rotate_frame(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn x [F, P, H, D]; within the row half and the column half, channel i pairs with channel i + D/4."""
+    """Apply RoPE of frame blocks to x [F, P, H, D]; in each half (row, column) channel i pairs with i + D/4."""
     cos, sin = (r[:, None].unflatten(-1, (2, -1)) for r in rotation)  # [P, 1, 2, D/4]
     a, b = x.unflatten(-1, (2, 2, -1)).unbind(-2)  # each [F, P, H, 2, D/4]
     if x.device.type == "cpu":
         exact = _exact(x)
-        turned = torch.complex(a.to(exact), b.to(exact)) * torch.complex(cos, sin)
-        return torch.stack([turned.real, turned.imag], dim=-2).to(x.dtype).flatten(-3)
+        rotated = torch.complex(a.to(exact), b.to(exact)) * torch.complex(cos, sin)
+        return torch.stack([rotated.real, rotated.imag], dim=-2).to(x.dtype).flatten(-3)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-2).flatten(-3)
 
 
 def rotate_global(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn x [F, P, H, D]; neighbouring channels 2i and 2i + 1 form a pair."""
+    """Apply RoPE of global blocks to x [F, P, H, D]; channels 2i and 2i + 1 form a pair."""
     cos, sin = (r[..., None, :] for r in rotation)  # [F, P, 1, D/2]
     pairs = x.unflatten(-1, (-1, 2))
     if x.device.type == "cpu":
-        turned = torch.view_as_complex(pairs.to(_exact(x))) * torch.complex(cos, sin)
-        return torch.view_as_real(turned).to(x.dtype).flatten(-2)
+        rotated = torch.view_as_complex(pairs.to(_exact(x))) * torch.complex(cos, sin)
+        return torch.view_as_real(rotated).to(x.dtype).flatten(-2)
     a, b = pairs.unbind(-1)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
 def _exact(x: Tensor) -> torch.dtype:
-    """What a CPU turns pairs in, as complex numbers: one pass over memory in place of seven. (On a GPU these cannot be
-    compiled, nor can bf16 be complex.)"""
+    """The type in which a CPU rotates pairs, as complex numbers: one pass over memory instead of seven.
+
+    On a GPU complex numbers cannot be compiled; bf16 has none.
+    """
     return torch.promote_types(x.dtype, torch.float32)

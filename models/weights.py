@@ -1,6 +1,6 @@
-"""Checkpoints: our safetensors files, and published LingBot-Map files.
+"""Checkpoints: files of this program (safetensors) and published LingBot-Map files.
 
-Loading is strict: every tensor has to be there, with its shape, and none beside them.
+Loading is strict: a file has every tensor, with its shape, and no other.
 """
 
 import math
@@ -18,7 +18,6 @@ from stream_recon.configs.errors import OutputError, WeightsError
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.network import StreamingNetwork
 
-# Published name -> ours, first match wins; None: not used at run time.
 RENAMES: tuple[tuple[str, str | None], ...] = (
     (r"^aggregator\.patch_embed\.mask_token$", None),
     (r"^aggregator\.patch_embed\.patch_embed\.proj\.", "encoder.patch_embed."),
@@ -30,13 +29,22 @@ RENAMES: tuple[tuple[str, str | None], ...] = (
     (r"^(depth|point)_head\.scratch\.output_conv2\.0\.", r"\1_head.out2."),
     (r"^(depth|point)_head\.scratch\.output_conv2\.2\.", r"\1_head.out3."),
 )
+"""Published names and ours; the first match counts. None: not used at run time."""
 LEVELS = (
     (r"^(depth|point)_head\.scratch\.layer(\d)_rn\.", "{}_head.reduce.{}."),
     (r"^(depth|point)_head\.scratch\.refinenet(\d)\.resConfUnit1\.", "{}_head.fusions.{}.skip."),
     (r"^(depth|point)_head\.scratch\.refinenet(\d)\.resConfUnit2\.", "{}_head.fusions.{}.refine."),
     (r"^(depth|point)_head\.scratch\.refinenet(\d)\.out_conv\.", "{}_head.fusions.{}.out."),
 )
+"""Published names with a level, counted from 1, and ours, counted from 0."""
 PUBLISHED_MARK = "aggregator.patch_embed."
+"""Prefix of names that only published checkpoints have."""
+PREFIXES = (
+    (re.compile(r"^(network\.)?step_head\."), r"\1odometry.flow_head."),
+    (re.compile(r"^(network\.)?look_back\."), r"\1odometry.keyframe_matcher."),
+)
+"""Prefixes in files of this program up to version 0.1, and the modules' names since. Training's files of both networks
+have ``network.`` in front."""
 
 
 def rename_published(name: str) -> str | None:
@@ -62,9 +70,10 @@ def from_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_weights_file(path: Path) -> None:
-    """See whether ``path`` may be read at all. Raises WeightsError where it is no file, or a pickle."""
+    """Raises WeightsError where ``path`` is no file, or a pickle."""
     if not path.is_file():
-        raise WeightsError(f"no weights at {path}" if not path.exists() else f"{path} is no file: give a .safetensors")
+        what = f"{path} is not a file" if path.exists() else f"no weights at {path}"
+        raise WeightsError(f"{what}: give a .safetensors file")
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
 
@@ -82,7 +91,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     if any(name.startswith(PUBLISHED_MARK) for name in tensors):
         return from_published(tensors)
-    return tensors
+    return {_module_name(name): tensor for name, tensor in tensors.items()}
+
+
+def _module_name(name: str) -> str:
+    """The name in `StreamingNetwork` of a tensor in a file of this program, of any version."""
+    for old, new in PREFIXES:
+        name = old.sub(new, name)
+    return name
 
 
 def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
@@ -95,14 +111,14 @@ def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
 
 
 def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
-    """As `load_network`, from tensors under our names; a point head that the config leaves out is left out.
+    """`load_network` from tensors under our names. Tensors of a point head are ignored where the config has none.
 
     Raises:
         WeightsError: see `check_tensors` and `check_values`.
     """
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
-    # Drawing random weights for the full-size network first would take longer than reading its file.
+    # On the meta device: drawing random weights for the full-size network would take longer than reading its file.
     with torch.device("meta"):
         network = StreamingNetwork(config)
     check_tensors(network.state_dict(), tensors, origin)
@@ -127,12 +143,12 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], o
 
 
 def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Raises WeightsError for what a broken conversion leaves: inf or nan in a tensor (it is named), or zeros alone."""
+    """Raises WeightsError for results of a broken conversion: inf or nan in a tensor, which it names, or only zeros."""
     empty = True
     for name, tensor in tensors.items():
         if not tensor.numel():
             continue
-        # Without a copy, as isfinite would make one; nan comes through both.
+        # aminmax makes no copy, as isfinite would; nan propagates through both.
         low, high = (float(value) for value in torch.aminmax(tensor))
         if not (math.isfinite(low) and math.isfinite(high)):
             raise WeightsError(f"{origin} is damaged: tensor {name} holds inf or nan")
@@ -142,9 +158,9 @@ def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
 
 
 def convert_checkpoint(source: Path, target: Path) -> int:
-    """Rewrite a published PyTorch checkpoint as safetensors under our names; gives the number of tensors written.
+    """Convert a published PyTorch checkpoint to safetensors under our names; returns the number of tensors written.
 
-    ``target`` is whole or, after an error, what it was.
+    ``target`` is replaced only when it is complete.
 
     Raises:
         WeightsError: not a checkpoint, or one of another family.
@@ -155,7 +171,7 @@ def convert_checkpoint(source: Path, target: Path) -> int:
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:
-        raise WeightsError(f"{source} is no checkpoint, or holds more than tensors and is refused") from error
+        raise WeightsError(f"{source} is not a checkpoint, or holds more than tensors and is refused") from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         raise WeightsError(f"{source} is not a readable checkpoint: {error}") from error
     for key in ("model", "state_dict"):

@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--auxiliary", type=Path, help="and from this auxiliary head")
     parser.add_argument("--go-on-from", type=Path, metavar="DIR", help="take up the run of a folder instead")
     parser.add_argument(
-        "--only", metavar="PARTS", help="parts of the network that learn, as step_head,depth_head (all)"
+        "--only", metavar="PARTS", help="parts of the network that learn, as odometry.flow_head,depth_head (all)"
     )
     parser.add_argument("--tiles", type=Path, help="photo tiles for the scenes (npz)")
     parser.add_argument("--preset", default="small", help="preset name or TOML file (small)")
@@ -106,7 +106,7 @@ def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(seed or 0)
     only = arguments.only.split(",") if arguments.only else ()
     model = build_model(preset.network, arguments.weights, arguments.auxiliary, only).to(workers.device)
-    earlier = arguments.go_on_from / LATEST_FILE if arguments.go_on_from else arguments.weights
+    earlier = arguments.resume_from / LATEST_FILE if arguments.resume_from else arguments.weights
     if seed is None:
         seed = int(file_sha256(earlier)[:8], 16) if earlier else 0
     if warm_up is None:
@@ -138,8 +138,8 @@ def train(arguments: argparse.Namespace) -> None:
         rate=RateConfig(arguments.learning_rate, warm_up, slow_steps=arguments.slow_steps),
     )
     trainer = Trainer(model, preset, config, workers, arguments.out)
-    if arguments.go_on_from:
-        trainer.go_on_from(arguments.go_on_from)
+    if arguments.resume_from:
+        trainer.resume_from(arguments.resume_from)
     if arguments.profile:
         table = profile_steps(trainer)
         if workers.leads:

@@ -5,12 +5,14 @@ import torch
 from stream_recon.app.engine.stream import Stream
 from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
-from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.odometry.odometry import OdometryState
+from stream_recon.models.prediction import Prediction
 
 GRID = (2, 3)
 
 
-def tiny_preset(*, look_back: bool = False, **stream: object) -> Preset:
+def tiny_preset(*, keyframe_matcher: bool = False, **stream: object) -> Preset:
     network = NetworkConfig(
         dim=64,
         heads=2,
@@ -27,8 +29,8 @@ def tiny_preset(*, look_back: bool = False, **stream: object) -> Preset:
         dpt_channels=(8, 8, 8, 8),
         image_size=56,
         rope_time_dims=8,
-        step_blocks=1,
-        look_back=look_back,
+        flow_blocks=1,
+        keyframe_matcher=keyframe_matcher,
         dpt_upsampling="convex",
     )
     values = {"scale_frames": 3, "window": 4, "special_budget": 64, "camera_window": 8, "keyframes": "every"}
@@ -53,16 +55,16 @@ def tiny_network(preset: Preset, seed: int = 0) -> StreamingNetwork:
     if network.depth_head.upsample is not None and network.depth_head.sharpen is not None:
         network.depth_head.upsample.mixture.weight.mul_(0.02)
         network.depth_head.sharpen.conv2.weight.mul_(0.1)
-    if network.step_head is not None:
+    if network.odometry is not None:
         # Motions that five iterations find.
-        network.step_head.out.weight.mul_(0.02)
-        for update in network.step_head.rounds:
+        network.odometry.flow_head.out.weight.mul_(0.02)
+        for update in network.odometry.flow_head.rounds:
             update.fc2.weight.mul_(0.02)
-    if network.look_back is not None:
+    if network.odometry is not None and network.odometry.keyframe_matcher is not None:
         # A camera that moves little, and matches near where they are looked for: scattered ones determine no pose, and
         # rounding would decide.
         network.camera_head.pose_branch.fc2.weight[:7].mul_(0.02)
-        for update in network.look_back.rounds:
+        for update in network.odometry.keyframe_matcher.rounds:
             update.fc2.weight.mul_(0.02)
             update.fc2.bias.mul_(0.02)
     # A plausible camera: looking ahead, about 60 degrees wide.
@@ -75,10 +77,10 @@ def random_images(count: int, seed: int = 1) -> torch.Tensor:
     return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
 
 
-def whole_clip(preset: Preset, images: torch.Tensor, dense_frames: torch.Tensor | None = None) -> Prediction:
-    """What the tiny network says of images [S, 3, H, W] as one clip."""
+def clip_memory(preset: Preset, images: torch.Tensor) -> ClipVisibility:
+    """Attention of images [S, 3, H, W] to each other as one clip."""
     stream, special = preset.stream, preset.network.special_tokens
-    memory = ClipVisibility(
+    return ClipVisibility(
         frames=len(images),
         tokens=special + GRID[0] * GRID[1],
         special=special,
@@ -87,9 +89,18 @@ def whole_clip(preset: Preset, images: torch.Tensor, dense_frames: torch.Tensor 
         camera_window=stream.camera_window,
         device=torch.device("cpu"),
     )
+
+
+def clip_step(preset: Preset, images: torch.Tensor) -> tuple[Prediction, OdometryState | None]:
+    """The tiny network's step on images [S, 3, H, W] as one clip."""
     with torch.no_grad():
-        prediction: Prediction = tiny_network(preset)(images[None], memory, dense_frames)
-    return prediction
+        step: tuple[Prediction, OdometryState | None] = tiny_network(preset)(images[None], clip_memory(preset, images))
+    return step
+
+
+def whole_clip(preset: Preset, images: torch.Tensor) -> Prediction:
+    """The tiny network's prediction for images [S, 3, H, W] as one clip."""
+    return clip_step(preset, images)[0]
 
 
 def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
@@ -103,11 +114,11 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
         prediction, decision = stream.step(image[None])
         if decision.is_keyframe:
             kept.append(image)
-            codes.append(prediction.pose_code.clone())
+            codes.append(prediction.pose.clone())
             depths.append(prediction.log_depth.clone())
     every = Stream(tiny_network(interval), tiny_preset(**options), GRID, "auto")
     every.step(images[:first])
     for image, code, depth in zip(kept, codes, depths, strict=True):
         prediction, _ = every.step(image[None])
-        torch.testing.assert_close(prediction.pose_code, code)
+        torch.testing.assert_close(prediction.pose, code)
         torch.testing.assert_close(prediction.log_depth, depth)

@@ -30,6 +30,7 @@ from stream_recon.app.result.lock import LOCK_NAME
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError
+from stream_recon.configs.schema import upgraded_preset
 
 BLOCK_BYTES = 1 << 26
 READ_BYTES = 1 << 20
@@ -130,6 +131,8 @@ def check_content(
         expected = _marks(content)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return Check(None, "its manifest is damaged")
+    if isinstance(recorded, dict) and "preset" in recorded:
+        recorded = {**recorded, "preset": upgraded_preset(recorded["preset"])}
     if recorded != key:
         return Check(None, f"made with other {_difference(recorded, key)}")
     for name, (size, _) in expected.items():

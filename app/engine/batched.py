@@ -14,8 +14,15 @@ from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import OdometryState
-from stream_recon.app.engine.stream import SHORT_TOKENS, StepOutput, attention_sizes, available_memory, stream_schema
+from stream_recon.app.engine.stream import (
+    SHORT_TOKENS,
+    OdometrySlots,
+    StepOutput,
+    attention_sizes,
+    available_memory,
+    searches_rotation,
+    stream_schema,
+)
 from stream_recon.cache.attention import AttentionBackend, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.kernels.choose import build_kernel
@@ -23,7 +30,8 @@ from stream_recon.cache.kernels.timing import runs_triton
 from stream_recon.cache.protocols import Memory
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import Preset
-from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.prediction import Prediction
 
 MEMORY_SHARE = 0.8
 """Of what is free, that caches may take: the rest is for the steps themselves, of all sizes."""
@@ -72,12 +80,13 @@ class StreamBatch:
 
         self._seats = BatchSlots(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
         self._state = [_Seat(keyframe_policy(self._config)) for _ in range(count)]
-        self._last = OdometryState(preset.network, grid, count, device)
+        self._last = OdometrySlots(preset.network, grid, count, device)
+        self._searches = searches_rotation(self._config, device)
         side = preset.network.patch_size
         self._images: Tensor | None = None
         self._first_images = torch.zeros(0)
         self._graphs: dict[int, StepGraph[StepOutput]] = {}
-        self._first_graphs: list[StepGraph[Prediction]] = []
+        self._first_graphs: list[StepGraph[StepOutput]] = []
         """Of each seat, whose places are its own."""
         if by_kernels:
             self._images = torch.zeros(count, 3, grid[0] * side, grid[1] * side, device=device)
@@ -121,12 +130,12 @@ class StreamBatch:
         memory.begin(len(images))
         if self._first_graphs and len(images) == len(self._first_images):
             self._first_images.copy_(images, non_blocking=True)
-            prediction = self._first_graphs[seat].run(partial(self._forward_first, memory, self._first_images))
+            output = self._first_graphs[seat].run(partial(self._forward_first, memory, self._first_images))
         else:
-            prediction = self._forward_first(memory, images.to(self._device))
+            output = self._forward_first(memory, images.to(self._device))
         self._seats.settle([seat], [])
-        self._last.keep(prediction, [0], [seat])
-        return prediction, Decision(True, None)
+        self._last.store(output.prediction, output.state, [0], [seat])
+        return output.prediction, Decision(True, None)
 
     @torch.no_grad()
     def step(self, seats: Sequence[int], images: Tensor) -> tuple[Prediction, list[Decision]]:
@@ -146,12 +155,13 @@ class StreamBatch:
         kept_seats = [seats[row] for row in kept]
         self._seats.settle(kept_seats, dropped)
         if kept:
-            self._last.keep(output.prediction, kept, kept_seats)
+            self._last.store(output.prediction, output.state, kept, kept_seats)
         return output.prediction, decisions
 
-    def _forward_first(self, memory: Memory, images: Tensor) -> Prediction:
+    def _forward_first(self, memory: Memory, images: Tensor) -> StepOutput:
         with self._autocast():
-            return self._network(images[None], memory)  # type: ignore[no-any-return]
+            prediction, state = self._network(images[None], memory, rotation_search=self._searches)
+        return StepOutput(prediction, state, torch.zeros(1, device=self._device))
 
     def _in_turn(self, seats: Sequence[int], images: Tensor) -> StepOutput:
         rows = torch.tensor(list(seats), device=self._device)
@@ -175,12 +185,13 @@ class StreamBatch:
     def _forward(self, images: Tensor, memory: Memory, seats: Tensor) -> StepOutput:
         """``seats``: of each row, on the device."""
         with self._autocast():
-            prediction = self._network(images[:, None], memory, last=self._last.of(seats))
+            last = self._last.select(seats)
+            prediction, state = self._network(images[:, None], memory, last, rotation_search=self._searches)
         if not self._state[0].policy.needs_flow:
-            return StepOutput(prediction, torch.zeros(len(images), device=self._device))
-        references = self._last.said.index_select(0, seats)
-        flow = mean_flow(prediction.pose[-1, :, -1], prediction.said_depth[:, -1], references)
-        return StepOutput(prediction, flow)
+            return StepOutput(prediction, state, torch.zeros(len(images), device=self._device))
+        references = self._last.head_pose.index_select(0, seats)
+        flow = mean_flow(prediction.head_pose[-1, :, -1], prediction.head_depth[:, -1], references)
+        return StepOutput(prediction, state, flow)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
@@ -192,5 +203,5 @@ def step_sizes(seats: int) -> list[int]:
 
 
 def first_rows(output: StepOutput, count: int) -> StepOutput:
-    """Of a step with copies at its end, what counts."""
-    return StepOutput(output.prediction.first_clips(count), output.flow[:count])
+    """A step's output without the copies at its end; the state keeps them, and only its first rows are stored."""
+    return StepOutput(output.prediction.first_clips(count), output.state, output.flow[:count])

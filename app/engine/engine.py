@@ -79,7 +79,7 @@ class Engine(StreamingSession):
         pixels = np.stack([frame.rgb for frame in frames])
         prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device))
         crop = frames[0].transform.crop[2:]
-        views = host_views(prediction.pose_code[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
+        views = host_views(prediction.pose[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
         return [
             frame_result(frame, *view, is_keyframe=decision.is_keyframe, flow=decision.flow)
             for frame, view in zip(frames, views, strict=True)

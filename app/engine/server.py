@@ -22,7 +22,7 @@ from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, Sh
 from stream_recon.app.engine.stream import available_memory, stream_schema
 from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
-from stream_recon.models.network import Prediction
+from stream_recon.models.prediction import Prediction
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class StreamServer:
     def _answer(self, clients: list[_Client], prediction: Prediction, decisions: list[Decision], count: int) -> None:
         """``prediction``: of as many clips as clients, with ``count`` frames each."""
         crops = [client.first.crop for client in clients if client.first is not None for _ in range(count)]
-        pose, depth, confidence = prediction.pose_code, prediction.depth, prediction.confidence
+        pose, depth, confidence = prediction.pose, prediction.depth, prediction.confidence
         views = list(host_views(pose.flatten(0, 1), depth.flatten(0, 1), confidence.flatten(0, 1), crops))
         for number, (client, decision) in enumerate(zip(clients, decisions, strict=True)):
             own = views[number * count : (number + 1) * count]

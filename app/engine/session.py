@@ -53,7 +53,7 @@ class StreamingSession(ABC):
         self.submaps = 0
         """So many has the run been; see `SubmapManager`."""
         self._transform: ImageTransform | None = None
-        self._anchor = SubmapManager(self.preset.stream.anchor_overlap, self.preset.stream.scale_frames)
+        self._anchor = SubmapManager(self.preset.stream.submap_overlap, self.preset.stream.scale_frames)
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Make the network's image of a frame; the first one since `reset` decides its size.

@@ -1,5 +1,6 @@
 """One stream through a network: its memory, its keyframe policy, and on a GPU its captured step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,13 +9,14 @@ from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
-from stream_recon.app.engine.odometry_state import OdometryState
 from stream_recon.cache.cache_dtypes import cache_kind
 from stream_recon.cache.kernels.timing import AttentionSizes, runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset
-from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, NetworkConfig, Preset, StreamConfig
+from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.odometry.odometry import OdometryState
+from stream_recon.models.prediction import Prediction
 
 SHORT_TOKENS = 4096
 """A first step of so many tokens waits for kernels to start, and is captured; a longer one gains little by it, and its
@@ -24,8 +26,38 @@ memory would be held for good."""
 @dataclass(frozen=True)
 class StepOutput:
     prediction: Prediction
+    state: OdometryState | None
+    """Odometry's state if the last frame becomes a keyframe; None without odometry."""
     flow: Tensor
     """`mean_flow` since the last keyframe, a scalar; 0 where the policy does not need it."""
+
+
+class OdometrySlots:
+    """The state after the last keyframe of the stream in each slot.
+
+    A captured step reads these tensors where they are; only keyframes are written to them.
+    """
+
+    def __init__(self, network: NetworkConfig, grid: tuple[int, int], slots: int, device: torch.device) -> None:
+        """``grid``: patch rows and columns."""
+        self.states = OdometryState.zeros(network, grid, slots, device) if network.flow_blocks else None
+        """Of all slots, in order; None without odometry."""
+        self.head_pose = torch.zeros(slots, 9, device=device) if self.states is None else self.states.last.head_pose
+        """[slots, 9]: pose codes of the camera head. Keyframes are chosen by these, so odometry changes no choice."""
+
+    def select(self, slots: Tensor) -> OdometryState | None:
+        """The states of these slots, an index on the device."""
+        return self.states.select(slots) if self.states is not None else None
+
+    def store(
+        self, prediction: Prediction, state: OdometryState | None, rows: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        """Write what a step ended with, of these clips of the prediction, to their slots."""
+        to, source = (torch.tensor(list(x), device=self.head_pose.device) for x in (slots, rows))
+        if self.states is not None and state is not None:
+            self.states.store(to, state, source)
+        else:
+            self.head_pose[to] = prediction.head_pose[-1, source, -1]
 
 
 class Stream:
@@ -64,7 +96,8 @@ class Stream:
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
         self._policy = keyframe_policy(self._config)
-        self._last = OdometryState(config, grid, 1, self._device)
+        self._last = OdometrySlots(config, grid, 1, self._device)
+        self._searches = searches_rotation(self._config, self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
         self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
         captured = inputs is not None and backend.capturable and capture
@@ -98,7 +131,7 @@ class Stream:
             decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
         if decision.is_keyframe:
             self.memory.commit()
-            self._last.keep(output.prediction, [0], [0])
+            self._last.store(output.prediction, output.state, [0], [0])
         else:
             self.memory.rollback()
         return output.prediction, decision
@@ -128,12 +161,21 @@ class Stream:
 
     def _forward(self, images: Tensor) -> StepOutput:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            last = self._last.all if self.memory.frames else None
-            prediction = self._network(images[None], self.memory, last=last)
+            last = self._last.states if self.memory.frames else None
+            prediction, state = self._network(images[None], self.memory, last, rotation_search=self._searches)
         if not self._policy.needs_flow:
-            return StepOutput(prediction, torch.zeros((), device=self._device))
-        said, depth = prediction.pose[-1, 0, -1], prediction.said_depth[0, -1]
-        return StepOutput(prediction, mean_flow(said, depth, self._last.said[0]))
+            return StepOutput(prediction, state, torch.zeros((), device=self._device))
+        pose, depth = prediction.head_pose[-1, 0, -1], prediction.head_depth[0, -1]
+        return StepOutput(prediction, state, mean_flow(pose, depth, self._last.head_pose[0]))
+
+
+def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
+    """Whether odometry searches for large errors of rotation on this device; ``auto``: where it costs little.
+
+    On a CPU the search is skipped in steps that do not need it. A captured CUDA graph cannot skip it, and matches every
+    frame twice.
+    """
+    return device.type == "cpu" if config.rotation_search == "auto" else config.rotation_search
 
 
 def stream_schema(

@@ -74,8 +74,8 @@ def trace_step(config: NetworkConfig, grid: tuple[int, int], frames: int, *, hal
     live.hold(images)
     # Unfused: our kernels do not run on the meta device, and hold no more than what they replace.
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half), _Rules(), live:
-        prediction = network(images, _NoMemory(frames))
-    del prediction  # held until here, as the stream holds it
+        output = network(images, _NoMemory(frames))
+    del output  # held until here, as the stream holds it
     return StepTrace(live.peak, live.convolution_flops)
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.configs.schema import Preset
+from stream_recon.configs.schema import Preset, upgraded_preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
@@ -176,11 +176,12 @@ def run_record(
 
 
 def upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """A ``run.json`` of any version with the keys of this version; ``preset`` and ``options`` stay as they are."""
+    """A ``run.json`` of any version with the keys of this version; ``options`` stay as they are."""
 
     def renamed(table: dict[str, Any]) -> dict[str, Any]:
         return {_RENAMED.get(key, key): value for key, value in table.items()}
 
     tables = ("frames", ONLINE, REFINEMENT, METRIC_SCALE)
     record = renamed(record)
+    record["preset"] = upgraded_preset(record.get("preset"))
     return record | {key: renamed(record[key]) for key in tables if isinstance(record.get(key), dict)}

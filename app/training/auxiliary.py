@@ -1,4 +1,4 @@
-"""A head that only training has: tasks that teach the aggregator what motion and shape are."""
+"""Auxiliary head, for training only: tasks that teach the aggregator motion and shape."""
 
 import math
 
@@ -10,19 +10,18 @@ SAMPLES = 2
 """Points along each side of a patch."""
 CHANNELS = 5
 """Flow to the previous frame (x, y), point in the first camera's frame (x, y, z)."""
-
-
 DESCRIPTOR = 64
+"""Channels of a patch's descriptor."""
 MAX_SHARPNESS = 50.0
-"""Bound of the factor on cosines, which is learned."""
+"""Bound of the learned factor on cosines."""
 
 
 class AuxiliaryHead(nn.Module):
-    """Flow to the previous frame and points in the first camera's frame, straight from the last tokens; and
-    descriptors of the encoder's patches.
+    """Flow to the previous frame and points in the first camera's frame, from the last tokens; and descriptors of the
+    encoder's patches.
 
-    Matching pixels is most of what a pose needs; asking for it at every patch sped up the poses' learning a lot.
-    Descriptors that match make the encoder's tokens such that attention between frames finds the same place early.
+    Poses mostly need matches between pixels. Training them at every patch made poses learn much faster. Matching
+    descriptors help attention between frames to find the same point early.
     """
 
     def __init__(self, dim: int, special_tokens: int) -> None:
@@ -42,7 +41,6 @@ class AuxiliaryHead(nn.Module):
         return torch.flatten(x, 2, 3).flatten(3, 4)
 
     def describe(self, features: Tensor) -> Tensor:
-        """The encoder's patch tokens [B, S, N, dim] -> descriptors [B, S, N, 64], float32; the dot product of two is
-        a logit."""
+        """The encoder's patch tokens [B, S, N, dim] -> descriptors [B, S, N, 64], float32; products are logits."""
         unit = F.normalize(self.describe_out(self.describe_norm(features)).float(), dim=-1)
         return unit * self.log_sharpness.exp().clamp_max(MAX_SHARPNESS).sqrt()

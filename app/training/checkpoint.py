@@ -1,4 +1,4 @@
-"""Weights on disk: whole, and cut into parts for places that limit the size of a file."""
+"""Weights files of a run: complete ones, and parts for storage that limits the size of a file."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ PART_BYTES = 15 * 1024 * 1024
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader finds the old content or the new, and never a mixture."""
+    """Replace a file atomically: a reader finds the old content or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(content)
@@ -38,7 +38,7 @@ def serialise(tensors: Mapping[str, Tensor]) -> bytes:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a save consists of; the metrics file keeps it, and `join_parts` checks against it."""
+    """Parts and digest of a save, as noted in the metrics file; `join_parts` checks against it."""
 
     parts: int
     bytes: int
@@ -48,8 +48,8 @@ class Saved:
 def save_weights(
     folder: Path, weights: Mapping[str, Tensor], auxiliary: Mapping[str, Tensor], latest: Mapping[str, Tensor]
 ) -> Saved:
-    """Write the network's weights, whole and in parts, the auxiliary head's, and those of both as the optimiser left
-    them, which are not for use but to go on from.
+    """Write the network's averaged weights, in one file and in parts, the auxiliary head's, and the latest weights of
+    both, from which a run resumes.
 
     ``model-00.part``, ``model-01.part`` .. are slices of ``model.safetensors``, one after another.
     """
@@ -69,7 +69,7 @@ def part_path(folder: Path, number: int) -> Path:
 
 
 def join_parts(folder: Path, target: Path) -> str:
-    """Put the parts in ``folder`` together again, checked against the last save in its metrics file; the SHA-256.
+    """Join the parts in ``folder``, checked against the last save in its metrics file; returns the SHA-256.
 
     Raises:
         WeightsError: a part or the metrics file is missing, or the parts are of different saves.
@@ -115,12 +115,12 @@ def fill(targets: Mapping[str, Tensor], path: Path, fresh: Sequence[str] = ()) -
 
 
 def steps_so_far(folder: Path) -> int:
-    """Steps that led to the last save in a folder, those of the runs that it went on from included.
+    """Steps that led to the last save in a folder, including those of the runs that it resumed.
 
     Raises:
         WeightsError: the folder's metrics file is missing, or notes no save.
     """
     saved = last_event(folder, "saved")
     if saved is None:
-        raise WeightsError(f"no save is noted in {folder / METRICS_FILE}: a run goes on from a whole folder")
+        raise WeightsError(f"no save is noted in {folder / METRICS_FILE}: a run resumes from a complete folder")
     return int(saved.get("all_steps", saved["step"]))

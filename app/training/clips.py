@@ -1,4 +1,4 @@
-"""Clips for the steps to come, rendered on a stream of their own beside the training."""
+"""Clips for the next steps, rendered on a CUDA stream in parallel with training."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -9,8 +9,7 @@ from stream_recon.app.training.schedule import StepPlan
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator
 
 GROUP_STEPS = 4
-"""Steps that take their clips from one rendering, all of one shape: a scene takes hundreds of small kernels, however
-many clips they work on."""
+"""Steps that share one rendering, of one shape: a scene takes hundreds of small kernels, for any number of clips."""
 
 _Key = tuple[int, int, int, int]
 
@@ -23,18 +22,17 @@ class _ClipGroup:
 
 
 class ClipSupply:
-    """Hands out clips, step by step, from groups that are rendered at once, the next one ahead of its time on a GPU.
+    """Supplies clips, step by step, from groups that are rendered at once; on a GPU the next group is rendered ahead.
 
-    The two streams meet in three places. The rendering stream waits for the constructor's caller once, since the
-    generator's tables were made there; it needs nothing else from the training. Training waits for a group's event
-    before it touches the group. And `record_stream` keeps the memory of a group, which belongs to the rendering
-    stream's pool, from being rendered into again before the training's kernels that read it have run: the host drops
-    its references steps earlier than that.
+    The two streams synchronise in three ways. The rendering stream waits once for the constructor's caller, which made
+    the generator's tables. Training waits for a group's event before it reads the group. `record_stream` keeps a
+    group's memory, which belongs to the rendering stream's pool, until the training's kernels have read it; the host
+    drops its references steps earlier.
 
-    Launching waits when the queue of a stream (about a thousand kernels) is full, and training must not run dry
-    meanwhile. So a group is launched in one go before any step of the group ahead of it, by the training's own
-    thread (another would fight for the interpreter): its 600 kernels or so fit in the queue of the rendering
-    stream, which is empty by then. Only every twelfth group builds new worlds, in 8000 small kernels more.
+    Launching blocks when the queue of a stream (about a thousand kernels) is full, and training must not starve. So a
+    group is launched before any step of the group ahead of it, by the training's own thread; another one would
+    compete for the interpreter. Its about 600 kernels fit in the rendering stream's queue, which is empty by then.
+    Every twelfth group builds new worlds, in 8000 more small kernels.
 
     Args:
         patch_size: pixels along a side of a patch.
@@ -54,8 +52,8 @@ class ClipSupply:
     def begin(self, plan: StepPlan, following: StepPlan) -> None:
         """Start a group of steps of ``plan``'s shape, and the rendering of the group of ``following`` behind it.
 
-        What was left of the last group is dropped. On a CPU, where nothing runs beside anything, the group behind is
-        rendered when it is asked for; the clips are the same.
+        The rest of the last group is dropped. On a CPU, where nothing runs in parallel, the following group is rendered
+        when it is needed; the clips are the same.
         """
         self._current = self._group(self._key(plan))
         if self._stream is not None:
@@ -84,10 +82,10 @@ class ClipSupply:
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
             batch = self._generator.render(clips * GROUP_STEPS, frames, height, width)
             ready = stream.record_event() if stream is not None else None
-        whole = [getattr(batch, field.name) for field in fields(batch)]
+        tensors = [getattr(batch, field.name) for field in fields(batch)]
         if stream is not None:
-            for tensor in whole:
+            for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(self._device))
         # Strided: a batch is sorted by kind of scene.
-        parts = [ClipBatch(*(tensor[i::GROUP_STEPS] for tensor in whole)) for i in range(GROUP_STEPS)]
+        parts = [ClipBatch(*(tensor[i::GROUP_STEPS] for tensor in tensors)) for i in range(GROUP_STEPS)]
         return _ClipGroup(key, parts, ready)

@@ -1,4 +1,4 @@
-"""Time as all workers agree on it, and time as the device spends it."""
+"""Time since the start, equal on all workers, and device time of the parts of a step."""
 
 import time
 from collections import deque
@@ -10,42 +10,42 @@ from torch import Tensor
 from stream_recon.app.training.distributed import Workers
 
 LAG = 3
-"""Steps between asking for the time and using it. Also the most steps that the host runs ahead of the device."""
+"""Steps between requesting the time and using it; the host runs at most this number of steps ahead of the device."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     seconds: Tensor  # float64 [1] on the host, valid once ``ready`` has happened
     ready: torch.cuda.Event | None
 
 
-class SharedClock:
-    """The first worker's clock. Workers that act on their own clocks would draw different steps and wait for ever.
+class DistributedTimer:
+    """The first worker's clock for all workers: with clocks of their own they would draw different steps and deadlock.
 
-    The answer of `now` is ``LAG`` steps old, so that reading it hardly stalls the device.
+    The result of `now` is ``LAG`` steps old, so that reading it hardly stalls the device.
     """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._start = time.monotonic()
-        self._asked: deque[_Asked] = deque()
+        self._requests: deque[_Request] = deque()
         self._seconds = 0.0
 
     def now(self) -> float:
-        """Seconds since the start, the same on all workers. To be called once a step by all of them."""
+        """Seconds since the start, equal on all workers; all of them call it once a step."""
         device = self._workers.device
-        asked = torch.tensor([time.monotonic() - self._start], dtype=torch.float64)
+        elapsed = torch.tensor([time.monotonic() - self._start], dtype=torch.float64)
         if device.type != "cuda":
-            self._asked.append(_Asked(self._workers.share_(asked), None))
+            self._requests.append(_Request(self._workers.share_(elapsed), None))
         else:
-            on_device = self._workers.share_(asked.pin_memory().to(device, non_blocking=True))
+            on_device = self._workers.share_(elapsed.pin_memory().to(device, non_blocking=True))
             answer = torch.empty(1, dtype=torch.float64, pin_memory=True)
             answer.copy_(on_device, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record()
-            self._asked.append(_Asked(answer, ready))
-        if len(self._asked) > LAG:
-            oldest = self._asked.popleft()
+            self._requests.append(_Request(answer, ready))
+        if len(self._requests) > LAG:
+            oldest = self._requests.popleft()
             if oldest.ready is not None:
                 oldest.ready.synchronize()
             self._seconds = float(oldest.seconds[0])
@@ -53,7 +53,7 @@ class SharedClock:
 
 
 class PartTimer:
-    """Device time of the parts of a step, by events between them; nothing waits until `totals` is asked for."""
+    """Device time of the parts of a step, measured by events; only `totals` waits for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"

@@ -1,4 +1,4 @@
-"""The workers of one run: one process for each GPU, as torchrun starts them, or a single process."""
+"""Workers of a run: one process for each GPU, started by torchrun, or a single process."""
 
 import os
 from collections.abc import Mapping
@@ -10,11 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 TIMEOUT = timedelta(minutes=30)
-"""Compiling can keep one worker long while the others wait."""
+"""Compiling can take one worker long while the others wait."""
 
 
 @dataclass(frozen=True)
 class Workers:
+    """This process among all workers, and their collective operations."""
+
     rank: int
     count: int
     device: torch.device
@@ -46,7 +48,7 @@ class Workers:
         return torch.cat(parts)
 
     def wait(self) -> None:
-        """Until all workers have come here."""
+        """Wait until all workers have reached this call."""
         self.average_(torch.zeros(1, device=self.device)).tolist()
 
     def close(self) -> None:
@@ -57,13 +59,13 @@ class Workers:
 def join_workers(environment: Mapping[str, str] = os.environ) -> Workers:
     """The workers that torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) describe; else, this process alone.
 
-    On a GPU, the calling thread works on a stream of high priority from then on: what runs beside it, such as the
-    rendering of clips, takes the room that it leaves. (No stream has less priority than the default one.)
+    On a GPU, the calling thread then works on a stream of high priority. Parallel work, such as rendering clips, gets
+    the remaining resources. (No stream has less priority than the default one.)
     """
     count = int(environment.get("WORLD_SIZE", "1"))
     rank, local = int(environment.get("RANK", "0")), int(environment.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
-        # A worker may see all GPUs of the host, or its own alone.
+        # A worker may see all GPUs of the host, or only its own.
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
         torch.cuda.set_stream(torch.cuda.Stream(device, priority=-1))

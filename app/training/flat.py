@@ -1,4 +1,4 @@
-"""All parameters in one vector, so that exchange, clipping, decay and averaging are one operation each."""
+"""Flat parameter buffer: exchange, clipping, decay and averaging are one operation each."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Parameters of one shape, side by side in the vector."""
+class FlatSegment:
+    """Parameters of one shape, stored one after another in the vector."""
 
     start: int
     stride: int
@@ -35,7 +35,7 @@ class FlatParameters:
     """Moves parameters into one vector; the modules keep working on views of it.
 
     Args:
-        groups: parameters in the order of the vector; those of a group that share a shape become one `Segment`.
+        groups: parameters in the order of the vector; those of a group that share a shape become one `FlatSegment`.
     """
 
     values: Tensor
@@ -44,7 +44,7 @@ class FlatParameters:
     """float32 [N], filled by `collect_gradient`; zero in the gaps."""
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
-        self.segments: list[list[Segment]] = []
+        self.segments: list[list[FlatSegment]] = []
         self._parameters: list[nn.Parameter] = []
         position = 0
         for group in groups:
@@ -54,7 +54,7 @@ class FlatParameters:
             segments = []
             for shape, parameters in by_shape.items():
                 stride = -(-shape.numel() // ALIGNMENT) * ALIGNMENT
-                segments.append(Segment(position, stride, len(parameters), shape))
+                segments.append(FlatSegment(position, stride, len(parameters), shape))
                 self._parameters += parameters
                 position += stride * len(parameters)
             self.segments.append(segments)
@@ -86,21 +86,21 @@ class FlatParameters:
             elif gradient.is_contiguous():
                 used.append(view)
                 found.append(gradient)
-            else:  # one of another layout would make the joint copy fall back to one launch for each
+            else:  # another layout would make the joint copy launch a kernel for each parameter
                 view.copy_(gradient)
         if used:
             torch._foreach_copy_(used, found)
         return self.gradient
 
     def named(self, module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-        """The part of a vector that belongs to ``module``, as views under its parameters' names; what is none of these
-        parameters, since it does not learn, as it is."""
+        """The part of a vector that belongs to ``module``, as views under its parameters' names; frozen parameters are
+        returned themselves."""
         views = {id(p): v for p, v in zip(self._parameters, self.views(vector), strict=True)}
         return {name: views.get(id(parameter), parameter.data) for name, parameter in module.named_parameters()}
 
 
 class AveragedWeights:
-    """Exponential moving average of the parameters; young averages forget faster."""
+    """Exponential moving average of the parameters, with faster decay in its first steps."""
 
     def __init__(self, parameters: FlatParameters, decay: float) -> None:
         self._parameters = parameters

@@ -1,4 +1,4 @@
-"""Losses on poses, depth and the auxiliary maps. All terms are free of the scene's unit of length."""
+"""Losses on poses, depth and auxiliary maps. No term depends on the scale of the scene."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from torch import Tensor
 from stream_recon.app.training.auxiliary import SAMPLES
 from stream_recon.app.training.model import TrainingOutput
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.app.training.targets import LookTargets, Targets, neighbours
-from stream_recon.models.odometry.flow_head import RelativeMotion
+from stream_recon.app.training.targets import MatchTargets, Targets, neighbours
 from stream_recon.models.odometry.keyframe_matcher import Matches
+from stream_recon.models.odometry.pnp import RelativeMotion
 from stream_recon.models.pose import quaternion_to_matrix
 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What one unit of each error costs."""
+    """Weight of each term."""
 
     translation: float = 2.0
     rotation: float = 1.0
@@ -27,57 +27,61 @@ class LossWeights:
     quaternion_norm: float = 0.02
     fov: float = 1.0
     clip_fov: float = 2.0
-    """Of the mean field of view over a clip's frames: what all frames agree on, and are wrong about together."""
+    """On the mean field of view over a clip's frames, whose errors are common to all of them."""
     relative_rotation: float = 2.0
     relative_translation: float = 0.5
     direction: float = 0.3
     depth: float = 0.6
     confidence: float = 0.5
-    """Reward for the logarithm of `Prediction.depth_conf`; it sets what error a pixel of conf 1 is expected to have."""
+    """Reward for the logarithm of `Prediction.depth_conf`; it sets the error that a pixel of conf 1 stands for."""
     depth_gradient: float = 0.5
     sky: float = 0.1
-    """For each nat of depth where there is no surface, and for each nat of conf there."""
+    """For each nat of depth, and each nat of conf, of sky pixels."""
     flow: float = 0.3
     points: float = 0.5
     matching: float = 0.15
     """For each nat."""
     step_rotation: float = 4.0
-    """Of the step head's solution, for each radian."""
+    """On the flow head's motion, for each radian."""
     step_translation: float = 0.5
     step_direction: float = 0.3
     step_flow: float = 0.3
     """For each patch."""
-    look_places: float = 0.1
-    """Of matches with frames further back, for each pixel."""
-    look_precision: float = 0.1
+    match_pixels: float = 0.1
+    """On the keyframe matcher's matches, for each pixel."""
+    match_precision: float = 0.1
     """For each nat of Student's distribution."""
 
 
 @dataclass(frozen=True)
 class Losses:
+    """The total loss and its parts."""
+
     total: Tensor
     parts: dict[str, Tensor]
     """Weighted terms, detached, and ``depth_error``: the plain mean error of log depth."""
 
 
 ITERATION_DECAY = 0.8
-SMALL_STEP = 0.03
-"""Relative translations much shorter than this share of the scene's scale count by their length, not by share."""
-SEEN_STEP = 0.01
-"""A direction counts by how far its step exceeds this: shorter ones can hardly be seen."""
+"""Ratio of an iteration's weight to that of the next one."""
+SMALL_MOTION = 0.03
+"""Share of the scene's scale: errors of much shorter translations count by their length, not relative to theirs."""
+VISIBLE_MOTION = 0.01
+"""Share of the scene's scale: the direction of shorter translations is hardly visible, and counts less."""
 MAX_LOG_DEPTH = 5.0
+"""Bound of the true log depth, in either direction."""
 MAX_LOG_CONFIDENCE = 3.0
-"""A surer pixel than this would drown the poses' gradient in the depth's."""
+"""Bound of log confidence: above it, depth's gradient would dominate that of poses."""
 GRADIENT_STRIDES = (1, 2, 4, 8)
+"""Pixels between the neighbours of the depth gradient's differences."""
 SKY_LOG_DEPTH = 4.0
-"""Where there is no surface, depth is to be at least this: some 50 times the scene's scale."""
-
+"""Least log depth wanted of sky: about 50 times the scene's scale."""
 STUDENT = 4.0
-"""Degrees of freedom of matches' errors: most are small, some are of another thing."""
-LOOK_REACH = 24.0
-"""Pixels: matches are not looked for further from where they are expected."""
-UNSEEN_LOG_PRECISION = 4.0
-"""A match that cannot be is off by pixels, whatever it says: its precision is to be below this one's inverse."""
+"""Degrees of freedom of matches' errors: most are small, some are outliers."""
+MATCH_REACH = 24.0
+"""Pixels from a match's predicted position within which it is trained."""
+HIDDEN_LOG_PRECISION = 4.0
+"""The log precision of matches of hidden points is pushed below minus this."""
 
 DepthTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor, Tensor]]
 
@@ -110,11 +114,11 @@ class Criterion:
         targets: Targets,
         pairs: Tensor,
         dense_frames: Tensor | None = None,
-        looks: LookTargets | None = None,
+        match_targets: MatchTargets | None = None,
     ) -> Losses:
         """``output`` in fp32; ``pairs`` [2, N] from `draw_pairs`, those that the targets were built for."""
         weights, prediction = self.weights, output.prediction
-        log_depth, log_confidence = prediction.dense.flatten(0, 1).unbind(1)
+        log_depth, log_confidence = prediction.head_maps.flatten(0, 1).unbind(1)
         true_depth = batch.depth if dense_frames is None else batch.depth[:, dense_frames]
         frames = true_depth.shape[1]
         depth, gradient, sky, depth_error = self._depth_terms(
@@ -123,13 +127,13 @@ class Criterion:
             true_depth.flatten(0, 1) / targets.scale.repeat_interleave(frames)[:, None, None],
             weights.confidence,
         )
-        terms = pose_terms(prediction.pose, targets, weights)
-        terms |= relative_terms(prediction.pose, targets, pairs, weights)
+        terms = pose_terms(prediction.head_pose, targets, weights)
+        terms |= relative_terms(prediction.head_pose, targets, pairs, weights)
         terms |= auxiliary_terms(output.auxiliary, targets, weights)
-        if prediction.steps is not None:
-            terms |= step_terms(prediction.steps, targets, dense_frames, weights)
-        if output.matches is not None and looks is not None:
-            terms |= look_terms(output.matches, looks, weights)
+        if output.motion is not None:
+            terms |= step_terms(output.motion, targets, dense_frames, weights)
+        if output.matches is not None and match_targets is not None:
+            terms |= match_terms(output.matches, match_targets, weights)
         terms["matching"] = weights.matching * matching_term(output.descriptors, pairs, targets.matches)
         terms["depth"] = weights.depth * depth
         terms["depth_gradient"] = weights.depth_gradient * gradient
@@ -156,14 +160,14 @@ def rotation_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
-    """Each pose [I, B, S, 9] against the truth in the first camera's frame."""
+    """Errors of poses [I, B, S, 9] in the first camera's frame."""
     translation, quaternion, fov = pose[..., :3], pose[..., 3:7], pose[..., 7:]
     reach = targets.translation.norm(dim=-1, keepdim=True).clamp_min(1)
     off = ((translation - targets.translation) / reach).abs().clamp_max(10).mean(-1)
-    turned = rotation_distance(quaternion_to_matrix(quaternion), targets.R_first_camera)
+    rotated = rotation_distance(quaternion_to_matrix(quaternion), targets.R_first_camera)
     return {
         "translation": weights.translation * _weighted(off),
-        "rotation": weights.rotation * _weighted(turned),
+        "rotation": weights.rotation * _weighted(rotated),
         "quaternion_norm": weights.quaternion_norm * _weighted((quaternion.norm(dim=-1) - 1).abs()),
         "fov": weights.fov * _weighted((fov - targets.fov).abs().mean(-1)),
         "clip_fov": weights.clip_fov * _weighted((fov.mean(2, keepdim=True) - targets.fov).abs().mean(-1)),
@@ -171,7 +175,7 @@ def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str
 
 
 def relative_terms(pose: Tensor, targets: Targets, pairs: Tensor, weights: LossWeights) -> dict[str, Tensor]:
-    """The motion between the two frames of each pair, seen from the first of them; directions for themselves too."""
+    """Errors of the motion between the two frames of each pair, in the first one's frame; of its direction, too."""
     other, frame = pairs
     R, t = quaternion_to_matrix(pose[..., 3:7]), pose[..., :3]
     R_true, t_true = targets.R_first_camera, targets.translation
@@ -192,20 +196,20 @@ def _motion(R_from: Tensor, t_from: Tensor, R_to: Tensor, t_to: Tensor) -> tuple
 
 
 def _move_errors(move: Tensor, true_move: Tensor) -> tuple[Tensor, Tensor]:
-    """How far translations [..., 3] are off, as a share of the true length, at most 5; and how far their directions
-    are, which count less where next to nothing moves."""
+    """Errors of translations [..., 3], as a share of the true length, at most 5; and of their directions, which count
+    less for short ones."""
     length = true_move.norm(dim=-1)
-    off = (move - true_move).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_STEP)
+    off = (move - true_move).square().sum(-1).add(1e-12).sqrt() / (length + SMALL_MOTION)
     # The softening keeps the gradient finite where the predicted move is still near zero.
-    soft = SEEN_STEP + 0.1 * length
+    soft = VISIBLE_MOTION + 0.1 * length
     predicted = move / (move.square().sum(-1) + soft.square()).sqrt()[..., None]
     true = true_move / (length.square() + soft.square()).sqrt()[..., None]
     chord = (predicted - true).square().sum(-1).add(1e-10).sqrt()
-    return off.clamp_max(5), chord * (length / (length + SEEN_STEP))
+    return off.clamp_max(5), chord * (length / (length + VISIBLE_MOTION))
 
 
 def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
-    """Flow and points where they are known."""
+    """Errors of flow and points where these are known."""
     flow_valid, points_valid = targets.flow_valid.float(), targets.points_valid.float()
     flow_off = (auxiliary[:, 1:, ..., :2] - targets.flow).abs().sum(-1).clamp_max(8)
     points_off = (auxiliary[..., 2:] - targets.points).abs().sum(-1).clamp_max(20)
@@ -218,14 +222,14 @@ def auxiliary_terms(auxiliary: Tensor, targets: Targets, weights: LossWeights) -
 def step_terms(
     steps: RelativeMotion, targets: Targets, frames: Tensor | None, weights: LossWeights
 ) -> dict[str, Tensor]:
-    """Each frame's motion since the one before it, and the flow that it was solved from.
+    """Errors of each frame's motion since the one before it, and of the flow that it was solved from.
 
-    ``frames`` int64 [D]: those that ``steps`` are of; None: all. The first frame has none before it, and says nothing.
+    ``frames`` int64 [D]: the frames of ``steps``; None: all. The first frame has none before it, and does not count.
     """
     R, t = targets.R_first_camera, targets.translation
     R_true, t_true = _motion(R[:, :-1], t[:, :-1], R[:, 1:], t[:, 1:])
     flow, valid = targets.flow, targets.flow_valid.float()
-    # A motion of none for the first frame, so that frames keep their numbers.
+    # No motion for the first frame, so that frames keep their indices.
     R_true = torch.cat([torch.eye(3, device=R.device).expand_as(R[:, :1]), R_true], dim=1)
     t_true = torch.cat([torch.zeros_like(t[:, :1]), t_true], dim=1)
     flow = torch.cat([torch.zeros_like(flow[:, :1]), flow], dim=1)
@@ -235,36 +239,35 @@ def step_terms(
     if frames is not None:
         R_true, t_true, flow, valid, moves = (x[:, frames] for x in (R_true, t_true, flow, valid, moves))
     count = moves.sum().clamp_min(1)
-    turned = rotation_distance(steps.motion[..., :3], R_true).clamp_max(1)
+    rotated = rotation_distance(steps.motion[..., :3], R_true).clamp_max(1)
     off, chord = _move_errors(steps.motion[..., 3], t_true)
     # The sum over x and y, as for the auxiliary head; rounds weigh alike.
     flow_off = ((steps.flows - flow).abs().sum(-1).clamp_max(8) * valid).sum((1, 2, 3, 4)) / valid.sum().clamp_min(1)
     return {
-        "step_rotation": weights.step_rotation * (turned * moves).sum() / count,
+        "step_rotation": weights.step_rotation * (rotated * moves).sum() / count,
         "step_translation": weights.step_translation * (off * moves).sum() / count,
         "step_direction": weights.step_direction * (chord * moves).sum() / count,
         "step_flow": weights.step_flow * flow_off.sum(),
     }
 
 
-def look_terms(matches: Matches, looks: LookTargets, weights: LossWeights) -> dict[str, Tensor]:
-    """How far matches are from the truth after each round, and how well their precision says so; what the other frame
-    does not show is to have none."""
-    truth, shown, known = (x.flatten(0, 1) for x in (looks.places, looks.shown, looks.known))
+def match_terms(matches: Matches, match_targets: MatchTargets, weights: LossWeights) -> dict[str, Tensor]:
+    """Errors of matches after each round, and the likelihood of their precision; hidden points should have none."""
+    truth, shown, known = (x.flatten(0, 1) for x in (match_targets.pixels, match_targets.shown, match_targets.known))
     in_view, log_precision = matches.in_view[:, 0], matches.log_precision[:, 0]
-    off = matches.places[:, :, 0] - truth
-    asked = shown & in_view & (off[0].detach().abs().amax(-1) < LOOK_REACH)
-    valid = asked.float()
+    off = matches.pixels[:, :, 0] - truth
+    trained = shown & in_view & (off[0].detach().abs().amax(-1) < MATCH_REACH)
+    valid = trained.float()
     count = valid.sum().clamp_min(1)
-    apart = (off[1:].abs().sum(-1).clamp_max(LOOK_REACH) * valid).sum((1, 2, 3)) / count
+    apart = (off[1:].abs().sum(-1).clamp_max(MATCH_REACH) * valid).sum((1, 2, 3)) / count
     # The density of Student's distribution in two dimensions, whose centre is another term's.
     squared = log_precision.exp() * off[-1].detach().square().sum(-1)
     nats = (1 + STUDENT / 2) * torch.log1p(squared / STUDENT) - log_precision
     hidden = (known & in_view & ~shown).float()
-    doubted = F.softplus(log_precision + UNSEEN_LOG_PRECISION) * hidden
+    doubted = F.softplus(log_precision + HIDDEN_LOG_PRECISION) * hidden
     return {
-        "look_places": weights.look_places * apart.sum(),
-        "look_precision": weights.look_precision * (nats * valid + doubted).sum() / count,
+        "match_pixels": weights.match_pixels * apart.sum(),
+        "match_precision": weights.match_precision * (nats * valid + doubted).sum() / count,
     }
 
 
@@ -287,13 +290,11 @@ def matching_term(descriptors: Tensor, pairs: Tensor, matches: Tensor) -> Tensor
 def depth_terms(
     log_depth: Tensor, log_confidence: Tensor, depth: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Error weighted by conf (Kendall & Gal 2017), error of its gradients at several strides, nearness and conf of the
-    sky, plain error.
+    """Depth error weighted by conf (Kendall & Gal 2017), gradient error at several strides, sky term, plain error.
 
     Args:
         log_depth, log_confidence: predictions [F, H, W]; conf, as `Prediction.depth_conf`, is 1 + confidence.
-        depth: truth [F, H, W] in units of the clip's scale, 0 where there is no surface, negative
-            where nothing is said.
+        depth: truth [F, H, W] in units of the clip's scale; 0: sky, negative: unknown.
         alpha: reward for log conf.
     """
     valid = (depth > 0).float()

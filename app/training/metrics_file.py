@@ -1,4 +1,4 @@
-"""One file for all that a run says about itself: a JSON object a line."""
+"""Metrics file of a run: one JSON object a line."""
 
 import json
 import time
@@ -9,7 +9,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends lines; a run that is continued in the same folder goes on below the earlier one's."""
+    """Appends lines; a run resumed in the same folder appends to the earlier one's."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The product's network with the auxiliary head beside it, and how both begin."""
+"""The network with the auxiliary head for training, and the initial weights of both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +13,20 @@ from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import NEIGHBOURS
-from stream_recon.models.layers import LayerScale, in_fp32
-from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.models.layers import Block, LayerScale, in_fp32
+from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.keyframe_matcher import Matches
-from stream_recon.models.odometry.sampling import at_places, in_space, rays_of
+from stream_recon.models.odometry.odometry import Measurements
+from stream_recon.models.odometry.pnp import RelativeMotion
+from stream_recon.models.odometry.sampling import CellPoints, at_centers, camera_rays, unproject
+from stream_recon.models.prediction import NetworkFeatures, Prediction
 
 TYPICAL_FOV = (0.8, 1.0)
 """Vertical and horizontal field of view, radians, that training starts from."""
 NEAREST_FIRST = 3.0
 """Logit that a pixel's own place has over its neighbours when convex upsampling begins."""
-FRESH = ("step_head.", "look_back.", "depth_head.sharpen.", "depth_head.upsample.")
-"""What weights from before it was there may lack: it begins afresh."""
+FRESH = ("odometry.", "depth_head.sharpen.", "depth_head.upsample.")
+"""Prefixes of tensors that older weights may lack; these start from initial values."""
 INITIAL_LAYER_SCALE = 0.1
 """Larger than the published networks', which start from a trained encoder: here every layer has to learn at once."""
 
@@ -33,13 +36,15 @@ class TrainingOutput:
     prediction: Prediction
     auxiliary: Tensor  # [B, S, 2*gh, 2*gw, 5]
     descriptors: Tensor  # [B, S, gh*gw, 64]
+    motion: RelativeMotion | None = None
+    """With odometry: of the frames with dense maps."""
     matches: Matches | None = None
-    """Of B * D frames, each with one other, with a look back."""
+    """With a keyframe matcher: of B * D frames, each with one other frame."""
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Which frame each frame with a dense map looks back at, and the motion to there as far as it is known."""
+class MatchPairs:
+    """The frame that each frame with a dense map is matched with, and the motion to it as far as it is known."""
 
     others: Tensor  # int64 [D]
     motion: Tensor  # [B, D, 3, 4]
@@ -60,10 +65,16 @@ class TrainingModel(nn.Module):
         *,
         flex: bool,
         dense_frames: Tensor | None = None,
-        looks: Looks | None = None,
+        match_pairs: MatchPairs | None = None,
     ) -> TrainingOutput:
-        """images [B, S, 3, H, W] in [0, 1], times int64 [B, S]; ``dense_frames`` as the network has it; ``looks`` of
-        these."""
+        """One step on B clips of S frames.
+
+        Args:
+            images: [B, S, 3, H, W] in [0, 1].
+            times: int64 [B, S].
+            dense_frames: int64 [D], the frames to give dense maps for; None: all, with poses and depths fused.
+            match_pairs: for the keyframe matcher, of the frames with dense maps.
+        """
         frames = images.shape[1]
         patch, special = self.config.patch_size, self.config.special_tokens
         grid = (images.shape[3] // patch, images.shape[4] // patch)
@@ -78,26 +89,42 @@ class TrainingModel(nn.Module):
             times=times,
             flex=flex,
         )
-        prediction = self.network(images, memory, dense_frames)
-        auxiliary = self.auxiliary(prediction.tokens, grid)
-        matches = self._look_back(prediction, looks, dense_frames) if looks is not None else None
-        return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(prediction.patches), matches)
+        prediction, features = self.network.predict(images, memory, dense_frames)
+        motion = matches = None
+        odometry = self.network.odometry
+        if odometry is not None:
+            measured = odometry.measure(prediction, features, dense_frames)
+            motion = measured.motion
+            if dense_frames is None:
+                prediction, _ = odometry.fuse(prediction, features, measured, None)
+            if match_pairs is not None:
+                matches = self._match(prediction, features, measured, match_pairs, dense_frames)
+        auxiliary = self.auxiliary(features.tokens, grid)
+        return TrainingOutput(prediction, auxiliary, self.auxiliary.describe(features.patches), motion, matches)
 
-    def _look_back(self, prediction: Prediction, looks: Looks, frames: Tensor | None) -> Matches | None:
-        sight, look_back = prediction.sight, self.network.look_back
-        if sight is None or look_back is None:
+    def _match(
+        self,
+        prediction: Prediction,
+        features: NetworkFeatures,
+        measured: Measurements,
+        pairs: MatchPairs,
+        frames: Tensor | None,
+    ) -> Matches | None:
+        odometry, descriptors, context = self.network.odometry, features.descriptors, measured.context
+        if odometry is None or odometry.keyframe_matcher is None or descriptors is None or context is None:
             return None
-        own, codes = sight.features, prediction.pose[-1].detach()
+        assert descriptors.matching is not None
+        own, codes = descriptors.matching, prediction.head_pose[-1].detach()
         if frames is not None:
             own, codes = own[:, frames], codes[:, frames]
-        others = sight.features[:, looks.others].flatten(0, 1)[:, None]
+        others = descriptors.matching[:, pairs.others].flatten(0, 1)[:, None]
         with torch.no_grad(), in_fp32(codes):
-            log_depth, grid = prediction.dense[:, :, 0].flatten(0, 1), sight.context.shape[2:4]
+            log_depth, cells = prediction.head_maps[:, :, 0].flatten(0, 1), (context.shape[2], context.shape[3])
             size = (log_depth.shape[1], log_depth.shape[2])
-            rays, lengths = rays_of(size, (grid[0], grid[1]), codes.flatten(0, 1))
-            points = in_space(rays, at_places(log_depth, grid))
-        own, context, motion = (x.flatten(0, 1) for x in (own, sight.context, looks.motion))
-        matches: Matches = look_back(own, others, context, points, motion[:, None], lengths, size)
+            rays, focal = camera_rays(size, cells, codes.flatten(0, 1))
+            points = CellPoints(unproject(rays, at_centers(log_depth, cells)), focal, size)
+        own, context, motion = (x.flatten(0, 1) for x in (own, context, pairs.motion))
+        matches: Matches = odometry.keyframe_matcher(own, others, context, points, motion[:, None])
         return matches
 
 
@@ -125,6 +152,19 @@ def build_model(
         for part in only:
             model.network.get_submodule(part).requires_grad_(True)
     return model.train()
+
+
+def compile_for_training(network: StreamingNetwork) -> None:
+    """Compile the heavy parts. Attention between the halves of a block stays as the memory implements it."""
+    for module in network.modules():
+        if isinstance(module, Block) and module not in set(network.camera_head.trunk):
+            module.project = torch.compile(module.project)  # type: ignore[method-assign]
+            module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
+    if network.encoder.stem is not None:
+        network.encoder.stem.compile(dynamic=False)
+    # Compiled for images of 10x18, 18x10 or 8x26 patches, a depth head of which nothing learns gives wrong results.
+    if any(parameter.requires_grad for parameter in network.depth_head.parameters()):
+        network.depth_head.compile(dynamic=False)
 
 
 @torch.no_grad()
@@ -167,5 +207,5 @@ def initialise(model: TrainingModel) -> None:
         mixture.bias.view(4, NEIGHBOURS)[:, NEIGHBOURS // 2] = NEAREST_FIRST
         assert network.depth_head.sharpen is not None
         nn.init.zeros_(network.depth_head.sharpen.conv2.weight)
-    if network.step_head is not None:
-        nn.init.zeros_(network.step_head.weigh.fc2.weight)
+    if network.odometry is not None:
+        nn.init.zeros_(network.odometry.flow_head.weigh.fc2.weight)

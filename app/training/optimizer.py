@@ -12,14 +12,18 @@ from stream_recon.models.layers import Block
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic whose iterates push all singular values to about 1 (Jordan et al. 2024)."""
 NEWTON_SCHULZ_STEPS = 5
+"""Iterations of Newton-Schulz (Jordan et al. 2024)."""
 RMS_OF_ADAM = 0.2
 """Typical size of an AdamW update; scaled to it, Muon takes AdamW's learning rate (Liu et al. 2025)."""
 
 MATRICES, DECAYED, UNDECAYED = 0, 1, 2
+"""Groups of parameters: matrices of blocks (Muon), other arrays, and vectors, without weight decay (AdamW)."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
+    """Settings of Muon and AdamW."""
+
     weight_decay: float = 0.03
     max_gradient_norm: float = 1.0
     momentum: float = 0.95
@@ -29,7 +33,7 @@ class OptimizerConfig:
 
 
 def group_parameters(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Matrices of transformer blocks, other arrays, vectors, of what learns: the groups that `Optimizer` expects."""
+    """Trainable parameters in the groups that `Optimizer` expects: matrices of blocks, other arrays, vectors."""
     in_blocks = {
         id(parameter)
         for block in module.modules()
@@ -49,7 +53,7 @@ def group_parameters(module: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Matrices [N, r, c] -> about the nearest ones with equal singular values of 1, by Newton-Schulz in bf16."""
+    """Matrices [N, r, c] -> about the nearest orthogonal ones, by Newton-Schulz in bf16."""
     a, b, c = NEWTON_SCHULZ
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     tall = x.shape[1] > x.shape[2]
@@ -64,7 +68,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Steps all parameters at once. A step whose gradient is not finite changes nothing, without asking the host."""
+    """Muon and AdamW on all parameters at once. A step with a non-finite gradient changes nothing, without a sync."""
 
     def __init__(self, parameters: FlatParameters, config: OptimizerConfig) -> None:
         self._parameters = parameters
@@ -79,7 +83,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
-        """Use ``parameters.gradient``; its norm before clipping, a scalar on the device."""
+        """Apply ``parameters.gradient``; returns its norm before clipping, a scalar on the device."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
         finite = norm.isfinite()

@@ -1,4 +1,4 @@
-"""Where a step's time goes."""
+"""Profile of a training step."""
 
 import torch
 
@@ -13,8 +13,8 @@ WARMUP_STEPS = 8
 def profile_steps(trainer: Trainer, steps: int = 20, shape: ClipShape = SHAPE, kernel_rows: int = 30) -> str:
     """Train a few steps of one shape; a table of milliseconds for each part, then the slowest kernels.
 
-    "clips" is the time that a step waits for its clips; on a GPU they are rendered beside the other parts, and slow
-    these down.
+    "clips" is the time that a step waits for its clips. On a GPU these are rendered in parallel with the other parts,
+    and slow them down.
     """
     plan = trainer.schedule.plan(shape)
     frames = plan.clips * shape.frames
@@ -22,12 +22,12 @@ def profile_steps(trainer: Trainer, steps: int = 20, shape: ClipShape = SHAPE, k
     trainer.timer.totals()
     _train(trainer, plan, steps)
     totals = trainer.timer.totals()
-    whole = sum(totals.values())
+    total = sum(totals.values())
     lines = [f"{plan.clips} clips of {shape.frames} frames, {shape.rows} x {shape.columns} patches, {steps} steps"]
     lines.append(f"{'part':<12}{'ms a step':>12}{'share':>8}{'frames/s':>12}")
-    for part, seconds in [*totals.items(), ("all", whole)]:
+    for part, seconds in [*totals.items(), ("all", total)]:
         lines.append(
-            f"{part:<12}{1000 * seconds / steps:>12.2f}{seconds / whole:>8.1%}{frames * steps / seconds:>12.0f}"
+            f"{part:<12}{1000 * seconds / steps:>12.2f}{seconds / total:>8.1%}{frames * steps / seconds:>12.0f}"
         )
     if torch.cuda.is_available():
         lines.append(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")

@@ -1,4 +1,4 @@
-"""What a run tells about its steps."""
+"""Report of a run: metrics lines and the final summary."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from stream_recon.app.training.schedule import StepPlan
 
 
 class StepReport:
-    """Gathers steps into metrics lines; looks at the device once for each line."""
+    """Aggregates steps into metrics lines; waits for the device once a line."""
 
     def __init__(self, timer: PartTimer, workers: int, every: int) -> None:
         self._timer, self._workers, self._every = timer, workers, every
@@ -23,7 +23,7 @@ class StepReport:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was gathered, so that a pause does not count as slowness."""
+        """Start a new line, so that a pause does not count as slowness."""
         self._begin = time.monotonic()
         self._frames = 0
         self._parts: list[dict[str, Tensor]] = []
@@ -44,7 +44,7 @@ class StepReport:
         usable = norms.isfinite()
         self._skipped += int((~usable).sum())
         means = {name: float(torch.stack([p[name] for p in self._parts])[usable].mean()) for name in self._parts[0]}
-        # Where clips are rendered beside the training, "clips" is what the training waits for them.
+        # Where clips are rendered in parallel, "clips" is the time that training waits for them.
         preparing = seconds["clips"] + seconds["targets"]
         line = {
             **means,

@@ -1,4 +1,4 @@
-"""What each step trains on, and at which rate: all drawn from one random stream that every worker shares."""
+"""Shapes of each step's clips and the learning rate, drawn from one random generator that all workers share."""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +10,15 @@ from torch import Tensor
 from stream_recon.configs.schema import StreamConfig
 
 MAX_TIME = 2000
-"""Furthest that streamed frames are set away from the scale frames, in cached frames."""
-FARTHEST_LOOK = 8
-"""Frames back."""
+"""Largest gap between scale frames and streamed frames, in cached frames."""
+MAX_MATCH_LAG = 8
+"""Frames back that the keyframe matcher is trained on."""
 
 
 @dataclass(frozen=True)
 class ClipShape:
+    """Shape of a clip, in frames and patches."""
+
     frames: int
     rows: int
     """Of patches."""
@@ -25,7 +27,7 @@ class ClipShape:
 
 @dataclass(frozen=True)
 class Visibility:
-    """What a streamed frame remembers; the fields of `StreamConfig` that training varies."""
+    """The cache's extent: the fields of `StreamConfig` that training varies."""
 
     scale_frames: int
     window: int
@@ -34,20 +36,22 @@ class Visibility:
 
 @dataclass(frozen=True)
 class StepPlan:
+    """Clips and cache extent of one step."""
+
     shape: ClipShape
     clips: int
     visibility: Visibility
 
 
 Mix = tuple[tuple[float, int, int, int], ...]
-"""Of shapes to draw from: weight, frames, rows, columns."""
+"""Shapes to draw from: weight, frames, rows, columns each."""
 SHORT: Mix = ((0.2, 2, 12, 16), (0.3, 8, 12, 16), (0.5, 16, 12, 16))
-"""Few to compile, and clips that teach much soon: for comparing networks on as many frames."""
+"""Few shapes to compile, and short clips, which train fastest: for comparing networks at equal frames."""
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How steps are drawn. Each (length, grid) pair costs a compilation, so there are few."""
+    """Distribution of steps. Each (length, grid) pair costs a compilation, so there are few."""
 
     frames_per_step: int = 384
     early: Mix = (
@@ -72,9 +76,9 @@ class ScheduleConfig:
         (0.05, 8, 8, 26),
     )
     late_from: float = 0.6
-    """Progress from which the late mix is drawn; 0: the early one never is."""
+    """Progress from which the late mix is drawn; 0: from the start."""
     own_visibility: float = 0.5
-    """Share of steps under the preset's own visibility."""
+    """Share of steps with the preset's own cache extent."""
     scale_frames: tuple[int, ...] = (1, 2, 4, 6, 8)
     windows: tuple[int, ...] = (4, 8, 16)
     camera_windows: tuple[int, ...] = (16, 64)
@@ -97,7 +101,7 @@ class ScheduleConfig:
 
 
 class Schedule:
-    """Draws step plans; two of the same seed that are asked with the same progress agree."""
+    """Draws step plans; equal seeds and equal progress give equal plans."""
 
     def __init__(self, config: ScheduleConfig, stream: StreamConfig, seed: int) -> None:
         self.config = config
@@ -130,8 +134,8 @@ class Schedule:
 def draw_times(rng: np.random.Generator, clips: int, frames: int, scale_frames: int) -> Tensor:
     """Time coordinates int64 [clips, frames], increasing from 0.
 
-    Half of the clips simply count. In a long stream the scale frames lie far back and, under keyframes, neighbours
-    may be apart: so others have a jump behind the scale frames, small gaps, or both.
+    Half of the clips have no gaps. In a long stream the scale frames are far back, and keyframes have gaps. So
+    the others have a jump after the scale frames, small gaps, or both.
     """
     times = np.broadcast_to(np.arange(frames), (clips, frames)).copy()
     for clip in np.flatnonzero(rng.random(clips) >= 0.5):
@@ -146,9 +150,9 @@ def draw_times(rng: np.random.Generator, clips: int, frames: int, scale_frames: 
 
 
 def draw_dense_frames(rng: np.random.Generator, frames: int) -> Tensor:
-    """Frames whose depth is asked for in a step, int64 [ceil(frames / 2)], ascending: one of each pair of neighbours.
+    """Frames whose depth is trained in a step, int64 [ceil(frames / 2)], ascending: one of each pair of neighbours.
 
-    Full-resolution maps cost as much as a third of the network, and neighbours teach nearly the same.
+    Full-resolution maps cost a third of the network, and neighbours are nearly equal.
     """
     count = (frames + 1) // 2
     chosen = 2 * np.arange(count) + rng.integers(0, 2, count)
@@ -156,9 +160,11 @@ def draw_dense_frames(rng: np.random.Generator, frames: int) -> Tensor:
 
 
 def draw_others(rng: np.random.Generator, frames: Tensor, count: int) -> Tensor:
-    """For each of the ``frames`` int64 [D] of ``count`` another one to look back at, up to `FARTHEST_LOOK` before it,
-    or where there is none, after it; int64 [D]."""
-    gap = rng.integers(1, max(2, min(FARTHEST_LOOK, count - 1) + 1), len(frames))
+    """A frame to match each of the ``frames`` int64 [D] of ``count`` with, int64 [D].
+
+    It is up to `MAX_MATCH_LAG` frames before it or, where there is none, after it.
+    """
+    gap = rng.integers(1, max(2, min(MAX_MATCH_LAG, count - 1) + 1), len(frames))
     frame = frames.numpy()
     others = np.where(frame >= gap, frame - gap, np.minimum(frame + gap, count - 1))
     return torch.from_numpy(others)
@@ -166,10 +172,10 @@ def draw_others(rng: np.random.Generator, frames: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RateConfig:
-    """Warm-up, plateau, half a cosine within one run; or a slow fall over the steps of many runs.
+    """Learning rate: warm-up, plateau and half a cosine within one run; or a slow decay over the steps of many runs.
 
-    The cosine ends low, and a run that goes on from there would lose by its return to the peak what the one before had
-    won. So long training falls slowly instead, and leaves it to the averaged weights to be calm.
+    The cosine ends low. A run that continues from there would lose the gain by its return to the peak. So long training
+    decays slowly instead, and averages the weights.
     """
 
     peak: float = 1e-3
@@ -177,9 +183,9 @@ class RateConfig:
     hold_until: float = 0.25
     """Progress up to which the rate stays at its peak."""
     final: float = 0.02
-    """Share of the peak at the end, or below which a slow fall does not go."""
+    """Share of the peak at the end; the least one of a slow decay."""
     slow_steps: int | None = None
-    """None: a cosine. Else the rate falls as 1 / sqrt(1 + steps of all runs / slow_steps), whatever the progress."""
+    """None: a cosine. Else the rate decays as 1 / sqrt(1 + steps of all runs / slow_steps)."""
 
 
 def learning_rate(config: RateConfig, step: int, progress: float, earlier_steps: int = 0) -> float:

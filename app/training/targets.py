@@ -1,4 +1,4 @@
-"""What the network should have said: poses, scale and auxiliary maps from a clip's exact geometry."""
+"""Training targets: poses, scale and auxiliary maps from a clip's exact geometry."""
 
 import math
 from dataclasses import dataclass
@@ -8,29 +8,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.models.odometry.pnp import rotation_from_vector
-from stream_recon.models.pose import matrix_to_quaternion
+from stream_recon.models.pose import inverse_pose, matrix_to_quaternion, so3_exp
 
 MIN_SCALE, MAX_SCALE = 0.02, 2000.0
+"""Bounds of a clip's scale, so that targets stay finite."""
 MAX_FLOW = 10.0
-"""Longer motions, in patches, are not asked of the flow head."""
+"""Patches: longer flow is not trained."""
 FRAME_MARGIN = 1.15
 """A point may leave the previous image by this factor of its half size and still have a flow target."""
 OCCLUSION_RATIO = 0.06
 """A point is hidden in the previous frame if the depth seen there differs by more than this share."""
-
-
-MISJUDGED_TURN = (0.03, 3.0)
-"""Degrees, the range of deviations about each axis by which motions are misjudged ..."""
-MISJUDGED_SHIFT, SMALL_SHIFT = 0.08, 0.003
-"""... and shares of a shift, and of the scene's scale."""
+ROTATION_NOISE_DEG = (0.03, 3.0)
+"""Range of standard deviations of the rotation noise about each axis, in degrees."""
+TRANSLATION_NOISE = 0.08
+"""Standard deviation of the translation noise, as a share of its length."""
+SMALL_TRANSLATION = 0.003
+"""Standard deviation of additional translation noise, as a share of the scene's scale."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Lengths are divided by ``scale``; the world is the first camera. gh2 x gw2 points: two by two in each patch."""
+    """Targets of B clips. Lengths are divided by ``scale``; the world is the first camera.
+
+    There are gh2 x gw2 points, two by two in each patch.
+    """
 
     scale: Tensor  # [B] geometric mean distance of the scale frames' visible points from the first camera
     R_first_camera: Tensor  # [B, S, 3, 3]
@@ -45,7 +47,7 @@ class Targets:
 
 
 def compress(x: Tensor) -> Tensor:
-    """Signed logarithm: far points must not drown near ones."""
+    """Signed logarithm, so that far points do not dominate the loss."""
     return x.sign() * x.abs().log1p()
 
 
@@ -98,18 +100,18 @@ def build_targets(batch: ClipBatch, scale_frames: int, patch_size: int, pairs: T
 
 
 @dataclass(frozen=True)
-class LookTargets:
-    """Of D frames, each with one other frame."""
+class MatchTargets:
+    """Targets of the keyframe matcher for D frames, each with one other frame."""
 
     motion: Tensor  # [B, D, 3, 4] from a frame to the other, lengths divided by the clip's scale
-    places: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
-    shown: Tensor  # bool [B, D, gh2, gw2]: the other frame shows the point, in its image or just beside it
+    pixels: Tensor  # [B, D, gh2, gw2, 2] pixels (x, y) of the other frame
+    shown: Tensor  # bool [B, D, gh2, gw2]: the point is visible to the other frame, in its image or close to it
     known: Tensor  # bool [B, D, gh2, gw2]: there is a point
 
 
 @torch.no_grad()
-def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> LookTargets:
-    """``scale`` [B] as of `Targets`; ``frames``, ``others`` int64 [D]."""
+def match_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor, patch_size: int) -> MatchTargets:
+    """Targets of ``frames`` matched with ``others``, int64 [D]; ``scale`` [B] as of `Targets`."""
     cell = patch_size // 2
     in_camera, valid = _sampled_points(batch, cell)
     motion, shown = _flow_between(batch, in_camera, valid, torch.stack([others, frames]), cell)
@@ -117,21 +119,20 @@ def look_targets(batch: ClipBatch, scale: Tensor, frames: Tensor, others: Tensor
     x, y = sample_centres(height, width, cell, batch.depth.device)
     T = inverse_pose(batch.T_world_camera[:, others]) @ batch.T_world_camera[:, frames]
     shift = T[..., :3, 3:] / scale[:, None, None, None]
-    places = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
-    return LookTargets(torch.cat([T[..., :3, :3], shift], dim=-1), places, shown, valid[:, frames])
+    pixels = motion + torch.stack([x + width / 2, y + height / 2], dim=-1)
+    return MatchTargets(torch.cat([T[..., :3, :3], shift], dim=-1), pixels, shown, valid[:, frames])
 
 
 def perturb_motion(motion: Tensor) -> Tensor:
-    """Motions [B, D, 3, 4] as a stream would know them: turned by some hundredths of a degree to some degrees, and
-    shifted by some per cent."""
-    some = torch.randn(*motion.shape[:2], 7, device=motion.device)
-    low, high = MISJUDGED_TURN
-    turn = some[..., :3] * (low * (high / low) ** torch.rand_like(some[..., :1])) * (math.pi / 180)
-    R = rotation_from_vector(turn.flatten(0, 1)).unflatten(0, motion.shape[:2])
-    shift = motion[..., 3]
-    length = shift.norm(dim=-1, keepdim=True)
-    shift = shift * (MISJUDGED_SHIFT * some[..., 6:]).exp() + some[..., 3:6] * (MISJUDGED_SHIFT * length + SMALL_SHIFT)
-    return torch.cat([R @ motion[..., :3], shift[..., None]], dim=-1)
+    """Motions [B, D, 3, 4] with noise as in a stream: hundredths of a degree to degrees, and per cent of the length."""
+    noise = torch.randn(*motion.shape[:2], 7, device=motion.device)
+    low, high = ROTATION_NOISE_DEG
+    rotation = noise[..., :3] * (low * (high / low) ** torch.rand_like(noise[..., :1])) * (math.pi / 180)
+    R = so3_exp(rotation.flatten(0, 1)).unflatten(0, motion.shape[:2])
+    t = motion[..., 3]
+    sigma = TRANSLATION_NOISE * t.norm(dim=-1, keepdim=True) + SMALL_TRANSLATION
+    t = t * (TRANSLATION_NOISE * noise[..., 6:]).exp() + noise[..., 3:6] * sigma
+    return torch.cat([R @ motion[..., :3], t[..., None]], dim=-1)
 
 
 def _transform(T: Tensor, points: Tensor) -> Tensor:
@@ -162,8 +163,8 @@ def _clip_scale(points: Tensor, valid: Tensor) -> Tensor:
 def _flow_between(
     batch: ClipBatch, in_camera: Tensor, valid: Tensor, pairs: Tensor, cell: int
 ) -> tuple[Tensor, Tensor]:
-    """Motion in pixels from each sample of a pair's second frame to its place in the first, [B, N, gh2, gw2, 2], and
-    whether it shows there."""
+    """Flow in pixels from each sample of a pair's second frame to the first one, [B, N, gh2, gw2, 2], and whether the
+    point is visible there."""
     other, frame = pairs
     depth, T = batch.depth, batch.T_world_camera
     height, width = depth.shape[-2:]
@@ -173,20 +174,20 @@ def _flow_between(
     z = moved[..., 2].clamp_min(1e-3)
     fx, fy = (batch.intrinsics[:, i].view(-1, 1, 1, 1) for i in (0, 1))
     u, v = moved[..., 0] / z * fx, moved[..., 1] / z * fy
-    place = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
+    position = torch.stack([u / (width / 2), v / (height / 2)], dim=-1)  # in [-1, 1] inside the image
     seen = F.grid_sample(
-        depth[:, other].flatten(0, 1)[:, None], place.flatten(0, 1), mode="nearest", align_corners=False
+        depth[:, other].flatten(0, 1)[:, None], position.flatten(0, 1), mode="nearest", align_corners=False
     ).view_as(z)
     x, y = sample_centres(height, width, cell, z.device)
-    inside = place.abs().amax(dim=-1) <= 1
-    near = place.abs().amax(dim=-1) < FRAME_MARGIN
+    inside = position.abs().amax(dim=-1) <= 1
+    near = position.abs().amax(dim=-1) < FRAME_MARGIN
     unhidden = (seen - z).abs() < OCCLUSION_RATIO * z
     in_front = moved[..., 2] > 0.01 * in_camera[..., 2]
     return torch.stack([u - x, v - y], dim=-1), valid & in_front & near & (~inside | unhidden)
 
 
 def _matches(motion: Tensor, shown: Tensor, size: torch.Size, patch: int) -> Tensor:
-    """Index of the patch at each sample's place in the other frame, int64 [B, N, gh2, gw2]; -1 outside or hidden."""
+    """Index of the other frame's patch that shows each sample's point, int64 [B, N, gh2, gw2]; -1 outside or hidden."""
     height, width = size
     x, y = sample_centres(height, width, patch // 2, motion.device)
     column = ((motion[..., 0] + x + width / 2) / patch).floor()

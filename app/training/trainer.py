@@ -1,4 +1,4 @@
-"""The training loop: draw a step, take its clips, learn from it, all on the device, without the host waiting."""
+"""The training loop: draw a step, take its clips and update the weights, on the device, without waiting on the host."""
 
 import dataclasses
 import logging
@@ -20,12 +20,12 @@ from stream_recon.app.training.checkpoint import (
     steps_so_far,
 )
 from stream_recon.app.training.clips import GROUP_STEPS, ClipSupply
-from stream_recon.app.training.clock import LAG, PartTimer, SharedClock
+from stream_recon.app.training.clock import LAG, DistributedTimer, PartTimer
 from stream_recon.app.training.distributed import Workers
 from stream_recon.app.training.flat import AveragedWeights, FlatParameters
 from stream_recon.app.training.losses import Criterion, Losses, LossWeights, draw_pairs
 from stream_recon.app.training.metrics_file import MetricsFile
-from stream_recon.app.training.model import Looks, TrainingModel, TrainingOutput
+from stream_recon.app.training.model import MatchPairs, TrainingModel, TrainingOutput, compile_for_training
 from stream_recon.app.training.optimizer import Optimizer, OptimizerConfig, group_parameters
 from stream_recon.app.training.report import StepReport, readable
 from stream_recon.app.training.schedule import (
@@ -39,7 +39,7 @@ from stream_recon.app.training.schedule import (
     learning_rate,
 )
 from stream_recon.app.training.synthetic import SceneGenerator, SceneShares
-from stream_recon.app.training.targets import build_targets, look_targets, perturb_motion
+from stream_recon.app.training.targets import build_targets, match_targets, perturb_motion
 from stream_recon.app.training.validator import Validator
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
@@ -47,13 +47,15 @@ from stream_recon.configs.schema import Preset
 logger = logging.getLogger(__name__)
 
 EARLY_STEPS = 10
-"""First steps that are logged one by one: compiling shows there."""
-ROUNDED = 0.2
-"""Log depths may differ by so much in the mean by what is compiled: rounding is a tenth of it."""
+"""First steps that are logged individually: these show how long compiling takes."""
+MAX_COMPILED_ERROR = 0.2
+"""Largest mean difference of log depth between compiled and plain network; rounding causes a tenth of it."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
+    """Settings of a run."""
+
     minutes: float
     seed: int = 0
     max_steps: int | None = None
@@ -67,7 +69,7 @@ class TrainingConfig:
     tiles: Path | None = None
     """Photo tiles for the scenes' textures."""
     shares: SceneShares = field(default_factory=SceneShares)
-    """Of what is trained on; validation keeps to its own."""
+    """Composition of the training clips; validation has its own."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rate: RateConfig = field(default_factory=RateConfig)
     losses: LossWeights = field(default_factory=LossWeights)
@@ -75,7 +77,7 @@ class TrainingConfig:
 
 
 class Trainer:
-    """One worker's side of a run.
+    """One worker of a run.
 
     Args:
         model: on the worker's device; its parameters move into one vector here.
@@ -98,7 +100,7 @@ class Trainer:
         self.schedule = Schedule(config.schedule, preset.stream, config.seed)
         own = np.random.SeedSequence([config.seed, workers.rank])
         self._rng = np.random.default_rng(own.spawn(1)[0])
-        # Scene seeds lie above 2**32, clear of those of validation.
+        # Scene seeds are above 2**32, so none is one of validation.
         scene_seed = 2**32 + int(own.generate_state(1)[0])
         generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile, shares=config.shares)
         self.clips = ClipSupply(generator, self._patch, workers.device)
@@ -108,12 +110,12 @@ class Trainer:
         self._validator: Validator | None = None
         if config.compile:
             prepare_compiler()
-            model.network.compile_for_training()
+            compile_for_training(model.network)
 
-    def go_on_from(self, folder: Path) -> None:
-        """Take up an earlier run: its weights as its last step left them, its average and its number of steps.
+    def resume_from(self, folder: Path) -> None:
+        """Continue an earlier run: its latest weights, their average and its number of steps.
 
-        The optimiser's moments begin anew: they forget within some twenty steps, and warming up takes longer.
+        The optimiser's moments start at zero: they decay within about twenty steps, and the warm-up takes longer.
 
         Raises:
             WeightsError: a file is missing or does not fit.
@@ -125,18 +127,18 @@ class Trainer:
         self._earlier_steps = steps_so_far(folder)
 
     def run(self) -> dict[str, Any]:
-        """Train until the time or the steps are used up; the closing summary (on all workers)."""
+        """Train until the time or the steps are used up; returns the final summary, on all workers."""
         config, workers = self.config, self.workers
         metrics = MetricsFile(self._folder) if workers.leads else None
         if metrics is not None:
             metrics.write("start", **self._description())
-        clock = SharedClock(workers)
+        clock = DistributedTimer(workers)
         if config.compile:
             self._compile_shapes()
-            # The learning rate follows the time that is left to learn: compiling may take a good part of a short run.
+            # The learning rate follows the remaining time: compiling may take a large part of a short run.
             for _ in range(LAG + 1):
                 self._ready_at = clock.now()
-        # Before the first step already: it shows what the figures are worth, and fails early if it has to.
+        # Before the first step: it gives the figures of the initial weights, and failures come early.
         validation = self._validate(metrics, 0)
         report = StepReport(self.timer, workers.count, config.metrics_steps)
         step, seconds = 0, 0.0
@@ -145,7 +147,7 @@ class Trainer:
         while seconds < config.minutes * 60 and step != config.max_steps:
             progress = self._progress(step, seconds)
             if step % GROUP_STEPS == 0:
-                # Drawn a group ahead, so that its clips can be rendered meanwhile.
+                # Drawn a group ahead, so that its clips are rendered in the background.
                 plan, following = following, self.schedule.draw(progress)
                 self.clips.begin(plan, following)
             rate = learning_rate(config.rate, step, progress, self._earlier_steps)
@@ -173,7 +175,7 @@ class Trainer:
         return summary
 
     def step(self, plan: StepPlan, rate: float, step: int) -> tuple[Losses, Tensor]:
-        """Learn from fresh clips, average; the losses and the gradient's norm before clipping, on the device."""
+        """One update from new clips; returns the losses and the gradient's norm before clipping, on the device."""
         losses = self.forward_backward(plan)
         self.workers.average_(self.parameters.collect_gradient())
         self.timer.mark("exchange")
@@ -183,7 +185,7 @@ class Trainer:
         return losses, norm
 
     def forward_backward(self, plan: StepPlan) -> Losses:
-        """Leave the gradient of fresh clips in the parameters."""
+        """Compute the gradient of new clips into the parameters."""
         device, timer = self.workers.device, self.timer
         frames = plan.shape.frames
         timer.mark("start")
@@ -193,33 +195,38 @@ class Trainer:
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
         dense = draw_dense_frames(self._rng, frames)
-        dense_frames, looks, look_truth = to_device(dense, device), None, None
-        if self.model.config.look_back:
+        dense_frames, match_pairs, match_truth = to_device(dense, device), None, None
+        if self.model.config.keyframe_matcher:
             others = to_device(draw_others(self._rng, dense, frames), device)
-            look_truth = look_targets(batch, targets.scale, dense_frames, others, self._patch)
-            looks = Looks(others, perturb_motion(look_truth.motion))
+            match_truth = match_targets(batch, targets.scale, dense_frames, others, self._patch)
+            match_pairs = MatchPairs(others, perturb_motion(match_truth.motion))
         timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             output = self.model(
-                batch.images, plan.visibility, times, flex=self._flex, dense_frames=dense_frames, looks=looks
+                batch.images,
+                plan.visibility,
+                times,
+                flex=self._flex,
+                dense_frames=dense_frames,
+                match_pairs=match_pairs,
             )
-        losses = self._criterion(output, batch, targets, pairs, dense_frames, look_truth)
+        losses = self._criterion(output, batch, targets, pairs, dense_frames, match_truth)
         timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
         timer.mark("backward")
         return losses
 
     def _progress(self, step: int, seconds: float) -> float:
-        """Share of the run that is over, in [0, 1]: of its time or of its steps, whichever is nearer the end."""
+        """Share of the run that is done, in [0, 1]: the larger one of time and steps."""
         by_steps = step / self.config.max_steps if self.config.max_steps else 0.0
         by_time = (seconds - self._ready_at) / max(self.config.minutes * 60 - self._ready_at, 1e-6)
         return min(1.0, max(by_steps, by_time, 0.0))
 
     def _compile_shapes(self) -> None:
-        """Run every shape once. Each worker first compiles its share; the others find that in the cache on disk.
+        """Run every shape once. Each worker compiles its share first; the others read the results from the disk cache.
 
-        So do runs beside this one: each begins at the shape of its seed's number. A few of no steps, started with a
-        run, so compile for it.
+        Concurrent runs share that cache too. Each starts at the shape with its seed's number, so a few runs of no steps
+        compile for another one.
         """
         begin = time.monotonic()
         shapes, rank, count = self.config.schedule.shapes(), self.workers.rank, self.workers.count
@@ -240,10 +247,10 @@ class Trainer:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
 
     def _compare_uncompiled(self, plan: StepPlan) -> None:
-        """Compilers make mistakes, of single shapes, and a network that learns beside one hides it.
+        """Compare the compiled network with the plain one: compilers make errors for single shapes, hidden by training.
 
         Raises:
-            ResourceError: what is compiled says something else.
+            ResourceError: the compiled network gives other depths.
         """
         device, frames = self.workers.device, plan.shape.frames
         images = self.clips.take(plan).images
@@ -254,28 +261,29 @@ class Trainer:
             output: TrainingOutput = self.model(
                 images[:clips], plan.visibility, times[:clips], flex=flex, dense_frames=dense_frames
             )
-            return output.prediction.dense[:1, :, 0].detach()
+            return output.prediction.head_maps[:1, :, 0].detach()
 
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             compiled = log_depth(plan.clips, self._flex)
             with torch.compiler.set_stance("force_eager"):
-                # One clip is enough, and as much as memory surely holds.
+                # One clip is enough, and fits in memory.
                 off = float((log_depth(1, False) - compiled).abs().mean())
-        if not off < ROUNDED:
-            raise ResourceError(f"compiled for {plan.shape} the network is off by {off:.2f}: train with --no-compile")
-        logger.info("compiled for %s: log depth off by %.4f", plan.shape, off)
+        if not off < MAX_COMPILED_ERROR:
+            raise ResourceError(
+                f"compiled for {plan.shape} the network has an error of {off:.2f} in log depth: train with --no-compile"
+            )
+        logger.info("compiled for %s: error of log depth %.4f", plan.shape, off)
 
     def _validate(self, metrics: MetricsFile | None, step: int, *, hard: bool = True) -> dict[str, Any]:
-        """Figures of the averaged weights; {} where there is no validation. To be called by all workers.
+        """Figures of the averaged weights; {} without validation. All workers call it.
 
-        hard: on the clips of what is rare, too, which takes several times as long.
-
-        Those of the weights as they are go to the metrics beside them: they say what averaging does.
+        ``hard``: also on clips of rare cases, which takes several times as long. The metrics file also gets the figures
+        of the weights without averaging.
         """
         if self.config.validate_clips == 0:
             return {}
         begin = time.monotonic()
-        self.workers.share_(self.parameters.values)  # bits that drifted apart by any chance meet again here
+        self.workers.share_(self.parameters.values)  # equal again, should single bits have diverged
         if self._validator is None:
             self._validator = Validator(
                 self.model,

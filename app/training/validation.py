@@ -1,4 +1,4 @@
-"""How good the weights are on held-out synthetic clips, beside constant answers."""
+"""Errors of the weights on held-out synthetic clips, compared with constant answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.evaluation.metrics import depth_errors, pose_errors
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator, SceneShares
-from stream_recon.models.pose import quaternion_to_matrix
+from stream_recon.models.pose import inverse_pose, pose_to_matrix
 
 VALIDATION_SEED = 7_777_777
 """Scene seeds from here on are never trained on."""
 KINDS = ("room", "outdoor", "clutter")
 MIN_STEP = 0.003
-"""Clips whose mean step is shorter than this share of their median depth say nothing about directions or paths."""
+"""Share of the median depth: clips with a shorter mean step are left out of directions and paths."""
 
 FIELDS = (
     "rot_step_deg",
@@ -32,7 +31,7 @@ FIELDS = (
     "absrel_constant",
     "true_fov_deg",
 )
-"""Columns of a clip's row: the network's errors, then what constant answers get, then what is needed for those."""
+"""Columns of a clip's row: the network's errors, those of constant answers, and the true field of view."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,14 @@ class ClipPrediction:
 
 def prediction_from(pose: Tensor, log_depth: Tensor) -> ClipPrediction:
     """From the last pose code [B, S, 9] and log depth [B, S, H, W]."""
-    T = torch.eye(4, device=pose.device).repeat(*pose.shape[:2], 1, 1)
-    T[..., :3, :3] = quaternion_to_matrix(pose[..., 3:7])
-    T[..., :3, 3] = pose[..., :3]
-    return ClipPrediction(T, log_depth.exp(), pose[..., 7:])
+    return ClipPrediction(pose_to_matrix(pose), log_depth.exp(), pose[..., 7:])
 
 
 class HeldOutClips:
-    """Clips rendered once, kept on the host. Batch i is the same whoever renders it.
+    """Clips rendered once and kept on the host. Batch i is the same on every worker.
 
     Args:
-        batches: numbers of the batches that this worker looks at.
+        batches: numbers of the batches that this worker measures.
         height, width: image size in pixels.
         compile_scenes: render as training does.
         shares: what the clips show.
@@ -88,7 +84,7 @@ def _moved(batch: ClipBatch, device: torch.device) -> ClipBatch:
 
 
 def clip_errors(prediction: ClipPrediction, batch: ClipBatch) -> NDArray[np.float64]:
-    """One row for each clip: its kind, then `FIELDS`; NaN where it cannot be said."""
+    """One row for each clip: its kind, then `FIELDS`; NaN where it is undefined."""
     T_true = inverse_pose(batch.T_world_camera[:, :1]) @ batch.T_world_camera
     arrays = [
         x.detach().double().cpu().numpy()
@@ -136,7 +132,7 @@ def _one_clip(
 
 
 def summarise(rows: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-    """Rows of `clip_errors` -> figures for all clips and for each kind: means, medians where the name says so."""
+    """Rows of `clip_errors` -> figures of all clips and of each kind: means, or medians (names with ``_median``)."""
     groups = {"all": rows} | {name: rows[rows[:, 0] == i] for i, name in enumerate(KINDS)}
     return {name: _figures(group) for name, group in groups.items() if len(group)}
 
@@ -154,7 +150,7 @@ def _figures(rows: NDArray[np.float64]) -> dict[str, float]:
 
 
 def contact_sheet(path: Path, batch: ClipBatch, prediction: ClipPrediction, clips: int = 6, columns: int = 4) -> None:
-    """A PNG for the eye: for each clip a row of images, true and predicted inverse depth of evenly spread frames."""
+    """Write a PNG with a row for each clip: images, true and predicted inverse depth of evenly spaced frames."""
     import cv2
 
     frames = np.linspace(0, batch.depth.shape[1] - 1, min(columns, batch.depth.shape[1])).astype(int)

@@ -1,4 +1,4 @@
-"""Validation spread over the workers of a run, through the very shapes that training has compiled."""
+"""Validation distributed over the workers of a run, with shapes that training has compiled."""
 
 from pathlib import Path
 
@@ -26,16 +26,16 @@ HARD = {
     "wide": SceneShares(narrow=0.0, wide=1.0),
     "people": SceneShares(turning=0.0, people=1.0),
 } | {motion: SceneShares(turning=0.0, motion=motion) for motion in MOTIONS}
-"""What is rare, in clips of its own, half as many as of the usual ones."""
-APART = 1 << 16
-"""Between the numbers of the sets' batches."""
+"""Rare cases, in sets of half as many clips as the usual ones."""
+BATCH_OFFSET = 1 << 16
+"""Difference between batch numbers of one set and the next."""
 
 
 class Validator:
-    """Renders its share of the held-out clips once and measures the model on them whenever asked.
+    """Renders this worker's share of the held-out clips once, and measures the model on them.
 
     Args:
-        clips: at least this many over all workers; whole training batches are used, so that nothing is compiled anew.
+        clips: at least this many over all workers; complete training batches are used, since their shape is compiled.
         tiles: photo tiles for the scenes' textures.
     """
 
@@ -70,7 +70,7 @@ class Validator:
 
         self._usual = held_out(0, rounds, SceneShares())
         self._hard = {
-            name: held_out((number + 1) * APART, max(1, rounds // 2), shares)
+            name: held_out((number + 1) * BATCH_OFFSET, max(1, rounds // 2), shares)
             for number, (name, shares) in enumerate(HARD.items())
         }
 
@@ -91,12 +91,12 @@ class Validator:
         times = torch.arange(frames, device=device).expand(self._plan.clips, frames)
         rows = []
         for batch in clips:
-            # Gradients stay on: without them every block would be compiled a second time.
+            # With gradients: without them every block would be compiled a second time.
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 output = self._model(batch.images, self._plan.visibility, times, flex=flex)
-            pose, dense = output.prediction.pose_code.detach(), output.prediction.dense.detach()
+            pose, maps = output.prediction.pose.detach(), output.prediction.head_maps.detach()
             del output
-            prediction = prediction_from(pose, dense[:, :, 0])
+            prediction = prediction_from(pose, maps[:, :, 0])
             rows.append(torch.from_numpy(clip_errors(prediction, batch)))
             if sheet is not None:
                 contact_sheet(sheet, batch, prediction)

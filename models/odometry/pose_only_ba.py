@@ -1,125 +1,118 @@
-"""A camera's pose from matches with several frames whose poses are known."""
+"""Pose-only bundle adjustment: a camera's pose from matches with several frames whose poses are known."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.pnp import MIN_DEPTH, TINY, change_of_places, newton_step, rotation_from_vector
+from stream_recon.models.odometry.pnp import MIN_DEPTH, newton_step, projection_jacobian
+from stream_recon.models.pose import TINY, rigid_matrix, so3_exp
 
 ITERATIONS = 2
+"""Fixed: a captured CUDA graph cannot stop earlier."""
 STUDENT = 4.0
-"""Degrees of freedom of matches' errors, as their precision was learned."""
+"""Degrees of freedom of the matches' errors, with which their precision was trained."""
 INDEPENDENT = 0.1
-"""Share of the matches that tell something new: neighbours err alike."""
+"""Share of the matches that count as independent: errors of neighbours are correlated."""
 DEPTH_SIGMA = 0.4
-"""Of the logarithm of a point's depth."""
+"""Standard deviation of the logarithm of a point's depth."""
 DAMPING = 1e-4
-"""Of the information's diagonal."""
+"""Share of the information's diagonal that is added to it."""
 
 
 @dataclass(frozen=True)
 class PoseOnlyResult:
-    """Of N frames."""
+    """Adjusted poses of N frames."""
 
     T_world_camera: Tensor
     """[N, 4, 4]"""
     support: Tensor
-    """[N], in [0, 1]: the share of the matches, as their precision weighs them, that agrees with it."""
+    """[N], in [0, 1]: the share of the matches, weighted by precision, that agrees with the pose."""
     evidence: Tensor
-    """[N, 2, P], for the logarithm of each point's depth, to first order: information (1 / variance) times what is to
-    be added, and the information."""
+    """[N, 2, P]: evidence for the logarithm of each point's depth, to first order: information (1 / variance) times
+    the correction, and the information."""
 
     def second_where(self, chosen: Tensor) -> "PoseOnlyResult":
-        """Of twice as many frames one half: the second of each pair where it is ``chosen``, bool [N / 2]."""
+        """Of two halves of N frames each, the second one's result where ``chosen`` (bool [N]), else the first one's."""
 
-        def picked(x: Tensor) -> Tensor:
+        def select(x: Tensor) -> Tensor:
             first, second = x.chunk(2)
             return torch.where(chosen.view(-1, *(1,) * (x.dim() - 1)), second, first)
 
-        return PoseOnlyResult(picked(self.T_world_camera), picked(self.support), picked(self.evidence))
+        return PoseOnlyResult(select(self.T_world_camera), select(self.support), select(self.evidence))
 
 
 def pose_only_ba(
     points: Tensor, target: Tensor, precision: Tensor, T_other_world: Tensor, T_world_camera: Tensor
 ) -> PoseOnlyResult:
-    """Bundle adjustment of one camera and the depths of its points, these eliminated; by Gauss-Newton.
+    """Bundle adjustment of one camera's pose with the depths of its points marginalised, by Gauss-Newton.
 
-    A point's depth is as wrong in one match as in all others of it. So it is an unknown of its own, which is solved for
-    in closed form (Schur's complement), and the pose is what all depths agree on with all frames. Matches far from
-    that count less, as Student's distribution has it.
+    An error of a point's depth is common to all its matches. So each depth is an unknown, eliminated in closed form
+    (Schur complement). Weights follow Student's distribution, so outliers count less.
 
     Args:
-        points: [N, P, 3], in the camera's space.
-        target: [N, L, P, 2], where each is seen in L other frames (x / z, y / z).
-        precision: [N, L, P], along either axis, 0 where there is no match.
+        points: [N, P, 3], in the camera's frame.
+        target: [N, L, P, 2], their matches in L other frames (x / z, y / z).
+        precision: [N, L, P], along either axis; 0: no match.
         T_other_world: [N, L, 4, 4].
-        T_world_camera: [N, 4, 4], to begin with.
+        T_world_camera: [N, 4, 4], to start from.
     """
     # Points last: small dimensions last are slow on a CPU.
     points, target = points.transpose(1, 2).contiguous(), target.transpose(2, 3)
     for _ in range(ITERATIONS):
-        seen = _Residuals.of(points, target, precision, T_other_world @ T_world_camera[:, None])
-        weight = seen.weight * INDEPENDENT
-        # How places change with a turn (rotation vector) and a shift in the camera's own space, and how far they are
-        # off: so its products come with the others.
-        by_turn = torch.linalg.cross(points[:, None, None].expand_as(seen.by_shift), seen.by_shift, dim=3)
-        change = torch.cat([by_turn, seen.by_shift, seen.off[:, :, :, None]], dim=3)
-        along = (seen.by_depth[:, :, :, None] * change).sum(2)
+        matches = _Residuals.evaluate(points, target, precision, T_other_world @ T_world_camera[:, None])
+        weight = matches.weight * INDEPENDENT
+        # Derivatives by rotation (vector) and translation in the camera's own frame. The residual is the last column,
+        # so that one product gives information and gradient.
+        by_translation = matches.by_translation
+        by_rotation = torch.linalg.cross(points[:, None, None].expand_as(by_translation), by_translation, dim=3)
+        jacobian = torch.cat([by_rotation, by_translation, matches.residual[:, :, :, None]], dim=3)
+        along = (matches.by_depth[:, :, :, None] * jacobian).sum(2)
         shared = (weight[:, :, None] * along).sum(1)
-        known = (weight * seen.squared).sum(1) + DEPTH_SIGMA**-2
-        weighted = weight[:, :, None, None] * change[..., :6, :]
-        products = (weighted @ change.transpose(3, 4)).sum((1, 2))
-        products = products - (shared[:, :6] / known[:, None]) @ shared.transpose(1, 2)
-        T_world_camera = T_world_camera @ _moved(newton_step(products, DAMPING))
-    seen = _Residuals.of(points, target, precision, T_other_world @ T_world_camera[:, None])
-    agreeing = seen.weight.sum((1, 2)) / seen.precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
-    evidence = torch.stack([-seen.pull, seen.squared], dim=1)
-    return PoseOnlyResult(T_world_camera, agreeing, (seen.weight[:, None] * evidence).sum(2))
+        depth_information = (weight * matches.squared).sum(1) + DEPTH_SIGMA**-2
+        weighted = weight[:, :, None, None] * jacobian[..., :6, :]
+        normal = (weighted @ jacobian.transpose(3, 4)).sum((1, 2))
+        normal = normal - (shared[:, :6] / depth_information[:, None]) @ shared.transpose(1, 2)
+        step = newton_step(normal, DAMPING)
+        T_world_camera = T_world_camera @ rigid_matrix(so3_exp(step[:, :3]), step[:, 3:])
+    matches = _Residuals.evaluate(points, target, precision, T_other_world @ T_world_camera[:, None])
+    agreeing = matches.weight.sum((1, 2)) / matches.precision.sum((1, 2)).clamp_min(TINY) * (STUDENT / (STUDENT + 2))
+    evidence = torch.stack([-matches.product, matches.squared], dim=1)
+    return PoseOnlyResult(T_world_camera, agreeing, (matches.weight[:, None] * evidence).sum(2))
 
 
 @dataclass(frozen=True)
 class _Residuals:
-    """Matches, beside where points are seen by the pose so far."""
+    """Residuals of the matches under a pose, with their derivatives and weights."""
 
-    off: Tensor
+    residual: Tensor
     """[N, L, 2, P]"""
-    by_shift: Tensor
-    """[N, L, 2, 3, P]: how places change with a shift of the point in the camera's space, ..."""
+    by_translation: Tensor
+    """[N, L, 2, 3, P]: derivatives by a translation of the point in the camera's frame."""
     by_depth: Tensor
-    """[N, L, 2, P]: ... and with the logarithm of its depth; ..."""
-    pull: Tensor
-    """[N, L, P]: ... the product of that with how far they are off, ..."""
+    """[N, L, 2, P]: derivatives by the logarithm of the point's depth."""
+    product: Tensor
+    """[N, L, P]: product of `by_depth` and `residual`."""
     squared: Tensor
-    """[N, L, P]: ... and with itself."""
+    """[N, L, P]: product of `by_depth` and itself."""
     precision: Tensor
     """[N, L, P], 0 behind the other camera."""
     weight: Tensor
-    """[N, L, P]: by Student's distribution of how far each is off, beside what its depth explains."""
+    """[N, L, P]: by Student's distribution of the residual that remains after the depth's correction."""
 
     @staticmethod
-    def of(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Residuals":
-        """points [N, 3, P], target [N, L, 2, P]; motion [N, L, 4, 4] from the camera's space to each other frame's."""
+    def evaluate(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Residuals":
+        """points [N, 3, P], target [N, L, 2, P]; motion [N, L, 4, 4] from the camera's frame to each other frame's."""
         R, t = motion[..., :3, :3], motion[..., :3, 3:]
         moved = R @ points[:, None] + t
         z = moved[:, :, 2:]
         inverse = 1 / z.clamp_min(MIN_DEPTH)
         uv = moved[:, :, :2] * inverse
-        by_shift = change_of_places(uv, inverse, R)
-        by_depth = (by_shift * points[:, None, None]).sum(3)
-        off = uv - target
+        by_translation = projection_jacobian(uv, inverse, R)
+        by_depth = (by_translation * points[:, None, None]).sum(3)
+        residual = uv - target
         precision = precision * (z[:, :, 0] > MIN_DEPTH)
-        pull, squared = (by_depth * off).sum(2), by_depth.square().sum(2)
-        explained = (precision * pull).square() / (precision * squared + DEPTH_SIGMA**-2)
-        weight = precision * ((STUDENT + 2) / (STUDENT + precision * off.square().sum(2) - explained))
-        return _Residuals(off, by_shift, by_depth, pull, squared, precision, weight)
-
-
-def _moved(change: Tensor) -> Tensor:
-    """Turns and shifts [N, 6] -> [N, 4, 4]"""
-    R = rotation_from_vector(change[:, :3])
-    top = torch.cat([R, change[:, 3:, None]], dim=-1)
-    # From a tensor: assigning would copy from the host, which no captured graph may.
-    bottom = torch.zeros_like(top[:, :1])
-    bottom[..., 3].fill_(1)
-    return torch.cat([top, bottom], dim=1)
+        product, squared = (by_depth * residual).sum(2), by_depth.square().sum(2)
+        explained = (precision * product).square() / (precision * squared + DEPTH_SIGMA**-2)
+        weight = precision * ((STUDENT + 2) / (STUDENT + precision * residual.square().sum(2) - explained))
+        return _Residuals(residual, by_translation, by_depth, product, squared, precision, weight)

@@ -74,7 +74,7 @@ def run(network: StreamingNetwork, preset: Preset, rgb: Tensor) -> dict[str, Ten
     for batch in (images[:scale], *images[scale:].split(1)):
         prediction, _ = stream.step(batch)
         outputs = {
-            "pose_enc": prediction.pose_code[0],
+            "pose_enc": prediction.pose[0],
             "depth": prediction.depth[0, ..., None],
             "depth_conf": prediction.depth_conf[0],
             "world_points": prediction.world_points,

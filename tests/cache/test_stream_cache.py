@@ -8,7 +8,8 @@ from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.cache.training_mask import ClipVisibility
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
-from stream_recon.models.network import Prediction, StreamingNetwork
+from stream_recon.models.network import StreamingNetwork
+from stream_recon.models.prediction import NetworkFeatures, Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 CPU = torch.device("cpu")
@@ -19,7 +20,10 @@ def memory_of(preset: Preset) -> StreamMemory:
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
-def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Prediction:
+Heads = tuple[Prediction, NetworkFeatures]
+
+
+def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Heads:
     memory = ClipVisibility(
         frames=len(images),
         tokens=preset.network.special_tokens + GRID[0] * GRID[1],
@@ -29,20 +33,24 @@ def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, windo
         camera_window=preset.stream.camera_window,
         device=CPU,
     )
-    return network(images[None], memory)
+    return network.predict(images[None], memory)
 
 
-def differences(predictions: list[Prediction], reference: Prediction) -> dict[str, float]:
+def differences(streamed: list[Heads], reference: Heads) -> dict[str, float]:
     """The largest difference of each output, in that output's standard deviations."""
+
+    def outputs(heads: Heads) -> dict[str, torch.Tensor]:
+        prediction, features = heads
+        return {"pose": prediction.head_pose[-1], "maps": prediction.head_maps, "tokens": features.tokens}
+
     result = {}
-    for name in ("pose", "dense", "tokens"):
-        joined = torch.cat([getattr(p, name) for p in predictions], dim=2 if name == "pose" else 1)
-        expected = getattr(reference, name)
+    for name, expected in outputs(reference).items():
+        joined = torch.cat([outputs(heads)[name] for heads in streamed], dim=1)
         result[name] = float((joined - expected).abs().max() / expected.std())
     return result
 
 
-def assert_same(streamed: list[Prediction], reference: Prediction) -> None:
+def assert_same(streamed: list[Heads], reference: Heads) -> None:
     assert max(differences(streamed, reference).values()) < 1e-4
 
 
@@ -54,7 +62,7 @@ def test_a_stream_gives_what_dense_attention_gives(evict_first: bool) -> None:
     streamed = []
     for batch in (images[:scale], *images[scale:].split(1)):
         memory.begin(len(batch), evict_first=evict_first and memory.frames > 0)
-        streamed.append(network(batch[None], memory))
+        streamed.append(network.predict(batch[None], memory))
         memory.commit()
     window = preset.stream.window - (1 if evict_first else 0)
     assert_same(streamed, dense(network, preset, images, window))
@@ -76,10 +84,10 @@ def test_rejected_frames_leave_no_trace() -> None:
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         for evict_first in (False, True)[: 2 if index else 0]:
             memory.begin(1, evict_first=evict_first)
-            network(intruders[None, index : index + 1], memory)
+            network.predict(intruders[None, index : index + 1], memory)
             memory.rollback()
         memory.begin(len(batch))
-        streamed.append(network(batch[None], memory))
+        streamed.append(network.predict(batch[None], memory))
         memory.commit()
     assert memory.frames == len(images)
     assert_same(streamed, dense(network, preset, images, preset.stream.window))
@@ -90,9 +98,9 @@ def test_a_stream_outlives_every_budget() -> None:
     network, memory = tiny_network(preset), memory_of(preset)
     for batch in (random_images(3), *random_images(60, seed=3).split(1)):
         memory.begin(len(batch))
-        prediction = network(batch[None], memory)
+        prediction, _ = network.predict(batch[None], memory)
         memory.commit()
-        assert prediction.dense.isfinite().all()
+        assert prediction.head_maps.isfinite().all()
     assert memory.frames == 63
 
 

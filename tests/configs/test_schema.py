@@ -1,10 +1,19 @@
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import keyframe_overrides, load_preset, preset_from_tables, preset_names
+from stream_recon.configs.schema import (
+    keyframe_overrides,
+    load_preset,
+    preset_from_tables,
+    preset_names,
+    preset_to_toml,
+    upgraded_preset,
+)
 
 
 def test_every_preset_that_ships_loads() -> None:
@@ -28,6 +37,8 @@ def test_an_override_changes_its_value_alone() -> None:
         ({"stream.window": True}, "must be of type int"),
         ({"stream.window": 0}, "at least 1"),
         ({"stream.keyframes": "some"}, "one of flow, every, interval"),
+        ({"stream.rotation_search": "on"}, "one of auto, true, false"),
+        ({"stream.rotation_search": 1}, "one of auto, true, false"),
         ({"network.output_layers": [1, 2, 3]}, "4 numbers"),
         ({"network.output_layers": [1, 2, 3, 6]}, "below depth"),
         ({"network.heads": 5}, "do not go together"),
@@ -109,3 +120,35 @@ def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
 def test_other_keyframe_choices_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="flow, every or a number"):
         keyframe_overrides(text)
+
+
+OLD_KEYS = {"flow_blocks": "step_blocks", "keyframe_matcher": "look_back", "submap_overlap": "anchor_overlap"}
+
+
+def test_keys_of_version_0_1_are_read_from_files_and_overrides(tmp_path: Path) -> None:
+    preset, path = load_preset("small"), tmp_path / "old.toml"
+    text = preset_to_toml(preset).replace("rotation_search = true\n", "")
+    for new, old in OLD_KEYS.items():
+        assert f"{new} =" in text
+        text = text.replace(f"{new} =", f"{old} =")
+    path.write_text(text)
+    assert load_preset(str(path)) == dataclasses.replace(preset, name="old")
+    overridden = load_preset(str(path), {"stream.anchor_overlap": 0.1, "network.look_back": False})
+    assert overridden.stream.submap_overlap == 0.1 and not overridden.network.keyframe_matcher
+
+
+def test_a_recorded_preset_of_version_0_1_is_that_of_this_version() -> None:
+    recorded = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
+    old = {
+        name: {OLD_KEYS.get(key, key): value for key, value in table.items() if key != "rotation_search"}
+        if isinstance(table, dict)
+        else table
+        for name, table in recorded.items()
+    }
+    assert old != recorded
+    assert upgraded_preset(old) == upgraded_preset(recorded) == recorded
+
+
+@pytest.mark.parametrize("recorded", [None, "small", {"points": 5}, {"name": "a", "network": {"dim": "wide"}}])
+def test_a_recorded_preset_that_is_damaged_stays_as_it_is(recorded: object) -> None:
+    assert upgraded_preset(recorded) == recorded

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.models.odometry.keyframe_matcher import FEATURES, LEVELS
-from stream_recon.models.odometry.sampling import far_corner
+from stream_recon.models.odometry.sampling import width_height
 
 SIZE = (168, 224)
 """Of images: height, width."""
@@ -21,7 +21,7 @@ def described(R_world_camera: Tensor) -> Tensor:
     levels = []
     for cell in LEVELS:
         y, x = torch.meshgrid(*(torch.arange(-(-side // cell)) * cell + cell / 2 for side in SIZE), indexing="ij")
-        flat = (torch.stack([x, y], dim=-1) - far_corner(SIZE, torch.device("cpu")) / 2) / FOCAL
+        flat = (torch.stack([x, y], dim=-1) - width_height(SIZE, torch.device("cpu")) / 2) / FOCAL
         directions = F.normalize(torch.cat([flat, torch.ones_like(x)[..., None]], dim=-1), dim=-1)
         levels.append(F.normalize(torch.sin(directions @ R_world_camera.T @ waves), dim=-1).flatten(0, 1))
     return torch.cat(levels)[None]

@@ -29,7 +29,7 @@ class OperationCounter(TorchDispatchMode):
 
 def operations(shapes: Iterable[tuple[int, int]]) -> list[Counter[str]]:
     """Operations of a step after the first one, for each shape in turn, by one network."""
-    preset = tiny_preset(look_back=True)
+    preset = tiny_preset(keyframe_matcher=True)
     network, side = tiny_network(preset), preset.network.patch_size
     counted = []
     for rows, columns in shapes:

@@ -2,7 +2,14 @@ import math
 
 import torch
 
-from stream_recon.models.pose import focal_length, focal_lengths, pose_to_matrix, quaternion_to_matrix
+from stream_recon.models.pose import (
+    focal_length,
+    focal_lengths,
+    pose_to_matrix,
+    quaternion_to_matrix,
+    so3_exp,
+    so3_log,
+)
 
 
 def test_rotation_matrices_are_orthonormal_whatever_the_quaternions_length() -> None:
@@ -39,3 +46,9 @@ def test_square_pixels_have_the_focal_length_of_the_longer_side() -> None:
         expected = focal_lengths(pose, height, width)[axis]
         torch.testing.assert_close(focal_length(pose, height, width), expected)
     assert focal_length(torch.zeros(9), 10, 10).isfinite()
+
+
+def test_rotation_vectors_come_back() -> None:
+    vector = torch.randn(50, 3) * torch.logspace(-4, 0, 50)[:, None]
+    vector = vector * (3.0 / vector.norm(dim=1, keepdim=True)).clamp_max(1)
+    torch.testing.assert_close(so3_log(so3_exp(vector)), vector, atol=2e-5, rtol=1e-3)

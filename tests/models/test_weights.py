@@ -40,6 +40,19 @@ def test_saved_weights_load_back(tmp_path: Path) -> None:
     assert all(torch.equal(t, loaded[name]) for name, t in network.state_dict().items())
 
 
+def test_files_of_version_0_1_load(tmp_path: Path) -> None:
+    preset = tiny_preset(keyframe_matcher=True)
+    network = tiny_network(preset)
+    names = (("odometry.flow_head.", "step_head."), ("odometry.keyframe_matcher.", "look_back."))
+    old = network.state_dict()
+    for new_prefix, old_prefix in names:
+        assert any(name.startswith(new_prefix) for name in old)
+        old = {name.replace(new_prefix, old_prefix): tensor for name, tensor in old.items()}
+    save_file(old, tmp_path / "w.safetensors")
+    loaded = load_network(tmp_path / "w.safetensors", preset.network).state_dict()
+    assert all(torch.equal(t, loaded[name]) for name, t in network.state_dict().items())
+
+
 def test_published_names_load_directly_and_after_conversion(tmp_path: Path) -> None:
     preset, tensors = tiny_preset(), published_tensors()
     save_file(tensors, tmp_path / "p.safetensors")
@@ -123,5 +136,5 @@ def test_weights_that_are_all_zero_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_device_is_refused_before_it_is_read() -> None:
-    with pytest.raises(WeightsError, match="/dev/zero is no file"):
+    with pytest.raises(WeightsError, match="/dev/zero is not a file"):
         load_engine("small", Path("/dev/zero"), "cpu")

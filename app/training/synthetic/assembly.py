@@ -1,5 +1,4 @@
-"""From objects to primitives and materials: parts are placed, what is in the camera's way is carved away, and the
-rest moves to the front of the table."""
+"""Primitives and materials of a layout's objects; objects that block the camera are removed."""
 
 from dataclasses import dataclass
 
@@ -84,7 +83,7 @@ def _affine(half: Tensor, rotation: Tensor, centre: Tensor) -> tuple[Tensor, Ten
 
 
 def assemble(draws: Draws, catalogue: Catalogue, layout: Layout, photos: int) -> Assembly:
-    """Primitives and materials of a layout. An object with one part in a camera's way goes as a whole."""
+    """Primitives and materials of a layout. An object is removed if any part of it blocks a camera."""
     objects, path = layout.objects, layout.path.position
     placed = _place(draws, catalogue, objects)
     clips = path.shape[0]
@@ -115,7 +114,7 @@ def assemble(draws: Draws, catalogue: Catalogue, layout: Layout, photos: int) ->
     primitives = torch.nn.functional.pad(primitives, (0, COLUMNS - primitives.shape[-1]))
 
     owner = objects.look.gather(1, order // MAX_PARTS) * GROUPS + part[..., 14].long()
-    materials = _materials(draws, catalogue, objects, owner, layout.finishes, photos)
+    materials = _materials(draws, catalogue, objects, owner, layout.material_types, photos)
     geometry = torch.cat([A.flatten(2), b, half, part[..., 1:2], shape], -1)
     start = len(MATERIAL_COLUMNS)
     materials[:, :SLOTS, start : start + len(GEOMETRY_COLUMNS)] = geometry
@@ -127,16 +126,15 @@ def _materials(
 ) -> Tensor:
     """Materials of all rows [B, ROWS, columns]; the surroundings' geometry is the world's own."""
     clips, number = objects.template.shape
-    options = catalogue.finishes[objects.template]  # [B, O, GROUPS, 6]
+    options = catalogue.material_types[objects.template]  # [B, O, GROUPS, 6]
     pick = draws.integer(options.shape[-1], clips, number, GROUPS)
-    finish = options.gather(-1, pick[..., None])[..., 0].long().view(clips, -1)
-    finish = torch.cat([finish, surroundings], 1)
-    # Some clips, and some objects of all clips, look like nothing in particular: what is learnt must not hang
-    # on the usual colours of things.
-    odd = draws.chance(0.07, clips, 1) | draws.chance(0.08, *finish.shape)
-    finish = torch.where(odd, index_of("wild"), finish)
+    material_type = options.gather(-1, pick[..., None])[..., 0].long().view(clips, -1)
+    material_type = torch.cat([material_type, surroundings], 1)
+    # Some clips, and some objects of all clips, have random materials: usual colours must not be required.
+    odd = draws.chance(0.07, clips, 1) | draws.chance(0.08, *material_type.shape)
+    material_type = torch.where(odd, index_of("wild"), material_type)
     dull = torch.where(draws.chance(0.25, clips, 1), draws.uniform(0.1, 0.5, clips, 1), 1.0)
-    drawn = draw_materials(draws, catalogue.ranges, finish, photos, dull)
+    drawn = draw_materials(draws, catalogue.ranges, material_type, photos, dull)
     rows = drawn.gather(1, owner[..., None].expand(-1, -1, drawn.shape[-1]))
     flat = drawn.new_zeros(clips, ROWS - SLOTS, len(GEOMETRY_COLUMNS))
     start = len(MATERIAL_COLUMNS)

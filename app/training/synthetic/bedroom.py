@@ -1,5 +1,4 @@
-"""Beds that are slept in, heavy tables and chairs with slats, frames of windows and doors, and the small flat things
-on walls."""
+"""Unmade beds, heavy tables, chairs with slats, frames of windows and doors, and small flat objects on walls."""
 
 from stream_recon.app.training.synthetic.parts import Template, box, lump, rod
 from stream_recon.app.training.synthetic.primitives import BARS

@@ -11,7 +11,7 @@ from stream_recon.app.training.synthetic.draws import Draws, wave
 WALK, STRAFE, ORBIT, SCAN, PAN, STATIC, DRIVE, DRONE, STAIRS, NADIR = range(10)
 _HIGHEST = 0.45  # radians that a camera looks up at most
 _FURTHEST = 5.0  # depths of the scene that a hand-held camera travels at most
-_SHARP_TURNS = (6.0, 20.0)  # degrees a frame
+_SHARP_ROTATIONS = (6.0, 20.0)  # degrees a frame
 MOTIONS = {
     "rotation": PAN, "still": STATIC, "orbit": ORBIT, "stairs": STAIRS, "nadir": NADIR, "walk": WALK, "drive": DRIVE,
 }  # fmt: skip
@@ -61,7 +61,7 @@ def _rescale(signal: Tensor, step: Tensor) -> Tensor:
 def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float) -> tuple[Tensor, Tensor]:
     """Translation in depths of the scene and rotation in radians, per frame, [B, 1] each.
 
-    turning: share of clips whose camera turns by `_SHARP_TURNS`, for itself, between frames.
+    turning: share of clips with independent rotations by `_SHARP_ROTATIONS` between frames.
     """
     # Few frames are what is left of a video with large gaps between them.
     wide = 2.2 if frames <= 4 else 1.0
@@ -74,7 +74,7 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float
     share = torch.where(m == PAN, share * draws.log_uniform(0.0005, 0.05, clips, 1), share)
     share = torch.where(m == STAIRS, share.clamp_max(0.08), share)
     turn = torch.where(m == PAN, turn * draws.uniform(1.0, 2.5, clips, 1), turn)
-    sharp = draws.uniform(*_SHARP_TURNS, clips, 1) * math.pi / 180
+    sharp = draws.uniform(*_SHARP_ROTATIONS, clips, 1) * math.pi / 180
     turn = torch.where(draws.chance(turning, clips, 1), sharp, turn)
     share = torch.where(m == STATIC, share * 0.002, share)
     turn = torch.where(m == STATIC, turn * 0.01, turn)
@@ -83,10 +83,10 @@ def _speeds(draws: Draws, clips: int, frames: int, modes: Tensor, turning: float
 
 
 def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
-    """Metres a frame, [B, 1]: from a slow car at 30 frames a second to a fast one at 10, whatever there is to see.
+    """Metres a frame, [B, 1]: from a slow car at 30 frames a second to a fast one at 10, in any scene.
 
-    Straight ahead, a wide view looks like a fast drive. So speeds are spread evenly: from a usual speed a network
-    would tell the field of view, and be wrong for every other one. Long clips stay on their street.
+    Straight ahead, a wide view looks like a fast drive. So speeds are log-uniform: from usual speeds a network would
+    infer the field of view, and fail at others. Long clips stay on their street.
     """
     return draws.log_uniform(0.1, 3.2, clips, 1).clamp_max(100.0 / frames)
 
@@ -94,9 +94,9 @@ def _speed_of_cars(draws: Draws, clips: int, frames: int) -> Tensor:
 def draw_path(
     draws: Draws, weights: dict[int, float], frames: int, depth: Tensor, close: float = 0.0, turning: float = 0.0
 ) -> Path:
-    """Paths of clips whose scenes are about depth [B] metres deep. weights: how often each mode is drawn; close: how
-    often a hand moves by a few centimetres a frame and looks down on what is before it; turning: how often a camera
-    turns far from frame to frame."""
+    """Paths of clips whose scenes are about depth [B] metres deep. weights: probability of each mode; close:
+    probability of handheld motion by a few centimetres a frame that looks down on near objects; turning: probability
+    of sharp rotations."""
     clips = depth.shape[0]
     modes = draws.constant(list(weights), torch.int64)[draws.choice(list(weights.values()), clips)]
     m = modes[:, None]
@@ -174,7 +174,7 @@ def _revisit(draws: Draws, path: Path) -> Path:
 
 
 def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
-    """What no smooth motion explains, independent from frame to frame."""
+    """Jitter, independent from frame to frame."""
     clips, frames = path.yaw.shape
     size = turn * draws.log_uniform(0.01, 0.3, clips, 1)
     yaw, pitch, roll = (

@@ -1,4 +1,4 @@
-"""Random draws of one generator, on its own device, without a host synchronisation."""
+"""Random draws of one generator on its device, without host synchronisation."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Draws:
         return torch.bucketize(self.uniform(0.0, 1.0, *shape), self.constant(edges))
 
     def pick(self, values: Sequence[float], *shape: int) -> Tensor:
-        """One of the values, each as likely as the others."""
+        """One of the values, with equal probability."""
         return self.constant(values)[self.integer(len(values), *shape)]
 
     def between(self, bounds: Tensor) -> Tensor:
@@ -67,8 +67,10 @@ class Draws:
 
 
 class SamplingProbability:
-    """A share of all clips: how many of a batch is known to the host, so that the device is not waited for; which ones
-    is drawn. A part of a clip that is left over counts in the next batch."""
+    """Probability of a property of clips, with a number of clips per batch that the host knows without waiting.
+
+    Which clips have it is drawn on the device. Fractions of a clip carry over to the next batch.
+    """
 
     def __init__(self, draws: Draws, share: float) -> None:
         self._draws = draws
@@ -76,7 +78,7 @@ class SamplingProbability:
         self.left = 0.0
 
     def some(self, clips: int) -> Tensor | None:
-        """Those of a batch's clips that it falls on, as int64 indices. None: on none, and nothing is drawn."""
+        """The chosen clips of a batch, as int64 indices; None: no clip, and nothing is drawn."""
         self.left += clips * self._share
         count = min(int(self.left), clips)
         self.left -= count

@@ -1,7 +1,7 @@
-"""Fitted furniture: what is as long as a stretch of wall, and the modules that fill it side by side.
+"""Fitted furniture: runs along a part of a wall, and the adjacent modules that fill them.
 
-Of all templates here the back (-y) touches the wall. Their materials have one meaning, so that a whole kitchen can
-share the look of one piece: 0 fronts, 1 worktop or boards, 2 handles and plinths.
+The back (-y) of all templates touches the wall. Their material groups have one meaning, so that a kitchen can share
+materials: 0 fronts, 1 worktop or boards, 2 handles and plinths.
 """
 
 from stream_recon.app.training.synthetic.parts import Template, box, lump, rod
@@ -130,7 +130,7 @@ MODULES: tuple[Template, ...] = (
     ),
 )  # fmt: skip
 
-# What stands on worktops and desks, apart from what stands on every table.
+# Objects on worktops and desks, in addition to those of every table.
 ON_TOPS: tuple[Template, ...] = (
     Template(
         "sink", ((0.5, 0.8), (0.4, 0.48), (0.25, 0.35)),

@@ -1,4 +1,4 @@
-"""What stands, lies and hangs in rooms. Objects face +y of their own frame; their back (-y) goes to the wall."""
+"""Furniture and objects of rooms. Objects face +y of their own frame; their back (-y) goes to the wall."""
 
 from stream_recon.app.training.synthetic.parts import Part, Template, ball, box, lump, rod
 from stream_recon.app.training.synthetic.primitives import BARS, LEAVES

@@ -1,4 +1,4 @@
-"""Training clips on demand: exact depth, poses and intrinsics of procedural scenes."""
+"""Generator of training clips: procedural scenes with exact depth, poses and intrinsics."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +9,6 @@ from torch import Tensor
 from stream_recon.app.training.synthetic.assembly import Assembly, assemble
 from stream_recon.app.training.synthetic.bedroom import BEDROOM, FRAMES, NOTICES
 from stream_recon.app.training.synthetic.cameras import MOTIONS, NADIR, draw_focal
-from stream_recon.app.training.synthetic.degrade import Degradations
 from stream_recon.app.training.synthetic.draws import Draws, SamplingProbability
 from stream_recon.app.training.synthetic.fitted import MODULES, ON_TOPS, RUNS
 from stream_recon.app.training.synthetic.furniture import FURNITURE, HANGING, ITEMS
@@ -21,44 +20,44 @@ from stream_recon.app.training.synthetic.parts import Catalogue
 from stream_recon.app.training.synthetic.people import add_people
 from stream_recon.app.training.synthetic.primitives import SyntheticScene
 from stream_recon.app.training.synthetic.renderer import Renderer, World
-from stream_recon.app.training.synthetic.streetware import CLUTTER, STREET
-from stream_recon.app.training.synthetic.wayside import SNOWY, WAYSIDE
+from stream_recon.app.training.synthetic.roadside import ROADSIDE, SNOWY
+from stream_recon.app.training.synthetic.sensor_augmentation import SensorAugmentation
+from stream_recon.app.training.synthetic.street_props import CLUTTER, STREET
 
 ROOM, OUTDOOR, CLUTTERED = 0, 1, 2
 _TEMPLATES = (
     *FURNITURE, *BEDROOM, *FRAMES, *HANGING, *NOTICES, *ITEMS, *RUNS, *MODULES, *ON_TOPS,
-    *STREET, *WAYSIDE, *SNOWY, *CLUTTER,
+    *STREET, *ROADSIDE, *SNOWY, *CLUTTER,
 )  # fmt: skip
 _AHEAD = 12  # batches built at once on a GPU
 
 
 @dataclass(frozen=True)
 class SceneShares:
-    """Shares of clips, each drawn for itself."""
+    """Sampling probabilities of clips' properties, drawn independently."""
 
     plain: float = 0.55
-    """Seen by a camera as most are: properly exposed, sharp, little noise. The others have defects of any strength."""
+    """Images of a good camera: well exposed, sharp, little noise. Others have defects of any strength."""
     turning: float = 0.15
-    """Turn by 6 to 20 degrees from frame to frame."""
+    """Rotations of 6 to 20 degrees from frame to frame."""
     narrow: float = 0.04
-    """Seen through a lens of 20 to 34 degrees."""
+    """Lenses of 20 to 34 degrees."""
     wide: float = 0.02
-    """Seen through a lens of 101 to 112 degrees."""
+    """Lenses of 101 to 112 degrees."""
     usual_lenses: float = 0.2
-    """Of the others: seen through lenses spread as those of most cameras, about 66 degrees; else from 34 to 101
-    evenly."""
+    """Of the other lenses: distributed as in common cameras, about 66 degrees; else uniform from 34 to 101."""
     people: float = 0.0
-    """Somebody walks through."""
+    """A person walks through the clip."""
     odd_looks: float = 0.0
-    """Seen through a random filter, see `looks`; where clips are degraded only."""
+    """Random convolution filters (`StyleAugmentation`), only with sensor augmentation."""
     motion: str | None = None
-    """One of `cameras.MOTIONS`: all clips move so. None: in all ways, each with its share."""
+    """One of `cameras.MOTIONS`, for all clips; None: all kinds, each with its probability."""
 
 
 @dataclass
 class ClipBatch:
-    """Clips with their truth. images float [B, S, 3, H, W] in 0..1; depth float32 [B, S, H, W] in metres along the
-    optical axis (0: no surface, `MOVING`: of something that moves by itself); T_world_camera float32 [B, S, 4, 4]
+    """Clips with ground truth. images float [B, S, 3, H, W] in 0..1; depth float32 [B, S, H, W] in metres along the
+    optical axis (0: no surface, `MOVING`: a moving person); T_world_camera float32 [B, S, 4, 4]
     (OpenCV axes); intrinsics float32 [B, 4]: fx, fy, cx, cy in pixels, the principal point at the image's centre; kind
     int64 [B]: 0 room, 1 outdoor, 2 clutter."""
 
@@ -72,9 +71,9 @@ class ClipBatch:
 class SceneGenerator:
     """Draws scenes and renders clips of them.
 
-    The same seed and calls give the same clips on the same device. tiles: the file of
-    scripts/data/make_tiles.py; without it textures are procedural alone. compile: fuse shading and degradations with
-    torch.compile. degrade: make the clean renderings look like a camera's. shares: how often what occurs.
+    The same seed and calls give the same clips on the same device. tiles: the file of scripts/data/make_tiles.py;
+    without it textures are procedural only. compile: fuse shading and augmentation with torch.compile. degrade: apply sensor
+    augmentation to the clean renderings. shares: sampling probabilities.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class SceneGenerator:
         self.draws = Draws(torch.device(device), seed)
         self.catalogue = Catalogue(_TEMPLATES, self.draws)
         self.renderer = Renderer(self.draws, tiles, compile)
-        self._degradations = Degradations(self.draws, compile, shares.plain, shares.odd_looks) if degrade else None
+        self._sensor = SensorAugmentation(self.draws, compile, shares.plain, shares.odd_looks) if degrade else None
         self._motion = MOTIONS[shares.motion] if shares.motion else None
         self._clips = 0
         self._peopled = SamplingProbability(self.draws, shares.people)
@@ -105,12 +104,9 @@ class SceneGenerator:
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)
-        still = depth  # what bends with the camera's motion
+        still = depth  # without people: warped by the camera's motion
         images, depth = self._with_people(images, depth, poses, intrinsics)
-        if self._degradations is not None:
-            images = self._degradations(images, still, poses, intrinsics)
-        else:
-            images = images.clamp(0, 1)
+        images = self._sensor(images, still, poses, intrinsics) if self._sensor is not None else images.clamp(0, 1)
         device = self.draws.device
         kind = torch.cat([torch.full((kinds.count(k),), k, device=device) for k in (ROOM, OUTDOOR, CLUTTERED)])
         return ClipBatch(images, depth, poses, intrinsics, kind)
@@ -126,8 +122,8 @@ class SceneGenerator:
     def _next_world(self, clips: int, frames: int) -> tuple[World, Tensor, list[int]]:
         """World, poses and kinds of the next clips.
 
-        Building takes thousands of small kernels, as many for one batch as for several: on a GPU, where launching
-        them is what costs, batches are built ahead.
+        Building takes thousands of small kernels, equally many for one batch or several. On a GPU, where launches
+        dominate, several batches are built at once.
         """
         waiting = self._ahead.setdefault((clips, frames), [])
         if not waiting:
@@ -142,15 +138,15 @@ class SceneGenerator:
     def next_kinds(self, clips: int) -> list[int]:
         """Kinds of the next clips, in order of kind: 55 % rooms, 33 % outdoors, the rest clutter.
 
-        Spread evenly over calls of any size by the golden ratio. Straight down is looked outdoors alone.
+        Distributed evenly over calls of any size by the golden ratio. Views straight down are outdoors only.
         """
         if self._motion == NADIR:
             return [OUTDOOR] * clips
         kinds = []
         for _ in range(clips):
             self._clips += 1
-            place = (self._clips * 0.6180339887498949) % 1.0
-            kinds.append(ROOM if place < 0.55 else OUTDOOR if place < 0.88 else CLUTTERED)
+            position = (self._clips * 0.6180339887498949) % 1.0
+            kinds.append(ROOM if position < 0.55 else OUTDOOR if position < 0.88 else CLUTTERED)
         return sorted(kinds)
 
     def draw_layouts(self, kinds: list[int], frames: int) -> list[Layout]:
@@ -159,7 +155,7 @@ class SceneGenerator:
         rooms, outdoors, cluttered = (kinds.count(kind) for kind in (ROOM, OUTDOOR, CLUTTERED))
         if rooms:
             layouts.append(draw_rooms(self.draws, self.catalogue, rooms, frames, turning, motion))
-        # About a fifth of the outdoor clips is seen from above; the counter rounds differently from call to call.
+        # About a fifth of the outdoor clips is seen from above; the counter varies the rounding from call to call.
         flying = (outdoors * 2 + self._clips % 10) // 10
         if motion is not None:
             flying = outdoors if motion == NADIR else 0

@@ -1,4 +1,4 @@
-"""Ray intersections in plain torch: the twin of kernels.py, formula by formula.
+"""Ray intersections in plain torch, with the formulas of kernels.py.
 
 All functions take the ray as origin o and direction r, each three broadcastable tensors, in the primitive's
 unit cube, and return ray parameters.
@@ -67,7 +67,7 @@ def ellipsoid(o: Vector, r: Vector) -> tuple[Tensor, Tensor]:
 
 
 def sine(turns: Tensor) -> Tensor:
-    """A parabola's idea of sin(2 pi turns), within 0.06: a few instructions, and the same on every device."""
+    """Parabolic approximation of sin(2 pi turns) within 0.06: few instructions, equal on every device."""
     p = turns - (turns + 0.5).floor()
     return p * (8.0 - 16.0 * p.abs())
 

@@ -259,7 +259,7 @@ def _room(
     dz: tl.tensor,
     WALL: tl.constexpr,
 ) -> tl.tensor:
-    """Where a ray leaves the union of the air boxes, and the key of the wall there."""
+    """Ray parameter at which a ray leaves the union of the air boxes, and the key of the wall there."""
     small = 1e-8
     ix = 1.0 / tl.where(tl.abs(dx) < small, small, dx)
     iy = 1.0 / tl.where(tl.abs(dy) < small, small, dy)

@@ -1,4 +1,4 @@
-"""What the layouts of rooms, streets and clutter have in common."""
+"""Common parts of the layouts of rooms, streets and clutter."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ MAP = 128  # cells of a terrain's side
 @dataclass
 class Layout:
     """Clips of one kind. objects; air [B, AIR_BOXES, 7]; ground [B, 4]; heights [B, MAP, MAP]; lights [B, columns];
-    finishes int64 [B, 6] of wall, floor, ceiling, portal, wall beyond, ground; path: the cameras, in the world;
+    material_types int64 [B, 6] of wall, floor, ceiling, portal, wall beyond, ground; path: the cameras, in the world;
     keep_clear [B] in metres."""
 
     objects: Objects
@@ -26,7 +26,7 @@ class Layout:
     ground: Tensor
     heights: Tensor
     lights: Tensor
-    finishes: Tensor
+    material_types: Tensor
     path: Path
     keep_clear: Tensor
 
@@ -37,13 +37,13 @@ def sized(draws: Draws, catalogue: Catalogue, template: Tensor) -> Tensor:
 
 
 def make_objects(template: Tensor, position: Tensor, size: Tensor, yaw: Tensor, present: Tensor) -> Objects:
-    """Upright objects [B, O], each of its own look."""
+    """Upright objects [B, O], with different materials."""
     look = torch.arange(template.shape[1], device=template.device).expand(template.shape)
     return Objects(template, position, size, about_z(yaw), present, look)
 
 
-def pick_finishes(draws: Draws, clips: int, options: tuple[tuple[str, ...], ...]) -> Tensor:
-    """One finish of each tuple for each clip, int64 [B, len(options)]."""
+def pick_materials(draws: Draws, clips: int, options: tuple[tuple[str, ...], ...]) -> Tensor:
+    """One material type of each tuple for each clip, int64 [B, len(options)]."""
     columns = [
         draws.constant([index_of(name) for name in names], torch.int64)[draws.integer(len(names), clips)]
         for names in options
@@ -92,6 +92,6 @@ def daylight(draws: Draws, clips: int) -> Tensor:
 
 
 def with_height(path: Path, z: Tensor, shift: Tensor) -> Path:
-    """The path with camera heights z [B, S] and its x and y moved by shift [B, 2]."""
+    """The path with camera heights z [B, S] and its x and y moved by ``shift`` [B, 2]."""
     position = torch.cat([path.position[..., :2] + shift[:, None], z[..., None]], -1)
     return Path(position, path.yaw, path.pitch, path.roll, path.step)

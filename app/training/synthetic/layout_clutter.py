@@ -1,4 +1,4 @@
-"""Clutter: shapes of any kind in any attitude, so that nothing can be guessed from what scenes usually look like."""
+"""Clutter: shapes of any kind and orientation, so that usual scene layouts give no hints."""
 
 import math
 
@@ -6,10 +6,18 @@ import torch
 
 from stream_recon.app.training.synthetic.cameras import ORBIT, PAN, SCAN, STAIRS, STATIC, STRAFE, WALK, draw_path
 from stream_recon.app.training.synthetic.draws import Draws
-from stream_recon.app.training.synthetic.layout import MAP, Layout, daylight, make_objects, no_air, pick_finishes, sized
+from stream_recon.app.training.synthetic.layout import (
+    MAP,
+    Layout,
+    daylight,
+    make_objects,
+    no_air,
+    pick_materials,
+    sized,
+)
 from stream_recon.app.training.synthetic.parts import Catalogue
 from stream_recon.app.training.synthetic.shading import LIGHT
-from stream_recon.app.training.synthetic.streetware import CLUTTER
+from stream_recon.app.training.synthetic.street_props import CLUTTER
 from stream_recon.models.pose import quaternion_to_matrix
 
 _MODES = {WALK: 0.23, STRAFE: 0.2, ORBIT: 0.2, SCAN: 0.23, PAN: 0.08, STATIC: 0.02, STAIRS: 0.04}
@@ -17,7 +25,7 @@ _SHAPES = {template.name: 3.0 for template in CLUTTER} | {
     "chair": 1.5, "table": 1.0, "bookshelf": 0.7, "plant": 1.0, "floor_lamp": 0.7, "ladder": 0.5, "boxes": 1.0,
     "bench": 0.7, "toy": 0.5, "stairs": 0.5, "rock": 0.5, "bush": 0.5,
 }  # fmt: skip
-_FINISHES = (("wild", "wallpaper", "brick", "paint"),) * 6
+_MATERIAL_TYPES = (("wild", "wallpaper", "brick", "paint"),) * 6
 _NUMBER = 44
 
 
@@ -71,7 +79,7 @@ def draw_clutter(
         ground=torch.zeros(clips, 4, device=draws.device),
         heights=torch.zeros(clips, MAP, MAP, device=draws.device),
         lights=lights,
-        finishes=pick_finishes(draws, clips, _FINISHES),
+        material_types=pick_materials(draws, clips, _MATERIAL_TYPES),
         path=path,
         keep_clear=draws.uniform(0.2, 0.5, clips),
     )

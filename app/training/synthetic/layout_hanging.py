@@ -1,4 +1,4 @@
-"""What hangs on the walls of rooms and from their ceilings."""
+"""Objects on the walls and ceilings of rooms."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from stream_recon.app.training.synthetic.draws import Draws
 from stream_recon.app.training.synthetic.layout import make_objects, sized
 from stream_recon.app.training.synthetic.parts import Catalogue, Objects
-from stream_recon.app.training.synthetic.walls import Taken, Walls, along_walls
+from stream_recon.app.training.synthetic.walls import OccupiedWalls, Walls, along_walls
 
 # Weight, and the lowest and highest bottom above the floor in metres.
 _HANGING = {
@@ -23,8 +23,8 @@ _NOTICES = {"notice": 5.0, "poster": 0.8, "calendar": 0.5, "socket": 1.5, "fuse_
 _NUMBER = 12  # of small flat things
 
 
-def draw_hanging(draws: Draws, catalogue: Catalogue, walls: Walls, taken: Taken, clips: int) -> Objects:
-    """Things that hang on free stretches of the walls, at the height that is usual for each."""
+def draw_hanging(draws: Draws, catalogue: Catalogue, walls: Walls, occupied: OccupiedWalls, clips: int) -> Objects:
+    """Objects on free parts of the walls, at the usual height of each."""
     side, along, room, exists = along_walls(draws, walls, clips)
     weights = {name: entry[0] for name, entry in _HANGING.items()}
     choice = draws.choice(list(weights.values()), *side.shape)
@@ -36,7 +36,7 @@ def draw_hanging(draws: Draws, catalogue: Catalogue, walls: Walls, taken: Taken,
     bottom = draws.between(ranges)
     along = along + draws.uniform(-0.5, 0.5, *side.shape) * (room - width).clamp_min(0)
     place = walls.place(side, along, size[..., 1] / 2)
-    present = exists & draws.chance(0.5, *side.shape) & taken.leaves(side, along, width)
+    present = exists & draws.chance(0.5, *side.shape) & occupied.leaves(side, along, width)
     position = torch.cat([place, bottom[..., None]], -1)
     return make_objects(template, position, size, walls.facing(side), present)
 
@@ -51,7 +51,9 @@ def draw_overhead(draws: Draws, catalogue: Catalogue, walls: Walls, height: Tens
     return make_objects(template, position, size, yaw, draws.chance(0.35, clips, 4))
 
 
-def draw_notices(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Taken, runs: Taken, clips: int) -> Objects:
+def draw_notices(
+    draws: Draws, catalogue: Catalogue, walls: Walls, openings: OccupiedWalls, runs: OccupiedWalls, clips: int
+) -> Objects:
     """Papers, posters, sockets and switches: in half of the rooms, in two clusters and here and there."""
     template = catalogue.choose(draws, _NOTICES, clips, _NUMBER)
     size = sized(draws, catalogue, template)
@@ -80,7 +82,9 @@ def draw_notices(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Tak
     return make_objects(template, position, size, yaw, present)
 
 
-def draw_frames(draws: Draws, catalogue: Catalogue, walls: Walls, air: Tensor, openings: Taken, clips: int) -> Objects:
+def draw_frames(
+    draws: Draws, catalogue: Catalogue, walls: Walls, air: Tensor, openings: OccupiedWalls, clips: int
+) -> Objects:
     """Frames of most doorways and windows: the air boxes 1, 3 and 4 [B, boxes, 7]. Without them a bright window and a
     white wall look the same."""
     kind = catalogue.choose(draws, {"window_frame": 1.0, "barred_frame": 1.0}, clips, 2)

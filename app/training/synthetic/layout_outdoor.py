@@ -27,17 +27,17 @@ from stream_recon.app.training.synthetic.layout import (
     daylight,
     make_objects,
     no_air,
-    pick_finishes,
+    pick_materials,
     sized,
     with_height,
 )
+from stream_recon.app.training.synthetic.layout_paths import avenue, draw_spacing_factor, walk
 from stream_recon.app.training.synthetic.layout_trees import bare_trees
-from stream_recon.app.training.synthetic.layout_ways import avenue, draw_stretch, walk
 from stream_recon.app.training.synthetic.parts import Catalogue, Objects, join
 from stream_recon.app.training.synthetic.primitives import GROUND_PLANE, GROUND_TERRAIN
+from stream_recon.app.training.synthetic.roadside import LEAFLESS, UNDER_SNOW
 from stream_recon.app.training.synthetic.shading import LIGHT
 from stream_recon.app.training.synthetic.surfaces import index_of
-from stream_recon.app.training.synthetic.wayside import LEAFLESS, UNDER_SNOW
 
 _MODES = {WALK: 0.28, STRAFE: 0.12, ORBIT: 0.1, SCAN: 0.1, DRIVE: 0.22, PAN: 0.06, STATIC: 0.03, STAIRS: 0.04}
 _FLYING = {DRONE: 0.7, NADIR: 0.3}
@@ -54,7 +54,7 @@ _LAND = {
     "campus_block": 0.5, "bicycle": 0.4, "pole": 0.6,
 }  # fmt: skip
 _TREES = 5  # bare, with all branches
-_FINISHES = (
+_MATERIAL_TYPES = (
     ("paint",), ("planks",), ("paint",), ("paint",), ("paint",),
     ("asphalt", "asphalt", "paving", "grass", "earth"),
 )  # fmt: skip
@@ -79,7 +79,7 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     offset = draws.uniform(-0.35, 0.35, clips, 1)
     width = draws.log_uniform(3.5, 13.0, clips, 1)
     start = path.position[:, :1, :2]
-    stretch = draw_stretch(draws, clips)
+    spacing_factor = draw_spacing_factor(draws, clips)
 
     def place(along: Tensor, across: Tensor) -> Tensor:
         xy = start + along[..., None] * ahead + (across - offset * width)[..., None] * left
@@ -89,8 +89,8 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     template = catalogue.choose(draws, _BUILDINGS, clips, 2 * rows)
     size = sized(draws, catalogue, template)
     sign = draws.constant([1.0] * rows + [-1.0] * rows)[None]
-    size[..., 0] *= torch.where(draws.chance(0.5, clips, 1), stretch, 1.0)
-    pitch = stretch * draws.uniform(9.0, 18.0, clips, 1)
+    size[..., 0] *= torch.where(draws.chance(0.5, clips, 1), spacing_factor, 1.0)
+    pitch = spacing_factor * draws.uniform(9.0, 18.0, clips, 1)
     lot = torch.arange(rows, device=draws.device).repeat(2)[None] - 1.5
     along = lot * pitch + draws.uniform(-1.5, 1.5, clips, 2 * rows)
     wall = torch.minimum(size[..., 0], pitch * draws.uniform(0.8, 1.0, clips, 1))
@@ -103,7 +103,7 @@ def _street(draws: Draws, catalogue: Catalogue, path: Path, clips: int) -> tuple
     template = catalogue.choose(draws, _ROADSIDE, clips, number)
     size = sized(draws, catalogue, template)
     side = draws.sign(clips, number)
-    along = stretch * draws.uniform(-8.0, 45.0, clips, number)
+    along = spacing_factor * draws.uniform(-8.0, 45.0, clips, number)
     across = side * (width - draws.uniform(0.2, 2.6, clips, number))
     is_car = catalogue.size[template][..., 0, 0].gt(1.6) & catalogue.size[template][..., 0, 1].lt(2.5)
     turned = direction + torch.where(is_car, -math.pi / 2, 0.0) + draws.normal(clips, number, deviation=0.03)
@@ -234,19 +234,19 @@ def draw_outdoors(
     lights[:, LIGHT["map_x"] : LIGHT["map_x"] + 2] = corner
     lights[:, LIGHT["cell"]] = cell
     _winter_light(draws, lights, snow)
-    street_finish, land_finish = pick_finishes(draws, clips, _FINISHES), pick_finishes(draws, clips, _WILDS)
-    finishes = torch.where((is_street | is_avenue)[:, None], street_finish, land_finish)
+    street_type, land_type = pick_materials(draws, clips, _MATERIAL_TYPES), pick_materials(draws, clips, _WILDS)
+    material_types = torch.where((is_street | is_avenue)[:, None], street_type, land_type)
     # The last one is the ground's; cars clear the roads, most of which are of asphalt.
     paved = is_avenue & draws.chance(0.65, clips)
-    finishes[:, -1] = torch.where(paved, index_of("asphalt"), finishes[:, -1])
-    finishes[:, -1] = torch.where(snow & ~is_avenue, index_of("snow"), finishes[:, -1])
+    material_types[:, -1] = torch.where(paved, index_of("asphalt"), material_types[:, -1])
+    material_types[:, -1] = torch.where(snow & ~is_avenue, index_of("snow"), material_types[:, -1])
     return Layout(
         objects=objects,
         air=no_air(draws, clips),
         ground=torch.cat([mode[:, None], corner, cell[:, None]], 1),
         heights=heights,
         lights=lights,
-        finishes=finishes,
+        material_types=material_types,
         path=path,
         keep_clear=clear,
     )

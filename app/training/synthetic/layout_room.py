@@ -15,7 +15,7 @@ from stream_recon.app.training.synthetic.layout import (
     daylight,
     make_objects,
     no_air,
-    pick_finishes,
+    pick_materials,
     sized,
     with_height,
 )
@@ -23,7 +23,7 @@ from stream_recon.app.training.synthetic.layout_hanging import draw_frames, draw
 from stream_recon.app.training.synthetic.layout_runs import draw_runs
 from stream_recon.app.training.synthetic.parts import Catalogue, Objects, join
 from stream_recon.app.training.synthetic.shading import LIGHT
-from stream_recon.app.training.synthetic.walls import Taken, Walls, along_walls, draw_openings
+from stream_recon.app.training.synthetic.walls import OccupiedWalls, Walls, along_walls, draw_openings
 
 _MODES = {WALK: 0.25, STRAFE: 0.14, ORBIT: 0.15, SCAN: 0.26, PAN: 0.1, STATIC: 0.05, STAIRS: 0.05}
 _CLOSE = 0.3  # of all clips look down from close by
@@ -47,7 +47,7 @@ _ITEMS = {
     "cup": 1.0, "bottle": 1.0, "vase": 0.7, "book_pile": 1.2, "packet": 1.5, "fruit_ball": 0.6, "toy": 0.6,
     "table_lamp": 0.6, "laptop": 0.6, "monitor": 0.8, "bowl": 0.5, "basket": 0.6, "sheet": 0.8, "small_plant": 0.7,
 }  # fmt: skip
-_FINISHES = (
+_MATERIAL_TYPES = (
     ("paint", "paint", "paint", "plaster", "wallpaper", "wallpaper", "brick", "tiles", "white", "white", "white"),
     ("planks", "planks", "carpet", "carpet", "tiles", "wood", "asphalt", "paving"),
     ("paint", "paint", "plaster", "tiles", "white", "white"),
@@ -57,7 +57,9 @@ _FINISHES = (
 )
 
 
-def _furniture(draws: Draws, catalogue: Catalogue, walls: Walls, openings: Taken, runs: Taken, clips: int) -> Objects:
+def _furniture(
+    draws: Draws, catalogue: Catalogue, walls: Walls, openings: OccupiedWalls, runs: OccupiedWalls, clips: int
+) -> Objects:
     side, along, room, exists = along_walls(draws, walls, clips)
     template = catalogue.choose(draws, _AT_WALLS, *side.shape)
     size = sized(draws, catalogue, template)
@@ -114,7 +116,7 @@ def _middle(draws: Draws, catalogue: Catalogue, walls: Walls, margin: Tensor, cl
 
 
 def _stays(objects: Objects, path: Path, keep_clear: Tensor) -> Tensor:
-    """Whether no camera is so near objects that they will be taken away, bool [B, O]."""
+    """Whether no camera is so near objects that they will be occupied away, bool [B, O]."""
     half = 0.5 * objects.size
     middle = torch.cat([torch.zeros_like(half[..., :2]), half[..., 2:]], -1)
     centre = objects.position + (objects.rotation @ middle[..., None])[..., 0]
@@ -123,7 +125,7 @@ def _stays(objects: Objects, path: Path, keep_clear: Tensor) -> Tensor:
 
 
 def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor, share: Tensor, number: int) -> Objects:
-    """Small things on tops of what stays (bool [B, O]), or on the floor beside what has no top.
+    """Small objects on tops of present furniture (bool [B, O]), or on the floor next to furniture without a top.
 
     share [B, 1]: of the usual number.
     """
@@ -140,8 +142,8 @@ def _items(draws: Draws, catalogue: Catalogue, carriers: Objects, stays: Tensor,
     big = of_parent(carriers.size)
     room = (0.5 * big[..., :2] - 0.4 * size[..., :2]).clamp_min(0.0)
     on_top = draws.uniform(-1, 1, clips, number, 2) * room
-    beside = draws.uniform(-1, 1, clips, number, 2) * big[..., :2] + draws.constant([0.0, 0.5])
-    offset = torch.where((top > 0)[..., None], on_top, beside)
+    next_to = draws.uniform(-1, 1, clips, number, 2) * big[..., :2] + draws.constant([0.0, 0.5])
+    offset = torch.where((top > 0)[..., None], on_top, next_to)
     offset = torch.cat([offset, (top * big[..., 2])[..., None]], -1)
     position = of_parent(carriers.position) + (of_parent(carriers.rotation) @ offset[..., None])[..., 0]
     fullness = draws.uniform(0.3, 1.0, clips, 1) * share
@@ -237,19 +239,19 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
     runs = draw_runs(draws, catalogue, walls, height, openings, path, keep_clear)
     sill = runs.sill.gather(1, openings.side[:, 1:])
     air[:, 3:, 2] = torch.maximum(air[:, 3:, 2], sill)
-    # Over most worktops there is wall: a light stretch above a dark one must not stand for a window.
+    # Above most worktops there is wall: a light area above a dark one must not imply a window.
     air[:, 3:, 6] *= ~((sill > 0) & draws.chance(0.6, clips, 2))
-    furniture = _furniture(draws, catalogue, walls, openings, runs.taken, clips)
+    furniture = _furniture(draws, catalogue, walls, openings, runs.occupied, clips)
     middle = _middle(draws, catalogue, walls, runs.margin, clips)
-    taken = openings.with_more(runs.taken)
+    occupied = openings.with_more(runs.occupied)
     frames = draw_frames(draws, catalogue, walls, air, openings, clips)
     groups = [runs.objects, runs.things, furniture, frames, *middle]
-    # Slots are few: beside a run there is less of everything else.
-    share = torch.where(runs.taken.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
+    # Slots are few: with a run there is less of everything else.
+    share = torch.where(runs.occupied.width.amax(1, keepdim=True) > 0, 0.55, 1.0)
     carriers = join([furniture, middle[0]])
     groups.append(_items(draws, catalogue, carriers, _stays(carriers, path, keep_clear), share, 20))
-    groups.append(draw_hanging(draws, catalogue, walls, taken, clips))
-    groups.append(draw_notices(draws, catalogue, walls, openings, runs.taken, clips))
+    groups.append(draw_hanging(draws, catalogue, walls, occupied, clips))
+    groups.append(draw_notices(draws, catalogue, walls, openings, runs.occupied, clips))
     groups.append(draw_overhead(draws, catalogue, walls, height, clips))
     groups.append(_beyond(draws, catalogue, air, clips))
     return Layout(
@@ -258,7 +260,7 @@ def room_around(draws: Draws, catalogue: Catalogue, path: Path) -> Layout:
         ground=torch.zeros(clips, 4, device=draws.device),
         heights=torch.zeros(clips, MAP, MAP, device=draws.device),
         lights=_light(draws, walls, height, clips),
-        finishes=pick_finishes(draws, clips, _FINISHES),
+        material_types=pick_materials(draws, clips, _MATERIAL_TYPES),
         path=path,
         keep_clear=keep_clear,
     )

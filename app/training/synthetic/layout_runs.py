@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stream_recon.app.training.synthetic.cabinet_corners import COUNT, CornerCabinets, bodies_of, gap, modules_of, reach
 from stream_recon.app.training.synthetic.cameras import Path
 from stream_recon.app.training.synthetic.draws import Draws
 from stream_recon.app.training.synthetic.layout import make_objects, sized
-from stream_recon.app.training.synthetic.legs import COUNT, Legs, bodies_of, gap, modules_of, reach
 from stream_recon.app.training.synthetic.parts import Catalogue, Objects, join
-from stream_recon.app.training.synthetic.walls import Taken, Walls, corners_before
+from stream_recon.app.training.synthetic.walls import OccupiedWalls, Walls, corners_before
 
 _KITCHEN, _TALL, _SHELVES, _DESKS = range(4)
 _KINDS = {_KITCHEN: 0.5, _TALL: 0.17, _SHELVES: 0.13, _DESKS: 0.2}
@@ -47,13 +47,13 @@ _ON_TOP = 5  # things on the top of a leg
 
 @dataclass
 class Runs:
-    """objects: the furniture; things: what stands on it; taken: the stretches of walls;
+    """objects: the furniture; things: objects on it; occupied: intervals of walls;
     margin [B, 4]: how far it reaches into the room from each wall, in metres; sill [B, 4]: the lowest bottom of
     windows in each wall, in metres above the floor."""
 
     objects: Objects
     things: Objects
-    taken: Taken
+    occupied: OccupiedWalls
     margin: Tensor
     sill: Tensor
 
@@ -81,7 +81,7 @@ def _choose(draws: Draws, catalogue: Catalogue, kind: Tensor, names: tuple[dict[
 
 
 def _things(draws: Draws, catalogue: Catalogue, kind: Tensor, bodies: Objects) -> Objects:
-    """What stands on worktops, each in a stretch of its own, mostly at the back."""
+    """Objects on worktops, in separate intervals, mostly at the back."""
     clips, number = kind.shape[0], 2 * _ON_TOP
     kitchen = (kind == _KITCHEN)[:, None]
     food, work = (catalogue.choose(draws, weights, clips, number) for weights in (_ON_KITCHEN, _ON_OTHERS))
@@ -106,18 +106,20 @@ def _things(draws: Draws, catalogue: Catalogue, kind: Tensor, bodies: Objects) -
     return things
 
 
-def _legs(draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, clear: Tensor, taken: Taken) -> Legs:
-    """Where runs are. depth, clear [B, 1] in metres: into the room, and what cameras need around them."""
+def _legs(
+    draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, clear: Tensor, occupied: OccupiedWalls
+) -> CornerCabinets:
+    """Positions of runs. depth, clear [B, 1] in metres: into the room, and what cameras need around them."""
     clips = kind.shape[0]
     side, end = _corner(draws, path)
     zero = torch.zeros(clips, 2, device=draws.device)
     wanted = torch.cat([draws.uniform(*_FIRST, clips, 1), draws.uniform(*_SECOND, clips, 1)], 1)
     wanted[:, :1] += 9.0 * draws.chance(0.25, clips, 1)  # from wall to wall
-    legs = Legs(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
+    legs = CornerCabinets(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
     exists = draws.chance(0.55, clips, 1)
     around = draws.chance(0.6, clips, 1) & (kind != _DESKS)[:, None]
     for leg, drawn in enumerate((exists, exists & around)):
-        legs.stop = torch.minimum(wanted, reach(walls, legs, taken))
+        legs.stop = torch.minimum(wanted, reach(walls, legs, occupied))
         long = legs.stop - legs.start > _SHORTEST
         far = gap(walls, legs, depth.expand(clips, 2), path.position) > clear
         present = (drawn & long & far)[:, leg]
@@ -128,7 +130,13 @@ def _legs(draws: Draws, walls: Walls, path: Path, kind: Tensor, depth: Tensor, c
 
 
 def draw_runs(
-    draws: Draws, catalogue: Catalogue, walls: Walls, height: Tensor, openings: Taken, path: Path, keep_clear: Tensor
+    draws: Draws,
+    catalogue: Catalogue,
+    walls: Walls,
+    height: Tensor,
+    openings: OccupiedWalls,
+    path: Path,
+    keep_clear: Tensor,
 ) -> Runs:
     """Fitted furniture of rooms of the given heights [B] that leaves their openings and cameras free."""
     clips = height.shape[0]
@@ -140,7 +148,7 @@ def draw_runs(
     # Worktops go on below windows, whose sills move up.
     low = tall < 1.05
     is_window = draws.constant([False, True, True], torch.bool)
-    blocked = Taken(openings.side, openings.along, torch.where(low & is_window, -10.0, openings.width))
+    blocked = OccupiedWalls(openings.side, openings.along, torch.where(low & is_window, -10.0, openings.width))
     blocked = blocked.with_more(corners_before(walls, openings, depth))
     legs = _legs(draws, walls, path, kind, depth, keep_clear[:, None] + 0.1, blocked)
     zero = torch.zeros(clips, 1, device=draws.device)
@@ -168,7 +176,7 @@ def draw_runs(
     margin = (at * depth[..., None]).amax(1)
     sill = (at * (tall * low + 0.13)[..., None]).amax(1)
     things = _things(draws, catalogue, kind, bodies)
-    return Runs(objects, things, Taken(legs.side, middle, width), margin, sill)
+    return Runs(objects, things, OccupiedWalls(legs.side, middle, width), margin, sill)
 
 
 def _above(
@@ -176,8 +184,8 @@ def _above(
     catalogue: Catalogue,
     walls: Walls,
     height: Tensor,
-    openings: Taken,
-    legs: Legs,
+    openings: OccupiedWalls,
+    legs: CornerCabinets,
     kind: Tensor,
     top: Tensor,
     pitch: Tensor,
@@ -193,7 +201,7 @@ def _above(
     tall = torch.minimum(tall, height[:, None] - bottom - 0.02)
     likely = draws.constant([0.75, 0.0, 0.0, 0.45])[kind][:, None]
     has = (draws.uniform(0, 1, clips, 1) < likely) & (tall > 0.3)
-    here = Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
+    here = CornerCabinets(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
     first = here.present[:, :1]
     here.start = torch.cat([0 * first, size[:, 1:2] * first], 1)
     here.stop = torch.minimum(here.stop, reach(walls, here, openings))
@@ -208,7 +216,7 @@ def _above(
     doors = modules_of(walls, here, upper, inside, pitch, filled)
 
     # In the corner the second splashback begins at the wall. Where a window is, what is tiled ends at its sill.
-    tiled = Legs(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present)
+    tiled = CornerCabinets(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present)
     tiled.present = legs.present & draws.chance(0.7, clips, 1) & (kind == _KITCHEN)[:, None]
     windowed = ~openings.leaves(legs.side, legs.along(walls, legs.stop / 2), legs.stop)
     rise = torch.where(windowed.any(1, keepdim=True), 0.1, bottom - top)

@@ -1,4 +1,4 @@
-"""The language of furniture: objects are boxes of some size, filled with parts given in fractions of it."""
+"""Templates of objects: boxes of some size, filled with parts in fractions of it."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.training.synthetic.draws import Draws
-from stream_recon.app.training.synthetic.finishes import FINISHES
+from stream_recon.app.training.synthetic.materials import MATERIAL_TYPES
 from stream_recon.app.training.synthetic.primitives import BLOB, BOX, ELLIPSOID, FRUSTUM
-from stream_recon.app.training.synthetic.surfaces import finish_table
+from stream_recon.app.training.synthetic.surfaces import material_table
 
 GROUPS = 3  # materials of an object
 MAX_PARTS = 12
@@ -62,13 +62,13 @@ def lump(centre: Triple, half: Triple, thick: Triple = (0.0, 0.0, 0.0), **rest: 
 
 @dataclass(frozen=True)
 class Template:
-    """A kind of object. size: ranges of width, depth and height in metres. finishes: for each group, the names of
-    finishes to choose from. surface: height of a top that carries things, as a fraction (0: none)."""
+    """A kind of object. size: ranges of width, depth and height in metres. material_types: for each group, the names of
+    types to choose from. surface: height of a top that carries objects, as a fraction (0: none)."""
 
     name: str
     size: tuple[Range, Range, Range]
     parts: tuple[Part, ...]
-    finishes: tuple[tuple[str, ...], ...]
+    material_types: tuple[tuple[str, ...], ...]
     surface: float = 0.0
 
 
@@ -78,8 +78,8 @@ class Catalogue:
     def __init__(self, templates: tuple[Template, ...], draws: Draws) -> None:
         self.names = [template.name for template in templates]
         assert len(set(self.names)) == len(self.names)
-        names = list(FINISHES)
-        parts, finishes = [], []
+        names = list(MATERIAL_TYPES)
+        parts, material_types = [], []
         for template in templates:
             assert len(template.parts) <= MAX_PARTS, template.name
             rows = [[1.0, *part.row()] for part in template.parts]
@@ -87,14 +87,14 @@ class Catalogue:
             parts.append(rows)
             groups = []
             for group in range(GROUPS):
-                options = template.finishes[min(group, len(template.finishes) - 1)]
+                options = template.material_types[min(group, len(template.material_types) - 1)]
                 groups.append([float(names.index(options[i % len(options)])) for i in range(6)])
-            finishes.append(groups)
+            material_types.append(groups)
         self.parts = draws.constant(parts)  # [T, MAX_PARTS, columns]
         self.size = draws.constant([template.size for template in templates])  # [T, 3, 2]
-        self.finishes = draws.constant(finishes)  # [T, GROUPS, 6]
+        self.material_types = draws.constant(material_types)  # [T, GROUPS, 6]
         self.surface = draws.constant([template.surface for template in templates])
-        self.ranges = finish_table(draws)  # [finishes, numbers, 2]
+        self.ranges = material_table(draws)  # [material_types, numbers, 2]
 
     def choose(self, draws: Draws, weights: dict[str, float], *shape: int) -> Tensor:
         """Template indices drawn with the given weights."""
@@ -106,7 +106,7 @@ class Catalogue:
 class Objects:
     """Objects of a batch of clips. template int64 [B, O]; position [B, O, 3] of the bottom's middle in metres;
     size [B, O, 3]; R_world_object [B, O, 3, 3]; present bool [B, O]; look int64 [B, O]: the object whose materials
-    this one shares, itself mostly."""
+    this one shares, mostly itself."""
 
     template: Tensor
     position: Tensor
@@ -117,7 +117,7 @@ class Objects:
 
 
 def join(groups: list[Objects]) -> Objects:
-    """The objects of several groups, in order: what comes first survives when slots run out."""
+    """The objects of several groups, in order: later ones are dropped when slots run out."""
     looks, before = [], 0
     for group in groups:
         looks.append(group.look + before)

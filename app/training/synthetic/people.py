@@ -1,7 +1,7 @@
-"""People who walk through a clip: seen in the images, and left out of its truth, so that motion is learnt from what
-stands still.
+"""People who walk through a clip: visible in the images and excluded from ground truth, so that motion is learnt from
+static surfaces.
 
-Each is a flat figure that stands upright and faces the camera: a head, a trunk, and limbs that swing.
+Each is an upright flat figure that faces the camera: a head, a trunk and swinging limbs.
 """
 
 import math
@@ -14,17 +14,17 @@ from stream_recon.app.training.synthetic.draws import Draws
 from stream_recon.app.training.synthetic.textures import value_noise
 
 MOVING = -1.0
-"""What stands in place of depth where something moves: there is a surface, and nobody is to say where."""
+"""Value of depth where something moves: a surface at unknown depth."""
 TALL = (1.5, 1.95)
 """Metres."""
 NEAREST, FURTHEST = 0.2, 0.9
-"""Distance where they are met, as a share of the scene's median depth there: before most of what is seen."""
+"""Range of their distance, as a share of the scene's median depth: in front of most of the scene."""
 LARGEST = 1.25
-"""Heights of the image: so large is a figure at most where it is met."""
+"""Largest height of a figure, in heights of the image."""
 FASTEST = 0.06
-"""Way in a frame, as a share of that distance."""
+"""Largest movement per frame, as a share of that distance."""
 MARGIN_PX = 2
-"""Lens and shutter bend images afterwards: so much around a figure is left out, too."""
+"""Pixels around a figure that are excluded too, since lens and shutter warp images afterwards."""
 _HEAD = (0.0, -0.42, 0.0, -0.40, 0.075)
 _TRUNK = (0.0, -0.27, 0.0, -0.05, 0.11)
 _NEAR_PLANE = 0.1
@@ -33,7 +33,7 @@ _NEAR_PLANE = 0.1
 def add_people(
     draws: Draws, images: Tensor, depth: Tensor, T_world_camera: Tensor, intrinsics: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put one or two into each clip.
+    """Add one or two people to each clip.
 
     Args:
         images: [B, S, 3, H, W], as rendered. depth: [B, S, H, W] in metres. intrinsics: [B, 4] in pixels.
@@ -53,7 +53,7 @@ def add_people(
 def _with_one(
     draws: Draws, images: Tensor, depth: Tensor, T: Tensor, intrinsics: Tensor, probability: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The images, how much of each pixel is theirs [B, S, H, W], and their depth [B, S, 1, 1]."""
+    """The images, the coverage of each pixel [B, S, H, W], and the depth [B, S, 1, 1] of one figure."""
     clips, frames, _, height, width = images.shape
     centre, tall = _walks(draws, depth, T, intrinsics[:, 1] / height)
     inverse = T[..., :3, :3].transpose(-1, -2)
@@ -80,7 +80,7 @@ def _with_one(
 
 
 def _walks(draws: Draws, depth: Tensor, T: Tensor, focal: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the middle of each is [B, S, 3], and how tall [B, 1]: a straight way, before the camera in some frame.
+    """Centres [B, S, 3] and heights [B, 1] of figures on a straight path, in front of the camera in some frame.
 
     ``focal``: [B], in heights of the image.
     """
@@ -97,14 +97,14 @@ def _walks(draws: Draws, depth: Tensor, T: Tensor, focal: Tensor) -> tuple[Tenso
         torch.stack([draws.uniform(-0.4, 0.4, clips), torch.zeros_like(away), torch.ones_like(away)], dim=-1)
         * away[:, None]
     )
-    place = (there[:, :3, :3] @ ray[..., None])[..., 0] + there[:, :3, 3]
+    position = (there[:, :3, :3] @ ray[..., None])[..., 0] + there[:, :3, 3]
     below = tall[:, 0] * draws.uniform(0.25, 0.45, clips)
-    place = torch.stack([place[:, 0], place[:, 1], there[:, 2, 3] - below], dim=-1)
+    position = torch.stack([position[:, 0], position[:, 1], there[:, 2, 3] - below], dim=-1)
     heading = draws.uniform(0.0, 2 * math.pi, clips)
     pace = away * draws.uniform(0.0, FASTEST, clips)
     step = torch.stack([heading.cos() * pace, heading.sin() * pace, torch.zeros_like(pace)], dim=-1)
     since = torch.arange(frames, device=depth.device) - met[:, None]
-    return place[:, None] + since[..., None] * step[:, None], tall
+    return position[:, None] + since[..., None] * step[:, None], tall
 
 
 def _figure(draws: Draws, a: Tensor, b: Tensor, clips: int, frames: int) -> tuple[Tensor, Tensor]:
@@ -132,7 +132,7 @@ def _limb(a: Tensor, b: Tensor, a0: float, b0: float, a1: float | Tensor, b1: fl
 
 
 def _colours(draws: Draws, images: Tensor, a: Tensor, b: Tensor, part: Tensor) -> Tensor:
-    """[B, S, 3, H, W]: plain or patterned clothes, in the light of the clip."""
+    """Colours [B, S, 3, H, W]: plain or patterned clothes, in the light of the clip."""
     clips = images.shape[0]
     light = images.mean(dim=(1, 2, 3, 4)).clamp(0.05, 1.0).view(-1, 1, 1, 1)
     skin = draws.constant([0.85, 0.6, 0.48]) * draws.uniform(0.35, 1.3, clips, 1)

@@ -1,4 +1,4 @@
-"""What a scene is made of, as the ray caster sees it: tables of numbers, one row a primitive."""
+"""Scene tables of the ray caster: one row a primitive."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ FAR = 1.0e4  # metres; further is sky
 
 @dataclass
 class SyntheticScene:
-    """Geometry of a batch of clips, float32 unless said otherwise.
+    """Geometry of a batch of clips, float32 unless stated otherwise.
 
     primitives [B, SLOTS, COLUMNS], filled from the front; count int32 [B], how many are filled.
     air [B, AIR_BOXES, 7]: boxes of free space (low 3, high 3, flag); what is outside their union is wall.

@@ -1,6 +1,6 @@
-"""Colour of surface samples: normals, textures, two lights with shadows, corners' darkness, fog and sky.
+"""Colour of surface samples: normals, textures, two lights with shadows, ambient occlusion of corners, fog and sky.
 
-One pure function per step over flat samples [P]; torch.compile makes a single kernel of each.
+One pure function per step over flat samples [P], which torch.compile fuses to one kernel.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ LIGHT = {name: i for i, name in enumerate(LIGHT_COLUMNS)}
 
 @dataclass
 class Surroundings:
-    """What shading reads: views [F, 16], materials [B * ROWS, columns], lights [B, len(LIGHT_COLUMNS)],
+    """Inputs of shading: views [F, 16], materials [B * ROWS, columns], lights [B, len(LIGHT_COLUMNS)],
     slopes [B, G, G, 2] of the terrain, photo texels and their levels' starts,
     grid int32 [4]: pixels of a frame, tile columns, width, height."""
 
@@ -166,7 +166,7 @@ def _unit_toward(n: list[Tensor], direction: list[Tensor]) -> list[Tensor]:
 
 
 def surface_points(index: Tensor, depth: Tensor, key: Tensor, s: Surroundings) -> tuple[Tensor, Tensor]:
-    """Points [3, P] in metres, pulled toward the camera by a hair, and clips int32 [P], for shadow rays."""
+    """Points [3, P] in metres, moved slightly toward the camera, and clips int32 [P], for shadow rays."""
     _, direction, view = _pixel_rays(index, s)
     t = torch.where(key >= 0, depth, 50.0)
     t = t - (0.003 + 0.003 * t)

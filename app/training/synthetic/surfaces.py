@@ -1,4 +1,4 @@
-"""Materials drawn from finishes, and their columns in the table that shading reads."""
+"""Materials drawn from material types, and their columns in the table that shading reads."""
 
 from dataclasses import fields
 
@@ -6,18 +6,20 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.training.synthetic.draws import Draws
-from stream_recon.app.training.synthetic.finishes import FINISHES, Finish
+from stream_recon.app.training.synthetic.materials import MATERIAL_TYPES, MaterialType
 
-_NAMES = tuple(field.name for field in fields(Finish))
+_NAMES = tuple(field.name for field in fields(MaterialType))
 
 
 def index_of(name: str) -> int:
-    return list(FINISHES).index(name)
+    return list(MATERIAL_TYPES).index(name)
 
 
-def finish_table(draws: Draws) -> Tensor:
-    """Ranges of all finishes [finishes, numbers, 2]."""
-    return draws.constant([[getattr(finish, name) for name in _NAMES] for finish in FINISHES.values()])
+def material_table(draws: Draws) -> Tensor:
+    """Ranges of all material types [types, numbers, 2]."""
+    return draws.constant(
+        [[getattr(material_type, name) for name in _NAMES] for material_type in MATERIAL_TYPES.values()]
+    )
 
 
 # Columns of a material, in this order; geometry follows in GEOMETRY_COLUMNS.
@@ -91,14 +93,14 @@ def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return value * (1 + saturation * (pure - 1))
 
 
-def draw_materials(draws: Draws, ranges: Tensor, finish: Tensor, photos: int, dull: Tensor) -> Tensor:
-    """Materials [B, R, columns] of finishes int64 [B, R].
+def draw_materials(draws: Draws, ranges: Tensor, material_type: Tensor, photos: int, dull: Tensor) -> Tensor:
+    """Materials [B, R, columns] of material types int64 [B, R].
 
-    ranges: of finish_table(). photos: how many tiles there are (0: patterns alone).
+    ranges: of material_table(). photos: how many tiles there are (0: patterns alone).
     dull [B, 1]: factor on all contrasts of a clip.
     """
-    shape = tuple(finish.shape)
-    n = dict(zip(_NAMES, draws.between(ranges[finish]).unbind(-1), strict=True))
+    shape = tuple(material_type.shape)
+    n = dict(zip(_NAMES, draws.between(ranges[material_type]).unbind(-1), strict=True))
     unit = [draws.uniform(0.0, 1.0, *shape) for _ in range(10)]
     has_photo = (unit[0] < n["photo"]).float() if photos else torch.zeros_like(unit[0])
     first = _rgb(n["hue"], n["saturation"], n["value"])

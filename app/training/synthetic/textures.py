@@ -56,9 +56,9 @@ def finest_noise(u: Tensor, v: Tensor, seed: Tensor, pixel: Tensor) -> Tensor:
     a narrow field of view and busy ones a wide one, which is true of renderings alone.
     """
     level = torch.log2(1 / (6 * pixel + 1e-6)).clamp(-8, 16)
-    whole = level.floor()
-    share = level - whole
-    coarse, number = torch.exp2(whole), whole.to(torch.int32)
+    octave = level.floor()
+    share = level - octave
+    coarse, number = torch.exp2(octave), octave.to(torch.int32)
     low = value_noise(u * coarse, v * coarse, seed + number)
     high = value_noise(u * (2 * coarse), v * (2 * coarse), seed + number + 1)
     return 2 * (low + (high - low) * share) - 1

@@ -1,4 +1,4 @@
-"""The four walls of rooms, the doorway and windows in them, and the places along them."""
+"""Walls of rooms, their doorways and windows, and positions along them."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from stream_recon.app.training.synthetic.draws import Draws
 from stream_recon.app.training.synthetic.primitives import AIR_ROOM, AIR_WINDOW
 
-_SLOTS = 4  # places along a wall
+_SLOTS = 4  # positions along a wall
 _FREE = 0.75  # metres before doors and windows
 
 
@@ -42,7 +42,7 @@ class Walls:
 
     @staticmethod
     def facing(side: Tensor) -> Tensor:
-        """Yaw that turns an object's front into the room."""
+        """Yaw that points an object's front into the room."""
         quarter = math.pi / 2
         return torch.where(side < 2, quarter - math.pi * (side % 2), math.pi * (1.0 - (side % 2)))
 
@@ -56,37 +56,37 @@ class Walls:
 
 
 @dataclass
-class Taken:
-    """Stretches of walls that are not free, [B, N] each: side int64, middle and width in metres (negative: none)."""
+class OccupiedWalls:
+    """Occupied intervals of walls, [B, N] each: side int64, middle and width in metres (negative: none)."""
 
     side: Tensor
     along: Tensor
     width: Tensor
 
     def leaves(self, side: Tensor, along: Tensor, width: Tensor) -> Tensor:
-        """Whether things at walls keep off these stretches, bool [B, M]."""
+        """Whether objects at walls avoid these intervals, bool [B, M]."""
         meets = (side[..., None] == self.side[:, None]) & (
             (along[..., None] - self.along[:, None]).abs() < 0.5 * (width[..., None] + self.width[:, None])
         )
         return ~meets.any(-1)
 
-    def with_more(self, other: "Taken") -> "Taken":
+    def with_more(self, other: "OccupiedWalls") -> "OccupiedWalls":
         pairs = ((self.side, other.side), (self.along, other.along), (self.width, other.width))
-        return Taken(*(torch.cat(pair, 1) for pair in pairs))
+        return OccupiedWalls(*(torch.cat(pair, 1) for pair in pairs))
 
 
-def corners_before(walls: Walls, taken: Taken, depth: Tensor) -> Taken:
-    """Ends of walls where things as deep as depth [B, 1] metres would stand before what is taken in the next wall."""
-    first = torch.where(taken.side < 2, 2, 0)
+def corners_before(walls: Walls, occupied: OccupiedWalls, depth: Tensor) -> OccupiedWalls:
+    """Ends of walls where objects of depth [B, 1] metres would block what occupies the next wall."""
+    first = torch.where(occupied.side < 2, 2, 0)
     side = torch.cat([first, first + 1], 1)
-    next_side, along, width = (torch.cat([x, x], 1) for x in (taken.side, taken.along, taken.width))
+    next_side, along, width = (torch.cat([x, x], 1) for x in (occupied.side, occupied.along, occupied.width))
     gap = walls.length(next_side) - (1.0 - 2.0 * (side % 2)) * along - width / 2
     end = (1.0 - 2.0 * (next_side % 2)) * walls.length(side)
-    return Taken(side, end, torch.where((width > 0) & (gap < depth + 0.05), 2 * _FREE, -10.0))
+    return OccupiedWalls(side, end, torch.where((width > 0) & (gap < depth + 0.05), 2 * _FREE, -10.0))
 
 
 def along_walls(draws: Draws, walls: Walls, clips: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Places at walls without overlap: side, middle and room in metres, and whether it exists, [B, 4 * _SLOTS]."""
+    """Positions at walls without overlap: side, middle and room in metres, and whether it exists, [B, 4 * _SLOTS]."""
     side = torch.arange(4, device=draws.device).repeat_interleave(_SLOTS).expand(clips, -1)
     slot = torch.arange(_SLOTS, device=draws.device).repeat(4).expand(clips, -1)
     number = (1 + draws.integer(_SLOTS, clips, 4)).repeat_interleave(_SLOTS, 1)
@@ -96,7 +96,7 @@ def along_walls(draws: Draws, walls: Walls, clips: int) -> tuple[Tensor, Tensor,
     return side, along, room, (slot < number) & (room > 0.5)
 
 
-def draw_openings(draws: Draws, walls: Walls, height: Tensor, clips: int) -> tuple[Tensor, Taken]:
+def draw_openings(draws: Draws, walls: Walls, height: Tensor, clips: int) -> tuple[Tensor, OccupiedWalls]:
     """Air boxes 1 to 4 (doorway, room beyond, two windows), and where doorway and windows are, [B, 3]."""
     side = draws.integer(4, clips, 1)
     side = torch.cat([side, (side + 1 + draws.integer(3, clips, 2)) % 4], 1)  # doorway, windows
@@ -124,4 +124,4 @@ def draw_openings(draws: Draws, walls: Walls, height: Tensor, clips: int) -> tup
     flags = torch.cat([has_door * AIR_ROOM, has_door * AIR_ROOM, has_window * AIR_WINDOW], 1).float()
     air = torch.cat([boxes[:, :1], beyond, boxes[:, 1:]], 1)
     exists = torch.cat([has_door, has_window], 1)
-    return torch.cat([air, flags[..., None]], -1), Taken(side, along, torch.where(exists, width, -10.0))
+    return torch.cat([air, flags[..., None]], -1), OccupiedWalls(side, along, torch.where(exists, width, -10.0))

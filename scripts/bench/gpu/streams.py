@@ -82,7 +82,7 @@ def run_streams(
             prediction, _ = batch.step(places, to_images(images, device))
             torch.cuda.synchronize()
             steps.append(time.perf_counter() - begin)
-            results = host_views(prediction.pose_code[:, 0], prediction.depth[:, 0], prediction.confidence[:, 0], crops)
+            results = host_views(prediction.pose[:, 0], prediction.depth[:, 0], prediction.confidence[:, 0], crops)
             assert len(list(results)) == count
             ahead = list(coming)
             seconds.append(time.perf_counter() - begin)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stream_recon.app.batch.manifest import (
 )
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
+from stream_recon.configs.schema import load_preset
 from tests.app.batch.fakes import result_files
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
@@ -69,6 +71,14 @@ def test_a_manifest_of_version_0_1_is_read_by_the_present_keys(tmp_path: Path) -
 def test_a_result_of_another_kind_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})
     assert check.result is None and check.reason == f"made with other {part}"
+
+
+def test_a_preset_under_names_of_version_0_1_counts(tmp_path: Path) -> None:
+    preset = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
+    old = {**preset, "stream": {**preset["stream"]}}
+    old["stream"]["anchor_overlap"] = old["stream"].pop("submap_overlap")
+    publish(written(tmp_path / "work"), tmp_path / "a", {**KEY, "preset": old}, RESULT)
+    assert check_manifest(tmp_path / "a", {**KEY, "preset": preset}).result == RESULT
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b'{"files": {}, "key": 1, "result": {}}'])

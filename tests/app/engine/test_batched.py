@@ -9,8 +9,8 @@ from stream_recon.app.engine.batched import StreamBatch, step_sizes
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.configs.schema import Preset
-from stream_recon.models.network import Prediction
 from stream_recon.models.odometry import depth_filter, rotation_search
+from stream_recon.models.prediction import Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
 
 Outputs = tuple[torch.Tensor, torch.Tensor, list[bool]]
@@ -34,8 +34,8 @@ def joined(steps: list[tuple[torch.Tensor, torch.Tensor, bool]]) -> Outputs:
 
 
 def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    maps = torch.stack([prediction.log_depth[row], prediction.dense[row, :, 1]], dim=1)
-    return prediction.pose_code[row].clone(), maps, decision.is_keyframe
+    maps = torch.stack([prediction.log_depth[row], prediction.head_maps[row, :, 1]], dim=1)
+    return prediction.pose[row].clone(), maps, decision.is_keyframe
 
 
 def alone(preset: Preset, images: torch.Tensor) -> Outputs:
@@ -93,7 +93,7 @@ def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> No
 def test_each_stream_looks_back_at_its_own_frames(seats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Noise is never seen again: turns that are tried in vain would only enlarge what rounding does.
     monkeypatch.setattr(rotation_search, "LOST", -1.0)
-    preset = tiny_preset(look_back=True, keyframes="interval", keyframe_interval=2)
+    preset = tiny_preset(keyframe_matcher=True, keyframes="interval", keyframe_interval=2)
     streams = clips(preset)
     batch = StreamBatch(tiny_network(preset), preset, GRID, seats)
     for got, images in zip(together(batch, preset, streams), streams, strict=True):
@@ -116,7 +116,7 @@ def test_depths_are_drawn_towards_those_of_the_same_stream(monkeypatch: pytest.M
         return [(got[1] - alone(preset, images)[1]).abs() for got, images in pairs]
 
     assert all(float(each.median()) < 0.01 for each in apart())
-    monkeypatch.setattr(depth_filter, "DOUBT", 1e-9)  # maps are beyond correction: parallax has no say
+    monkeypatch.setattr(depth_filter, "DEPTH_SIGMA", 1e-9)  # maps are beyond correction: parallax has no say
     assert all(float(each.mean()) < 0.02 for each in apart())
 
 

@@ -63,7 +63,7 @@ def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> l
             number = under_way[seat] = waiting.pop(0)
             prediction, _ = batch.begin(seat, clips[number][:scale])
             poses[number].append(prediction.pose[-1, 0].cpu())
-            maps[number].append(prediction.dense[0].cpu())
+            maps[number].append(prediction.head_maps[0].cpu())
         for seat, number in list(under_way.items()):
             if at[number] == len(clips[number]):
                 batch.leave(seat)
@@ -75,7 +75,7 @@ def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> l
         )
         for row, number in enumerate(under_way.values()):
             poses[number].append(prediction.pose[-1, row].cpu())
-            maps[number].append(prediction.dense[row].cpu())
+            maps[number].append(prediction.head_maps[row].cpu())
             at[number] += 1
     return [(torch.cat(p), torch.cat(m)) for p, m in zip(poses, maps, strict=True)]
 
@@ -109,7 +109,7 @@ def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
         for seat, clip in enumerate((images, others)):
             batch.begin(seat, clip[:scale])
         steps = [batch.step([0, 1], torch.stack([images[i], others[i]]))[0] for i in range(scale, 60)]
-        results.append(steps[-1].dense[0].cpu())
+        results.append(steps[-1].head_maps[0].cpu())
     assert torch.equal(*results)
 
 
@@ -128,5 +128,5 @@ def test_batches_of_two_shapes_that_share_a_network_leave_one_another_alone() ->
             prediction, _ = batch.step([0], images[index, None])
             if beside:
                 other.step([0], upright[index, None])
-        results.append(prediction.dense[0].cpu())
+        results.append(prediction.head_maps[0].cpu())
     assert torch.equal(*results)

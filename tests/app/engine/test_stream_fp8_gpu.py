@@ -59,13 +59,13 @@ def test_a_rejected_frame_leaves_no_trace() -> None:
     untouched, disturbed = (Stream(network, preset, GRID, "auto", cache="fp8") for _ in range(2))
     scale = preset.stream.scale_frames
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
-        expected = untouched.step(batch)[0].dense.clone()
+        expected = untouched.step(batch)[0].head_maps.clone()
         if index > 2:
             memory = disturbed.memory
             memory.begin(1)
             disturbed._run(10 * torch.rand(1, 3, 168, 224))
             memory.rollback()
-        assert torch.equal(disturbed.step(batch)[0].dense, expected)
+        assert torch.equal(disturbed.step(batch)[0].head_maps, expected)
 
 
 def requested() -> int:

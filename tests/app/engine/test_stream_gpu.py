@@ -53,7 +53,7 @@ def outputs(stream: Stream, preset: Preset, images: torch.Tensor) -> tuple[torch
     for batch in (images[:scale], *images[scale:].split(1)):
         prediction, decision = stream.step(batch)
         poses.append(prediction.pose[-1, 0].cpu())
-        maps.append(prediction.dense[0].cpu())
+        maps.append(prediction.head_maps[0].cpu())
         keyframes.append(decision.is_keyframe)
     return torch.cat(poses), torch.cat(maps), keyframes
 
@@ -171,7 +171,9 @@ def test_keyframes_come_out_the_same_with_rejected_frames_between() -> None:
         if decision.is_keyframe:
             # Two graphs, each with outputs of its own.
             expected = untouched.step(batch)[0]
-            assert torch.equal(prediction.dense, expected.dense) and torch.equal(prediction.pose, expected.pose)
+            assert torch.equal(prediction.head_maps, expected.head_maps) and torch.equal(
+                prediction.head_pose, expected.head_pose
+            )
 
 
 @pytest.mark.parametrize("attention", ["triton", "fa2"])

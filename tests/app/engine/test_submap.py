@@ -105,7 +105,7 @@ class Restless(SubmapManager):
 
 def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "SubmapManager", Restless)
-    preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
+    preset = tiny_preset(keyframes="every", submap_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
     results = list(engine.stream(noise_frames(40)))
     assert [result.index for result in results] == [3 * number for number in range(40)]
@@ -118,7 +118,7 @@ def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
     monkeypatch: pytest.MonkeyPatch, kind: type[SubmapManager]
 ) -> None:
     monkeypatch.setattr(session, "SubmapManager", kind)
-    preset = tiny_preset(keyframes="every", anchor_overlap=0.2)
+    preset = tiny_preset(keyframes="every", submap_overlap=0.2)
     network, images = tiny_network(preset), list(noise_frames(29))
     engine, again = Engine(network, preset, "0" * 64), Engine(network, preset, "0" * 64)
     frames = [engine.prepare(image) for image in images]

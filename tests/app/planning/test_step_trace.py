@@ -14,7 +14,7 @@ from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry import refinement, rotation_search
 
 SMALL = load_preset("small").network
-ALONE = dataclasses.replace(SMALL, look_back=False)
+ALONE = dataclasses.replace(SMALL, keyframe_matcher=False)
 """Frames have nothing to do with one another but attention: looking back is for all but the first, and in fp32."""
 MIDDLE = dataclasses.replace(
     load_preset("lingbot-map").network,
@@ -67,7 +67,7 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
 ) -> None:
     # As on a GPU: a turn is searched and looked at in any case.
     for module in (refinement, rotation_search):
-        monkeypatch.setattr(module, "known_to_be_none", lambda _: False)
+        monkeypatch.setattr(module, "is_surely_none", lambda _: False)
     estimate = trace_step(config, grid, frames, half=False).peak_bytes
     # Kernels' own scratch space is not seen: a CPU's may lay a map out anew to resize it.
     assert 0.94 < estimate / measured_peak(config, grid, frames) < 1.25

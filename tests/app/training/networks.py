@@ -20,8 +20,8 @@ TINY_NETWORK = NetworkConfig(
     dpt_channels=(8, 8, 16, 16),
     image_size=56,
     rope_time_dims=12,
-    step_blocks=1,
-    look_back=True,
+    flow_blocks=1,
+    keyframe_matcher=True,
     dpt_upsampling="convex",
 )
 

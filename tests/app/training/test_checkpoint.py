@@ -78,7 +78,7 @@ def test_a_file_that_does_not_fit_names_a_tensor(tmp_path: Path) -> None:
 
 
 def test_weights_from_before_a_head_continue_with_a_fresh_one(tmp_path: Path) -> None:
-    before = dataclasses.replace(TINY_NETWORK, step_blocks=0, look_back=False, dpt_upsampling="bilinear")
+    before = dataclasses.replace(TINY_NETWORK, flow_blocks=0, keyframe_matcher=False, dpt_upsampling="bilinear")
     torch.manual_seed(1)
     model = build_model(before)
     save_weights(tmp_path, tensors(model.network), tensors(model.auxiliary), tensors(model))
@@ -90,7 +90,7 @@ def test_weights_from_before_a_head_continue_with_a_fresh_one(tmp_path: Path) ->
 
 
 def test_only_the_parts_that_are_asked_for_learn() -> None:
-    model = build_model(TINY_NETWORK, only=["step_head"])
+    model = build_model(TINY_NETWORK, only=["odometry.flow_head"])
     parameters = FlatParameters(group_parameters(model))
     known = tensors(model)
     changed = {
@@ -98,7 +98,7 @@ def test_only_the_parts_that_are_asked_for_learn() -> None:
         for name, value in parameters.named(model, torch.full_like(parameters.values, 7.0)).items()
         if not torch.equal(value, known[name])
     }
-    assert changed == {name for name in known if name.startswith("network.step_head.")}
+    assert changed == {name for name in known if name.startswith("network.odometry.flow_head.")}
 
 
 def test_metrics_are_one_json_object_a_line(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 import torch
 import torch.nn.functional as F
 
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch
-from stream_recon.app.training.targets import MISJUDGED_TURN, build_targets, compress, look_targets, perturb_motion
-from stream_recon.models.pose import matrix_to_quaternion, quaternion_to_matrix
+from stream_recon.app.training.targets import ROTATION_NOISE_DEG, build_targets, compress, match_targets, perturb_motion
+from stream_recon.models.pose import inverse_pose, matrix_to_quaternion, quaternion_to_matrix
 from tests.app.training.planes import plane_clips
 
 PATCH = 14
@@ -139,26 +138,26 @@ def test_places_to_look_back_at_show_the_same_colour_and_are_where_the_motion_le
     batch = plane_clips(2, 3, 6, height, width)
     frames, others = torch.tensor([1, 3, 5]), torch.tensor([4, 0, 2])
     targets = build_targets(batch, 2, PATCH)
-    looks = look_targets(batch, targets.scale, frames, others, PATCH)
-    unit = looks.places / torch.tensor([width, height]) * 2 - 1
+    matches = match_targets(batch, targets.scale, frames, others, PATCH)
+    unit = matches.pixels / torch.tensor([width, height]) * 2 - 1
     colour = F.grid_sample(batch.images[:, others].flatten(0, 1), unit.flatten(0, 1), align_corners=False)
     own = batch.images[:, frames, :, CELL // 2 :: CELL, CELL // 2 :: CELL].flatten(0, 1)
-    inside = ((unit.abs().amax(-1) < 0.95) & looks.shown).flatten(0, 1)
+    inside = ((unit.abs().amax(-1) < 0.95) & matches.shown).flatten(0, 1)
     assert inside.float().mean() > 0.3
     assert (colour - own).abs().amax(1)[inside].max() < 0.03
-    assert looks.known.all()
+    assert matches.known.all()
     R, t = targets.R_first_camera, targets.translation
-    torch.testing.assert_close(looks.motion[..., :3], R[:, others].mT @ R[:, frames], atol=1e-5, rtol=0)
+    torch.testing.assert_close(matches.motion[..., :3], R[:, others].mT @ R[:, frames], atol=1e-5, rtol=0)
     apart = (R[:, others].mT @ (t[:, frames] - t[:, others])[..., None])[..., 0]
-    torch.testing.assert_close(looks.motion[..., 3], apart, atol=1e-5, rtol=0)
+    torch.testing.assert_close(matches.motion[..., 3], apart, atol=1e-5, rtol=0)
 
 
-def test_misjudged_motions_are_motions_off_by_little_and_by_much() -> None:
+def test_perturbed_motions_are_motions_off_by_little_and_by_much() -> None:
     torch.manual_seed(0)
     motion = torch.eye(3, 4).repeat(40, 50, 1, 1)
     motion[..., 3] = torch.tensor([0.0, 0.0, 1.0])
     off = perturb_motion(motion)
     torch.testing.assert_close(off[..., :3] @ off[..., :3].mT, torch.eye(3).expand(40, 50, 3, 3), atol=1e-5, rtol=0)
     turn = torch.rad2deg((off[..., :3] - motion[..., :3]).square().sum((-2, -1)).div(2).sqrt()).flatten()
-    assert turn.quantile(0.1) < 10 * MISJUDGED_TURN[0] and turn.quantile(0.9) > 0.3 * MISJUDGED_TURN[1]
+    assert turn.quantile(0.1) < 10 * ROTATION_NOISE_DEG[0] and turn.quantile(0.9) > 0.3 * ROTATION_NOISE_DEG[1]
     assert 0.05 < float(off[..., 3].norm(dim=-1).std()) < 0.15

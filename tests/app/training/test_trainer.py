@@ -11,13 +11,14 @@ from stream_recon.app.training import trainer as trainer_module
 from stream_recon.app.training import validation, validator
 from stream_recon.app.training.distributed import Workers, join_workers
 from stream_recon.app.training.losses import Losses
-from stream_recon.app.training.model import TYPICAL_FOV, build_model
+from stream_recon.app.training.model import TYPICAL_FOV, build_model, compile_for_training
 from stream_recon.app.training.profile import profile_steps
 from stream_recon.app.training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
 from stream_recon.app.training.synthetic import SceneGenerator
 from stream_recon.app.training.trainer import Trainer, TrainingConfig
 from stream_recon.app.training.validator import HARD
 from stream_recon.configs.errors import ResourceError, WeightsError
+from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import load_network
 from tests.app.training.networks import TINY_NETWORK, tiny_preset
 from tests.app.training.planes import PlaneScenes
@@ -109,7 +110,7 @@ def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
     first = make(tmp_path / "a", config(6, rate=slow))
     first.run()
     second = make(tmp_path / "b", config(4, rate=slow, seed=1, metrics_steps=4))
-    second.go_on_from(tmp_path / "a")
+    second.resume_from(tmp_path / "a")
     # Apart from what bf16 rounds away.
     torch.testing.assert_close(second.parameters.values, first.parameters.values, rtol=0.01, atol=1e-6)
     torch.testing.assert_close(second.average.values, first.average.values, rtol=0.01, atol=1e-6)
@@ -120,7 +121,7 @@ def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
     assert events(tmp_path / "b", "saved")[-1]["all_steps"] == 10
     (tmp_path / "b" / "latest.safetensors").unlink()
     with pytest.raises(WeightsError, match="latest"):
-        first.go_on_from(tmp_path / "b")
+        first.resume_from(tmp_path / "b")
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
@@ -249,3 +250,11 @@ def test_fresh_weights_start_at_rest_with_a_typical_field_of_view() -> None:
         pose = model(images, Visibility(2, 4, 16), torch.arange(3)[None], flex=False).prediction.pose[-1]
     resting = torch.tensor([0.0, 0, 0, 0, 0, 0, 1, *TYPICAL_FOV])
     assert (pose - resting).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_depth_head_is_compiled_only_where_it_learns(learns: bool) -> None:
+    network = StreamingNetwork(TINY_NETWORK)
+    network.depth_head.requires_grad_(learns)
+    compile_for_training(network)
+    assert (network.depth_head._compiled_call_impl is not None) is learns

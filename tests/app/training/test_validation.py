@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from stream_recon.app.training.rotations import inverse_pose
 from stream_recon.app.training.synthetic import ClipBatch
 from stream_recon.app.training.validation import (
     FIELDS,
@@ -15,7 +14,7 @@ from stream_recon.app.training.validation import (
     prediction_from,
     summarise,
 )
-from stream_recon.models.pose import matrix_to_quaternion
+from stream_recon.models.pose import inverse_pose, matrix_to_quaternion
 from tests.app.training.planes import plane_clips
 
 

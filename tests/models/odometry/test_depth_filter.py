@@ -4,11 +4,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.depth_filter import DepthState, disparity_evidence, propagate_depth
+from stream_recon.models.odometry.depth_filter import DepthState, disparity_evidence
+from stream_recon.models.odometry.depth_filter import propagate_depth as propagate
+from stream_recon.models.odometry.pnp import RelativeMotion
 
 HEIGHT, WIDTH, FOCAL = 48, 64, 60.0
 CELL = 8
 GRID = (HEIGHT // CELL, WIDTH // CELL)
+
+
+def propagate_depth(
+    maps: Tensor,
+    motion: Tensor,
+    support: Tensor,
+    evidence: Tensor,
+    focal: tuple[Tensor, Tensor],
+    last: DepthState | None,
+) -> tuple[Tensor, Tensor, DepthState]:
+    """`propagate` by motions that no flow is known of."""
+    return propagate(maps, RelativeMotion(torch.empty(0), motion, support, evidence, torch.stack(focal, dim=-1)), last)
 
 
 def surface(shift: float) -> Tensor:
@@ -133,13 +147,13 @@ def test_frames_together_are_frames_one_by_one_and_leave_what_was_kept() -> None
     kept: DepthState | None = None
     for frame in range(6):
         part = slice(frame, frame + 1)
-        before = None if kept is None else [x.clone() for x in (kept.maps, kept.unit, kept.correction)]
+        before = None if kept is None else [x.clone() for x in (kept.maps, kept.log_scale, kept.correction)]
         given = (x[:, part] for x in (maps, motion, support, evidence))
         log_depth, unit, following = propagate_depth(*given, (focal[0][:, part], focal[1][:, part]), kept)
         torch.testing.assert_close(log_depth, whole[:, part])
         torch.testing.assert_close(unit, units[:, part])
         if kept is not None and before is not None:
-            after = (kept.maps, kept.unit, kept.correction)
+            after = (kept.maps, kept.log_scale, kept.correction)
             assert all(torch.equal(x, y) for x, y in zip(after, before, strict=True))
         kept = following
     assert kept is not None

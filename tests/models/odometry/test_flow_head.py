@@ -8,11 +8,13 @@ from torch import Tensor
 
 from stream_recon.app.engine.stream import Stream
 from stream_recon.configs.errors import ConfigError
-from stream_recon.models.network import Prediction
 from stream_recon.models.odometry import flow_head
+from stream_recon.models.odometry.pnp import RelativeMotion
+from stream_recon.models.prediction import Prediction
 from tests.networks import (
     GRID,
     assert_only_keyframes_count,
+    clip_memory,
     random_images,
     tiny_network,
     tiny_preset,
@@ -37,8 +39,18 @@ def steady_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_head, "solve_pnp", shift_of)
 
 
-def whole(dense_frames: torch.Tensor | None = None, images: torch.Tensor | None = None) -> Prediction:
-    return whole_clip(tiny_preset(), random_images(FRAMES) if images is None else images, dense_frames)
+def whole(images: torch.Tensor | None = None) -> Prediction:
+    return whole_clip(tiny_preset(), random_images(FRAMES) if images is None else images)
+
+
+def measured(dense_frames: torch.Tensor | None = None) -> RelativeMotion:
+    """Motions of these frames of the same clip."""
+    preset, images = tiny_preset(), random_images(FRAMES)
+    network = tiny_network(preset)
+    assert network.odometry is not None
+    with torch.no_grad():
+        heads, features = network.predict(images[None], clip_memory(preset, images), dense_frames)
+        return network.odometry.measure(heads, features, dense_frames).motion
 
 
 def streamed() -> list[Prediction]:
@@ -50,28 +62,28 @@ def streamed() -> list[Prediction]:
 
 
 def test_a_stream_says_what_the_whole_clip_says() -> None:
-    codes = torch.cat([prediction.pose_code for prediction in streamed()], dim=1)
-    torch.testing.assert_close(codes, whole().pose_code, atol=1e-4, rtol=1e-3)
+    codes = torch.cat([prediction.pose for prediction in streamed()], dim=1)
+    torch.testing.assert_close(codes, whole().pose, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.usefixtures("steady_steps")
 def test_depths_of_a_stream_are_those_of_the_whole_clip() -> None:
     depths, together = torch.cat([prediction.log_depth for prediction in streamed()], dim=1), whole()
     torch.testing.assert_close(depths, together.log_depth, atol=1e-4, rtol=0)
-    assert (together.log_depth - together.dense[:, :, 0]).abs().median() > 0.01
+    assert (together.log_depth - together.head_maps[:, :, 0]).abs().median() > 0.01
 
 
 @pytest.mark.usefixtures("steady_steps")
 def test_steps_move_the_depths_away_from_the_depth_heads() -> None:
     prediction = whole()
-    assert (prediction.log_depth[:, 1:] - prediction.dense[:, 1:, 0]).abs().amax() > 1e-4
-    torch.testing.assert_close(prediction.log_depth[:, 0], prediction.dense[:, 0, 0])
+    assert (prediction.log_depth[:, 1:] - prediction.head_maps[:, 1:, 0]).abs().amax() > 1e-4
+    torch.testing.assert_close(prediction.log_depth[:, 0], prediction.head_maps[:, 0, 0])
 
 
 def test_steps_move_the_poses_away_from_the_camera_heads() -> None:
     prediction = whole()
-    assert (prediction.pose_code[:, 1:, :7] - prediction.pose[-1, :, 1:, :7]).abs().amax() > 1e-4
-    torch.testing.assert_close(prediction.pose_code[..., 7:], prediction.pose[-1][..., 7:])
+    assert (prediction.pose[:, 1:, :7] - prediction.head_pose[-1, :, 1:, :7]).abs().amax() > 1e-4
+    torch.testing.assert_close(prediction.pose[..., 7:], prediction.head_pose[-1][..., 7:])
 
 
 @pytest.mark.usefixtures("steady_steps")
@@ -81,10 +93,9 @@ def test_a_frame_that_is_not_kept_leaves_no_trace() -> None:
 
 def test_steps_of_chosen_frames_are_those_of_all() -> None:
     chosen = torch.tensor([0, 2, 5])
-    all_steps, some = whole().steps, whole(chosen).steps
-    assert all_steps is not None and some is not None
-    torch.testing.assert_close(some.motion, all_steps.motion[:, chosen])
-    torch.testing.assert_close(some.flows, all_steps.flows[:, :, chosen])
+    every, some = measured(), measured(chosen)
+    torch.testing.assert_close(some.motion, every.motion[:, chosen])
+    torch.testing.assert_close(some.flows, every.flows[:, :, chosen])
 
 
 @pytest.mark.usefixtures("steady_steps")
@@ -92,12 +103,12 @@ def test_later_frames_do_not_change_earlier_ones() -> None:
     images = random_images(FRAMES)
     images[5:] = 0.5
     changed, before = whole(images=images), whole()
-    torch.testing.assert_close(changed.pose_code[:, :5], before.pose_code[:, :5])
+    torch.testing.assert_close(changed.pose[:, :5], before.pose[:, :5])
     torch.testing.assert_close(changed.log_depth[:, :5], before.log_depth[:, :5])
 
 
 def test_it_needs_the_encoders_detail_and_a_look_back_needs_it() -> None:
-    with pytest.raises(ConfigError, match="step_blocks"):
+    with pytest.raises(ConfigError, match="flow_blocks"):
         dataclasses.replace(tiny_preset().network, encoder_stem="linear")
-    with pytest.raises(ConfigError, match="look_back"):
-        dataclasses.replace(tiny_preset(look_back=True).network, step_blocks=0)
+    with pytest.raises(ConfigError, match="keyframe_matcher"):
+        dataclasses.replace(tiny_preset(keyframe_matcher=True).network, flow_blocks=0)

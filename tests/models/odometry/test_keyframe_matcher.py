@@ -7,16 +7,16 @@ from torch import Tensor
 
 from stream_recon.models.odometry.keyframe_matcher import (
     FEATURES,
-    KEPT,
+    HISTORY,
     LEVELS,
     REACH,
     KeyframeMatcher,
     MatchingHistory,
-    between,
-    compare,
-    expect,
+    correlate,
+    interpolate,
+    predict_pixels,
 )
-from stream_recon.models.odometry.sampling import sample_places
+from stream_recon.models.odometry.sampling import CellPoints, cell_centers
 from tests.networks import tiny_preset
 
 SIZE = (70, 98)
@@ -40,7 +40,7 @@ def ramp(factor: float) -> Tensor:
 @pytest.mark.parametrize("cell", LEVELS)
 def test_features_between_places_are_those_of_the_image_there(cell: int) -> None:
     places = torch.tensor([[[20.3, 31.7], [44.0, 12.9]]])
-    read = between(pyramid(ramp(1.0)), places, cell, SIZE)
+    read = interpolate(pyramid(ramp(1.0)), places, cell, SIZE)
     torch.testing.assert_close(read[..., :2], places, atol=1e-4, rtol=0)
 
 
@@ -50,11 +50,11 @@ def test_products_are_those_with_features_at_each_place_around(cell: int) -> Non
     features = pyramid(torch.randn(1, FEATURES, SIZE[0] // 2, SIZE[1] // 2, generator=generator))
     described = torch.randn(1, 3, FEATURES, generator=generator)
     places = torch.tensor([[[50.3, 31.7], [44.0, 32.9], [1.0, -5.0]]])  # the last one is out of view
-    products = compare(described, features, places, cell, SIZE).unflatten(2, (2 * REACH + 1, 2 * REACH + 1))
+    products = correlate(described, features, places, cell, SIZE).unflatten(2, (2 * REACH + 1, 2 * REACH + 1))
     for down in (-REACH, 0, 1):
         for across in (-1, 0, REACH):
             there = places + torch.tensor([across, down]) * cell
-            expected = (described * between(features, there, cell, SIZE)).sum(-1)
+            expected = (described * interpolate(features, there, cell, SIZE)).sum(-1)
             torch.testing.assert_close(products[:, :, down + REACH, across + REACH], expected, atol=1e-4, rtol=1e-4)
 
 
@@ -63,7 +63,7 @@ def test_points_are_expected_where_the_motion_takes_them() -> None:
     points = torch.tensor([[0.2, -0.1, 2.0], [0.0, 0.0, -1.0], [9.0, 0.0, 2.0]]).view(1, 1, 3, 3)
     motion = torch.eye(3, 4).expand(1, 2, 3, 4).clone()
     motion[:, 1, 0, 3] = 0.4
-    places, along, in_view = expect(points, motion, lengths, SIZE)
+    places, along, in_view = predict_pixels(CellPoints(points, lengths, SIZE), motion)
     torch.testing.assert_close(places[0, 0, 0, 0], torch.tensor([49 + 6.0, 35 - 2.5]))
     torch.testing.assert_close(places[0, 1, 0, 0], torch.tensor([49 + 18.0, 35 - 2.5]))
     assert in_view[0, :, 0].tolist() == [[True, False, False]] * 2
@@ -75,27 +75,30 @@ def test_points_are_expected_where_the_motion_takes_them() -> None:
 
 def test_points_of_the_network_lie_in_the_middles_of_cells_and_its_matches_near_where_they_are_expected() -> None:
     torch.manual_seed(0)
-    look_back = KeyframeMatcher(tiny_preset().network).eval()
+    matcher = KeyframeMatcher(tiny_preset().network).eval()
     size, grid = (28, 42), (2, 3)
     with torch.no_grad():
-        own, other = (look_back.describe(torch.randn(1, 32, 14, 21)) for _ in range(2))
-        context = look_back.read([torch.randn(1, 6, 128)] * 4, grid)
-        places = sample_places(size, (4, 6), torch.device("cpu"))
+        own, other = (matcher.describe(torch.randn(1, 32, 14, 21)) for _ in range(2))
+        context = matcher.read_context([torch.randn(1, 6, 128)] * 4, grid)
+        places = cell_centers(size, (4, 6), torch.device("cpu"))
         rays = torch.cat([(places - torch.tensor([21.0, 14.0])) / 30, torch.ones(4, 6, 1)], dim=-1)
-        matches = look_back(
-            own, other[:, None], context, rays[None], torch.eye(3, 4)[None, None], torch.full((1, 2), 30.0), size
+        matches = matcher(
+            own,
+            other[:, None],
+            context,
+            CellPoints(rays[None], torch.full((1, 2), 30.0), size),
+            torch.eye(3, 4)[None, None],
         )
-    torch.testing.assert_close(matches.places[0, 0, 0], places)
+    torch.testing.assert_close(matches.pixels[0, 0, 0], places)
     assert matches.in_view.all() and matches.log_precision.shape == (1, 1, 4, 6)
-    assert float((matches.places[-1] - matches.places[0]).abs().max()) < 16
+    assert float((matches.pixels[-1] - matches.pixels[0]).abs().max()) < 16
 
 
 def test_the_past_keeps_the_last_frames_the_latest_first() -> None:
-    past = MatchingHistory.none(2, (28, 42), torch.device("cpu"))
+    past = MatchingHistory.empty(2, (28, 42), torch.device("cpu"))
     assert past.count.tolist() == [0, 0]
-    for number in range(KEPT + 2):
+    for number in range(HISTORY + 2):
         features = torch.full_like(past.features[:, 0], float(number))
         past = past.followed_by(features, torch.full((2, 9), float(number)))
-    assert past.count.tolist() == [KEPT, KEPT]
+    assert past.count.tolist() == [HISTORY, HISTORY]
     assert past.poses[0, :, 0].tolist() == past.features[1, :, 3, 5].tolist() == [5.0, 4.0, 3.0, 2.0]
-    assert past.at(slice(1)).poses.shape == (1, KEPT, 9)

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry.pnp import rotation_from_vector
 from stream_recon.models.odometry.pose_only_ba import pose_only_ba
-from stream_recon.models.pose import pose_to_matrix
+from stream_recon.models.pose import pose_to_matrix, so3_exp
 
 POINTS, FRAMES = 300, 3
 
@@ -13,7 +12,7 @@ POINTS, FRAMES = 300, 3
 def pose(turn: Tensor, shift: Tensor) -> Tensor:
     """[N, 4, 4]"""
     T = pose_to_matrix(torch.tensor([[0, 0, 0, 0, 0, 0, 1.0, 1, 1]])).repeat(len(turn), 1, 1)
-    T[:, :3, :3], T[:, :3, 3] = rotation_from_vector(turn), shift
+    T[:, :3, :3], T[:, :3, 3] = so3_exp(turn), shift
     return T
 
 

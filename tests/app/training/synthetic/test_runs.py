@@ -12,13 +12,13 @@ from stream_recon.app.training.synthetic.layout import with_height
 from stream_recon.app.training.synthetic.layout_room import draw_rooms
 from stream_recon.app.training.synthetic.layout_runs import Runs, draw_runs
 from stream_recon.app.training.synthetic.parts import Catalogue, Objects
-from stream_recon.app.training.synthetic.walls import Taken, Walls, draw_openings
+from stream_recon.app.training.synthetic.walls import OccupiedWalls, Walls, draw_openings
 
 ROOMS = 300
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[Runs, Walls, Tensor, Taken, Path, Tensor, Catalogue]:
+def drawn() -> tuple[Runs, Walls, Tensor, OccupiedWalls, Path, Tensor, Catalogue]:
     draws = Draws(torch.device("cpu"), 4)
     catalogue = Catalogue(RUNS + MODULES + ON_TOPS + ITEMS, draws)
     half = torch.cat([draws.uniform(1.5, 3.6, ROOMS, 2), draws.uniform(1.15, 1.6, ROOMS, 1)], 1)
@@ -41,7 +41,7 @@ def corners(objects: Objects) -> tuple[Tensor, Tensor]:
 
 def test_many_rooms_have_runs_and_many_go_around_a_corner(drawn: tuple[Runs, Walls]) -> None:
     runs = drawn[0]
-    legs = runs.taken.width > 0
+    legs = runs.occupied.width > 0
     assert 0.3 < legs.any(1).float().mean() < 0.75
     assert legs.all(1).float().mean() > 0.12
 
@@ -57,7 +57,7 @@ def test_runs_and_what_stands_on_them_stay_in_the_room(drawn: tuple[Runs, Walls]
         assert inside.all(-1)[objects.present].all()
 
 
-def test_runs_leave_doors_and_windows_free(drawn: tuple[Runs, Walls, Tensor, Taken]) -> None:
+def test_runs_leave_doors_and_windows_free(drawn: tuple[Runs, Walls, Tensor, OccupiedWalls]) -> None:
     runs, _, air, openings = drawn[:4]
     low, high = corners(runs.objects)
     air = air.clone()
@@ -73,7 +73,7 @@ def test_runs_leave_doors_and_windows_free(drawn: tuple[Runs, Walls, Tensor, Tak
         assert not meets.any(), box
 
 
-def test_cameras_are_clear_of_runs(drawn: tuple[Runs, Walls, Tensor, Taken, Path, Tensor]) -> None:
+def test_cameras_are_clear_of_runs(drawn: tuple[Runs, Walls, Tensor, OccupiedWalls, Path, Tensor]) -> None:
     runs, _, _, _, path, clear = drawn[:6]
     low, high = corners(runs.objects)
     gap = torch.maximum(low[:, :, None] - path.position[:, None], path.position[:, None] - high[:, :, None])
@@ -99,7 +99,7 @@ def test_modules_fill_their_legs_side_by_side(drawn: tuple[Runs]) -> None:
     assert (overlap[both].amin(-1) < 0.01).all()
 
 
-def test_one_kitchen_has_one_look(drawn: tuple[Runs, Walls, Tensor, Taken, Path, Tensor, Catalogue]) -> None:
+def test_one_kitchen_has_one_look(drawn: tuple[Runs, Walls, Tensor, OccupiedWalls, Path, Tensor, Catalogue]) -> None:
     objects, catalogue = drawn[0].objects, drawn[6]
     doors = objects.template == catalogue.names.index("base_door")
     assert doors.any() and (objects.look[doors] == 0).all()

@@ -1,4 +1,4 @@
-"""What stands outdoors, and what floats in cluttered scenes."""
+"""Outdoor objects, and floating shapes of cluttered scenes."""
 
 from stream_recon.app.training.synthetic.parts import Template, ball, box, lump, rod
 from stream_recon.app.training.synthetic.primitives import BARS, LATTICE, LEAVES

@@ -1,4 +1,4 @@
-"""What cameras and programs do to images: motion blur, rolling shutter, lens, exposure, local contrast, colour, blur,
+"""Camera and sensor augmentation: motion blur, rolling shutter, lens, exposure, local contrast, colour, blur,
 sharpening, noise, coarser colour than brightness, black borders, JPEG.
 
 Labels stay those of the ideal pinhole at the middle of the exposure; what moves pixels is kept small and to a
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.training.synthetic.draws import Draws, SamplingProbability, wave
-from stream_recon.app.training.synthetic.looks import apply_looks, draw_looks
+from stream_recon.app.training.synthetic.style_augmentation import apply_style, draw_style
 
 _TAPS = 7  # of a motion blur
 _PART = 8  # pixels along a part of an image whose brightness is evened out
@@ -23,7 +23,7 @@ _FAR_AWAY = 200.0  # metres, where there is no surface
 @dataclass
 class LensDistortion:
     """Geometric defects of clips [B]: radial distortion at the corners, readout of the rolling shutter and
-    exposure, both in frame intervals; where the optical axis is off the middle [B, 2], in image widths."""
+    exposure, both in frame intervals; offset of the optical axis from the centre [B, 2], in image widths."""
 
     distortion: Tensor
     readout: Tensor
@@ -33,10 +33,12 @@ class LensDistortion:
 
 @dataclass
 class Tone:
-    """Photometric defects. gain [F, 3]; saturation, contrast, gamma, lift (stray light: what black becomes), vignette,
-    local (share of the differences of brightness between parts of the image that is evened out, as phones do), blur
-    (pixels), detail (what is kept of what the blur takes away: 0 blurs, 1 changes nothing, more sharpens), noise,
-    shot, smear (pixels by which colour is blurred, its noise with it) [F]."""
+    """Photometric defects of frames: gain [F, 3], all others [F].
+
+    lift: stray light, the value of black. local: share of coarse brightness differences that is removed, as by phones.
+    blur: pixels. detail: share of the detail lost by blur that is added back (0 blurs, 1 changes nothing, more
+    sharpens). smear: pixels by which colour and its noise are blurred.
+    """
 
     gain: Tensor
     saturation: Tensor
@@ -52,25 +54,26 @@ class Tone:
     smear: Tensor
 
 
-class Degradations:
-    """Draws defects and applies them: geometry to every other clip, JPEG to every third, tone to all, and borders to
-    some. plain: share of clips whose defects are small, as in most videos; odd_looks: of those that get a look which no
-    camera has first."""
+class SensorAugmentation:
+    """Random defects of cameras: geometry on every second clip, JPEG on every third, tone on all, borders on some.
+
+    plain: share of clips with small defects, as in most videos; odd_looks: share with style augmentation first.
+    """
 
     def __init__(self, draws: Draws, compile: bool, plain: float = 0.0, odd_looks: float = 0.0) -> None:
         self._draws = draws
         self._plain = plain
         self._odd = SamplingProbability(draws, odd_looks)
-        # JPEG is left as it is: compiling it takes most of a minute for each size of images.
+        # JPEG is not compiled: that takes most of a minute for each image size.
         self._tone: Callable[..., Tensor] = torch.compile(apply_tone, dynamic=False) if compile else apply_tone
 
     def __call__(self, images: Tensor, depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
-        """Degraded images [B, S, 3, H, W] of clean ones."""
+        """Augmented images [B, S, 3, H, W] of clean ones."""
         clips, frames, _, height, width = images.shape
         images = images.clone()
         odd = self._odd.some(clips)
         if odd is not None:
-            images[odd] = apply_looks(images[odd], draw_looks(self._draws, len(odd)))
+            images[odd] = apply_style(images[odd], draw_style(self._draws, len(odd)))
         plain = self._draws.chance(self._plain, clips)
         some = slice(0, None, 2)
         lens = draw_lens(self._draws, plain[some])
@@ -83,7 +86,7 @@ class Degradations:
         some = slice(0, None, 3)
         part = images[some]
         quality = self._draws.uniform(15.0, 95.0, part.shape[0])
-        # Where a video is made smaller for the network, its blocks are too.
+        # Videos downscaled for the network have smaller blocks.
         quality = torch.where(plain[some], 70 + 0.25 * quality, quality)
         flat = part.reshape(-1, 3, height, width)
         images[some] = apply_jpeg(flat, quality.repeat_interleave(frames), self._draws.constant(LUMA)).view(part.shape)
@@ -154,22 +157,22 @@ def pixel_velocity(depth: Tensor, poses: Tensor, intrinsics: Tensor) -> Tensor:
 
 
 def draw_tone(draws: Draws, brightness: Tensor, plain: Tensor) -> Tone:
-    """Tone of frames, from their mean brightness [B, S]; that of ``plain`` clips (bool [B]) is within what videos
-    show that a camera has exposed, and that were made smaller for the network."""
+    """Tone of frames, from their mean brightness [B, S]; that of ``plain`` clips (bool [B]) is in the range of well
+    exposed videos, downscaled for the network."""
     clips, frames = brightness.shape
 
     def either(usual: Tensor, any_strength: Tensor) -> Tensor:
         return torch.where(plain.view(-1, *[1] * (any_strength.dim() - 1)), usual, any_strength)
 
     # Automatic exposure mostly succeeds. Some are overexposed: light walls then lose their texture, and must not be
-    # taken for sky.
+    # occupied for sky.
     target = (0.45 + draws.normal(clips, deviation=0.08)).clamp(0.25, 0.62)
     target = torch.where(draws.chance(0.2, clips), draws.uniform(0.15, 0.58, clips), target)
     target = torch.where(draws.chance(0.12, clips), draws.uniform(0.58, 0.8, clips), target)
     target = either((0.48 + draws.normal(clips, deviation=0.06)).clamp(0.34, 0.6), target)
     drift = draws.log_uniform(0.003, 0.08, clips, 1) * wave(draws, clips, frames, 0.05, 0.6)
     flicker = draws.log_uniform(0.001, 0.02, clips, 1) * draws.normal(clips, frames)
-    # Cameras follow what they see, some seconds late, and not all the way.
+    # Exposure follows the image with a delay, and only in part.
     seen = brightness.clamp_min(0.04).log()
     late = torch.nn.functional.avg_pool1d(seen[:, None], 5, 1, 2, count_include_pad=False)[:, 0]
     follows = draws.uniform(0.0, 0.9, clips, 1)
@@ -182,7 +185,7 @@ def draw_tone(draws: Draws, brightness: Tensor, plain: Tensor) -> Tone:
         return value[:, None].expand(clips, frames).reshape(-1)
 
     grey = draws.chance(0.1, clips)
-    # Out of focus, as it was, or sharpened, as many cameras do: how fine an image is says nothing of its field of view.
+    # Defocused, unchanged or sharpened, as by many cameras: sharpness must not indicate the field of view.
     detail = torch.where(draws.chance(0.45, clips), draws.uniform(1.0, 2.6, clips), draws.uniform(0.0, 0.9, clips))
     detail = torch.where(draws.chance(0.2, clips), 1.0, detail)
     detail = either(draws.uniform(0.7, 1.7, clips), detail)
@@ -206,8 +209,10 @@ def draw_tone(draws: Draws, brightness: Tensor, plain: Tensor) -> Tone:
 
 
 def draw_borders(draws: Draws, clips: int, height: int, width: int) -> Tensor:
-    """What is left of images [B, H, W] inside black borders, 0..1: those of players and of programs that take a lens's
-    distortion out, whose borders are bent. Most clips have none."""
+    """Weight of images [B, H, W] inside black borders, 0..1. Most clips have none.
+
+    Borders are those of players, and curved ones of undistortion.
+    """
     some = draws.chance(0.1, clips, 1) & draws.chance(0.7, clips, 4)
     border = draws.uniform(0.0, 0.06, clips, 4) * some
     bow = draws.uniform(-1.0, 1.0, clips, 1) * draws.chance(0.5, clips, 1)
@@ -254,14 +259,14 @@ def apply_tone(images: Tensor, tone: Tone, noise: Tensor) -> Tensor:
 
 
 def _evened(x: Tensor, share: Tensor) -> Tensor:
-    """Images with a share [F, 1, 1, 1] of the differences in brightness between their parts taken out: dark parts
+    """Images with a share [F, 1, 1, 1] of the differences in brightness between their parts occupied out: dark parts
     gain, bright ones lose, and what is finer stays as it was."""
     height, width = x.shape[-2:]
     grey = x.mean(1, keepdim=True).clamp_min(0.02).log()
     coarse = torch.nn.functional.avg_pool2d(grey, _PART, ceil_mode=True, count_include_pad=False)
     coarse = _blur(coarse, torch.full_like(share, 1.5))
     coarse = torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear")
-    # Not all of it follows the parts: sharp borders would glow.
+    # Only in part: sharp borders would glow.
     part = 0.6 * coarse + 0.4 * grey
     return x * torch.exp(share * (coarse.mean((2, 3), keepdim=True) - part))
 

@@ -1,6 +1,6 @@
-"""Looks that no camera has: clips seen through random filters, which change colours and textures in any way and leave
-shapes where they are (Xu et al., Robust and Generalizable Visual Representation Learning via Random Convolutions, ICLR
-2021, with its mixing).
+"""Style augmentation by random convolutions, which change colours and textures and keep shapes.
+
+Xu et al., Robust and Generalizable Visual Representation Learning via Random Convolutions, ICLR 2021, with its mixing.
 """
 
 import math
@@ -25,8 +25,8 @@ class StyleAugmentation:
     kept: Tensor
 
 
-def draw_looks(draws: Draws, clips: int) -> StyleAugmentation:
-    """A look for each clip: filters of each size are as likely as of the others, and so is each share."""
+def draw_style(draws: Draws, clips: int) -> StyleAugmentation:
+    """A style for each clip: sizes of filters and shares of the mixture are uniform."""
     size = draws.pick(_SIZES, clips).view(clips, 1, 1, 1, 1)
     away = (torch.arange(_WIDEST, device=draws.device) - _WIDEST // 2).abs()
     inside = torch.maximum(away[:, None], away) <= size / 2
@@ -34,19 +34,19 @@ def draw_looks(draws: Draws, clips: int) -> StyleAugmentation:
     return StyleAugmentation(weights * inside, draws.uniform(0.0, 1.0, clips))
 
 
-def apply_looks(images: Tensor, looks: StyleAugmentation) -> Tensor:
-    """Images [B, S, 3, H, W] under their clips' looks, in 0..1.
+def apply_style(images: Tensor, style: StyleAugmentation) -> Tensor:
+    """Images [B, S, 3, H, W] in their clips' styles, in 0..1.
 
-    What is filtered gets the mean and deviation that each channel had over the whole clip. All frames of a clip are
-    changed alike: nothing flickers.
+    Filtered images get each channel's mean and deviation over the clip. All frames of a clip are changed alike, so
+    nothing flickers.
     """
     clips, frames, _, height, width = images.shape
-    # The channels of all clips side by side: one convolution, in which each clip is a group.
+    # One convolution over the channels of all clips, in which each clip is a group.
     flat = images.transpose(0, 1).reshape(frames, clips * 3, height, width)
     flat = torch.nn.functional.pad(flat, [_WIDEST // 2] * 4, mode="replicate")
-    filtered = torch.nn.functional.conv2d(flat, looks.filters.flatten(0, 1), groups=clips)
+    filtered = torch.nn.functional.conv2d(flat, style.filters.flatten(0, 1), groups=clips)
     filtered = filtered.view(frames, clips, 3, height, width).transpose(0, 1)
     deviation, mean = torch.std_mean(images, (1, 3, 4), keepdim=True)
     its_deviation, its_mean = torch.std_mean(filtered, (1, 3, 4), keepdim=True)
     filtered = (filtered - its_mean) * (deviation / its_deviation.clamp_min(_FLAT)) + mean
-    return torch.lerp(filtered, images, looks.kept.view(clips, 1, 1, 1, 1)).clamp(0, 1)
+    return torch.lerp(filtered, images, style.kept.view(clips, 1, 1, 1, 1)).clamp(0, 1)

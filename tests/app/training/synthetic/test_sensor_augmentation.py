@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.training.synthetic import ClipBatch, SceneGenerator
-from stream_recon.app.training.synthetic.degrade import (
+from stream_recon.app.training.synthetic.draws import Draws
+from stream_recon.app.training.synthetic.sensor_augmentation import (
     LUMA,
     LensDistortion,
     Tone,
@@ -16,7 +17,6 @@ from stream_recon.app.training.synthetic.degrade import (
     draw_tone,
     pixel_velocity,
 )
-from stream_recon.app.training.synthetic.draws import Draws
 
 
 def neutral(frames: int) -> Tone:

@@ -1,10 +1,10 @@
-"""What stands along walks and avenues, and how things look in winter."""
+"""Objects along walks and avenues, and their winter variants."""
 
 from dataclasses import replace
 
 from stream_recon.app.training.synthetic.parts import Part, Template, box, lump, rod
 from stream_recon.app.training.synthetic.primitives import BARS, LATTICE, LEAVES
-from stream_recon.app.training.synthetic.streetware import STREET
+from stream_recon.app.training.synthetic.street_props import STREET
 
 _WALLS = ("campus", "campus", "facade", "brick")
 
@@ -24,7 +24,7 @@ def _bicycle() -> tuple[Part, ...]:
     return wheels + frame
 
 
-WAYSIDE: tuple[Template, ...] = (
+ROADSIDE: tuple[Template, ...] = (
     Template("trunk", ((0.15, 0.5), (0.15, 0.5), (4.0, 10.0)), (rod((0, 0, 0.5), (0.5, 0.5, 0.5), shape=(0.36, 0.0)),),
              (("bark",),)),
     Template("branch", ((0.03, 0.2), (0.03, 0.2), (0.6, 4.0)), (rod((0, 0, 0.5), (0.5, 0.5, 0.5), shape=(0.4, 0.0)),),
@@ -76,25 +76,25 @@ WAYSIDE: tuple[Template, ...] = (
     Template("bicycle", ((0.5, 0.62), (1.6, 1.85), (0.95, 1.1)), _bicycle(), (("car", "metal"), ("black",))),
 )  # fmt: skip
 
-_BY_NAME = {template.name: template for template in (*STREET, *WAYSIDE)}
+_BY_NAME = {template.name: template for template in (*STREET, *ROADSIDE)}
 
 
-def _finished(name: str, new: str, *finishes: tuple[str, ...]) -> Template:
-    return replace(_BY_NAME[name], name=new, finishes=finishes)
+def _with_materials(name: str, new: str, *material_types: tuple[str, ...]) -> Template:
+    return replace(_BY_NAME[name], name=new, material_types=material_types)
 
 
 SNOWY: tuple[Template, ...] = (
-    _finished("house", "snowy_house", ("facade", "brick", "plaster"), ("snow",), ("brick", "wood", "doors")),
-    _finished("row_house", "snowy_row_house", ("facade", "campus"), ("snow",), ("doors", "wood")),
-    _finished("block", "snowy_block", ("facade", "campus"), ("snow",), ("doors", "screen")),
-    _finished("low_wall", "snowy_wall", ("brick", "stone"), ("snow",)),
-    _finished("conifer", "snowy_conifer", ("foliage", "snow"), ("bark",)),
-    _finished("hedge", "snowy_hedge", ("bark", "snow", "foliage")),
-    _finished("rock", "snowy_rock", ("snow", "stone")),
-    _finished("kerb", "snowy_kerb", ("snow", "paving")),
-    _finished("verge", "snowy_verge", ("snow",)),
+    _with_materials("house", "snowy_house", ("facade", "brick", "plaster"), ("snow",), ("brick", "wood", "doors")),
+    _with_materials("row_house", "snowy_row_house", ("facade", "campus"), ("snow",), ("doors", "wood")),
+    _with_materials("block", "snowy_block", ("facade", "campus"), ("snow",), ("doors", "screen")),
+    _with_materials("low_wall", "snowy_wall", ("brick", "stone"), ("snow",)),
+    _with_materials("conifer", "snowy_conifer", ("foliage", "snow"), ("bark",)),
+    _with_materials("hedge", "snowy_hedge", ("bark", "snow", "foliage")),
+    _with_materials("rock", "snowy_rock", ("snow", "stone")),
+    _with_materials("kerb", "snowy_kerb", ("snow", "paving")),
+    _with_materials("verge", "snowy_verge", ("snow",)),
 )
-# What becomes of things without leaves, and then under snow.
+# Templates in winter: without leaves, and under snow.
 LEAFLESS = {"tree": "bare_tree", "young_tree": "twig_tree", "bush": "bare_bush"}
 UNDER_SNOW = {
     "house": "snowy_house", "row_house": "snowy_row_house", "block": "snowy_block", "low_wall": "snowy_wall",

@@ -8,9 +8,9 @@ from stream_recon.app.training.synthetic import SceneGenerator
 from stream_recon.app.training.synthetic.cameras import DRIVE, WALK, draw_focal, draw_path
 from stream_recon.app.training.synthetic.draws import Draws
 from stream_recon.app.training.synthetic.layout_outdoor import draw_outdoors
+from stream_recon.app.training.synthetic.layout_paths import avenue
 from stream_recon.app.training.synthetic.layout_trees import bare_trees
-from stream_recon.app.training.synthetic.layout_ways import avenue
-from stream_recon.app.training.synthetic.wayside import LEAFLESS, UNDER_SNOW
+from stream_recon.app.training.synthetic.roadside import LEAFLESS, UNDER_SNOW
 
 
 def test_branches_begin_on_what_they_grow_from() -> None:
