@@ -24,7 +24,7 @@ LONGEST_PRESET_BYTES = 16_384
 """Parsing TOML takes a time that grows with the square of what a file may nest."""
 
 KeyframeMode = Literal["flow", "every", "interval"]
-AttentionChoice = Literal["auto", "triton", "flashinfer", "fa2", "fa3", "cudnn", "sdpa"]
+AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
 CacheChoice = Literal["full", "fp8"]
 """What the frames' keys and values are kept in: the run's precision, or e4m3."""
 

@@ -3,7 +3,7 @@
 import torch
 
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import Prediction, StreamingNetwork
 
@@ -78,15 +78,8 @@ def random_images(count: int, seed: int = 1) -> torch.Tensor:
 def whole_clip(preset: Preset, images: torch.Tensor, dense_frames: torch.Tensor | None = None) -> Prediction:
     """What the tiny network says of images [S, 3, H, W] as one clip."""
     stream, special = preset.stream, preset.network.special_tokens
-    memory = ClipVisibility(
-        frames=len(images),
-        tokens=special + GRID[0] * GRID[1],
-        special=special,
-        scale_frames=stream.scale_frames,
-        window=stream.window,
-        camera_window=stream.camera_window,
-        device=torch.device("cpu"),
-    )
+    clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, stream.window)
+    memory = TrainingMask(clip, stream.camera_window, torch.device("cpu"))
     with torch.no_grad():
         prediction: Prediction = tiny_network(preset)(images[None], memory, dense_frames)
     return prediction
@@ -96,7 +89,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
     """Each keyframe of a stream comes out as in a stream of keyframes alone: ``options`` of `tiny_preset`."""
     interval = tiny_preset(keyframes="interval", keyframe_interval=2, **options)
     first = interval.stream.scale_frames
-    stream = Stream(tiny_network(interval), interval, GRID, "auto")
+    stream = Stream(tiny_network(interval), interval, GRID)
     kept, codes, depths = [], [], []
     stream.step(images[:first])
     for image in images[first:]:
@@ -105,7 +98,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
             kept.append(image)
             codes.append(prediction.pose_code.clone())
             depths.append(prediction.log_depth.clone())
-    every = Stream(tiny_network(interval), tiny_preset(**options), GRID, "auto")
+    every = Stream(tiny_network(interval), tiny_preset(**options), GRID)
     every.step(images[:first])
     for image, code, depth in zip(kept, codes, depths, strict=True):
         prediction, _ = every.step(image[None])

@@ -5,7 +5,7 @@ import torch
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
-from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import Prediction, StreamingNetwork
@@ -15,21 +15,14 @@ CPU = torch.device("cpu")
 
 
 def memory_of(preset: Preset) -> StreamMemory:
-    schema = StreamSchema.of(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
 def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Prediction:
-    memory = ClipVisibility(
-        frames=len(images),
-        tokens=preset.network.special_tokens + GRID[0] * GRID[1],
-        special=preset.network.special_tokens,
-        scale_frames=preset.stream.scale_frames,
-        window=window,
-        camera_window=preset.stream.camera_window,
-        device=CPU,
-    )
-    return network(images[None], memory)
+    special, stream = preset.network.special_tokens, preset.stream
+    clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, window)
+    return network(images[None], TrainingMask(clip, stream.camera_window, CPU))
 
 
 def differences(predictions: list[Prediction], reference: Prediction) -> dict[str, float]:
@@ -121,7 +114,7 @@ def test_thinning_moves_entries_without_changing_them() -> None:
 
 def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_allocated() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
     schema.check_fits(schema.bytes)
     with pytest.raises(ResourceError, match=r"needs .* MiB .* are free"):
         schema.check_fits(schema.bytes - 1)
@@ -129,7 +122,7 @@ def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_alloc
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
     memory = memory_of(preset)
     pools = [
         getattr(cache, name) for cache in (memory._frame_cache, memory._camera_cache) for name in ("_keys", "_values")

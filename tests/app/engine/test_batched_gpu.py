@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.configs.schema import Preset
 from tests.app.engine.test_stream_gpu import GRID, network_of, outputs, preset_of, walk
 
@@ -28,7 +28,7 @@ def narrow_preset(keyframes: str) -> Preset:
 def alone(keyframes: str) -> list[Outputs]:
     """Of each stream by itself, on the fast path."""
     preset = narrow_preset(keyframes)
-    stream, results = Stream(network_of(preset, fast=True), preset, GRID, "triton"), []
+    stream, results = Stream(network_of(preset, fast=True), preset, GRID, StepOptions("triton")), []
     for images in streams():
         stream.reset()
         results.append(outputs(stream, preset, images)[:2])
@@ -39,7 +39,8 @@ def alone(keyframes: str) -> list[Outputs]:
 def exact(keyframes: str) -> list[Outputs]:
     """The same on the plain path in fp32."""
     preset = narrow_preset(keyframes)
-    stream, results = Stream(network_of(preset, fast=False), preset, GRID, "sdpa", "fp32", capture=False), []
+    options = StepOptions("sdpa", "fp32", capture=False)
+    stream, results = Stream(network_of(preset, fast=False), preset, GRID, options), []
     with torch.backends.cudnn.flags(allow_tf32=False):
         for images in streams():
             stream.reset()
@@ -53,21 +54,21 @@ def streams() -> list[torch.Tensor]:
 
 
 def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[Outputs]:
-    """Of each stream; those that are over leave their seats to others."""
+    """Of each stream; those that are over leave their slots to others."""
     waiting, under_way = list(range(len(clips))), {}
     poses: list[list[torch.Tensor]] = [[] for _ in clips]
     maps: list[list[torch.Tensor]] = [[] for _ in clips]
     at = [scale] * len(clips)
     while waiting or under_way:
-        while waiting and (seat := batch.take()) is not None:
-            number = under_way[seat] = waiting.pop(0)
-            prediction, _ = batch.begin(seat, clips[number][:scale])
+        while waiting and (slot := batch.allocate_slot()) is not None:
+            number = under_way[slot] = waiting.pop(0)
+            prediction, _ = batch.begin(slot, clips[number][:scale])
             poses[number].append(prediction.pose[-1, 0].cpu())
             maps[number].append(prediction.dense[0].cpu())
-        for seat, number in list(under_way.items()):
+        for slot, number in list(under_way.items()):
             if at[number] == len(clips[number]):
-                batch.leave(seat)
-                del under_way[seat]
+                batch.release_slot(slot)
+                del under_way[slot]
         if not under_way:
             continue
         prediction, _ = batch.step(
@@ -85,15 +86,15 @@ def distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("keyframes", ["interval", "every"])
-@pytest.mark.parametrize("seats", [1, 3, 8])
-def test_each_stream_is_as_near_to_fp32_as_it_is_alone(seats: int, keyframes: str) -> None:
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_each_stream_is_as_near_to_fp32_as_it_is_alone(slots: int, keyframes: str) -> None:
     preset = narrow_preset(keyframes)
-    batch = StreamBatch(network_of(preset, fast=True), preset, GRID, seats)
+    batch = StreamBatch(network_of(preset, fast=True), preset, GRID, slots)
     got = together(batch, streams(), preset.stream.scale_frames)
     for ours, single_outputs, truth in zip(got, alone(keyframes), exact(keyframes), strict=True):
         for what, rows, single, true in zip(("poses", "maps"), ours, single_outputs, truth, strict=True):
             error, noise = distance(rows, true), distance(single, true)
-            print(f"{seats} seats, {what}: error {error:.2e}, alone {noise:.2e}")
+            print(f"{slots} slots, {what}: error {error:.2e}, alone {noise:.2e}")
             assert error < 1.3 * noise
 
 
@@ -104,10 +105,10 @@ def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
     scale, results = preset.stream.scale_frames, []
     for others in (images.flip(0), images[:1].expand(60, -1, -1, -1)):
         batch = StreamBatch(network, preset, GRID, 2)
-        seats = [batch.take(), batch.take()]
-        assert seats == [0, 1]
-        for seat, clip in enumerate((images, others)):
-            batch.begin(seat, clip[:scale])
+        slots = [batch.allocate_slot(), batch.allocate_slot()]
+        assert slots == [0, 1]
+        for slot, clip in enumerate((images, others)):
+            batch.begin(slot, clip[:scale])
         steps = [batch.step([0, 1], torch.stack([images[i], others[i]]))[0] for i in range(scale, 60)]
         results.append(steps[-1].dense[0].cpu())
     assert torch.equal(*results)
@@ -120,7 +121,7 @@ def test_batches_of_two_shapes_that_share_a_network_leave_one_another_alone() ->
     upright, results = images.transpose(-1, -2).contiguous(), []
     for beside in (False, True):
         batch, other = (StreamBatch(network, preset, grid, 1) for grid in (GRID, GRID[::-1]))
-        assert batch.take() == other.take() == 0
+        assert batch.allocate_slot() == other.allocate_slot() == 0
         batch.begin(0, images[:scale])
         if beside:
             other.begin(0, upright[:scale])

@@ -12,7 +12,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.engine import server
 from stream_recon.app.engine.client import RemoteEngine, connect
 from stream_recon.app.engine.engine import Engine, LoadedModel
-from stream_recon.app.engine.server import StreamServer, open_listener, refuse
+from stream_recon.app.engine.server import StreamServer, open_listener, serve_error
 from stream_recon.configs.errors import ResourceError, WeightsError
 from stream_recon.configs.schema import Preset
 from tests.app.engine.test_engine import frames
@@ -27,7 +27,7 @@ def preset() -> Preset:
 
 @pytest.fixture
 def socket(tmp_path: Path) -> Iterator[Path]:
-    """Of a server with two seats."""
+    """Socket of a server with two slots."""
     path = tmp_path / "s"
     with open_listener(path, 8) as listener:
         model = LoadedModel(tiny_network(preset()), preset(), WEIGHTS, "fp32")
@@ -51,7 +51,7 @@ def assert_same(got: list[FrameResult], expected: list[FrameResult]) -> None:
 
 
 def test_engines_at_the_same_time_get_what_each_gets_alone(socket: Path) -> None:
-    """Four scenes in three threads and two seats; one is of another shape, one ends before its scale frames do."""
+    """Four scenes in three threads and two slots; one is of another shape, one ends before its scale frames do."""
     scenes = [(14, 1, (84, 56)), (9, 2, (84, 56)), (11, 3, (56, 84)), (2, 4, (84, 56))]
     results: dict[int, list[FrameResult]] = {}
 
@@ -71,7 +71,7 @@ def test_engines_at_the_same_time_get_what_each_gets_alone(socket: Path) -> None
         assert_same(results[number], alone(count, seed, size))
 
 
-def test_an_engine_that_breaks_off_leaves_its_seat_to_others(socket: Path) -> None:
+def test_an_engine_that_breaks_off_frees_its_slot(socket: Path) -> None:
     expected = alone(8, 5)
     for _ in range(4):
         engine = connect(socket, 20)
@@ -106,7 +106,7 @@ def _no_room(*_: object, **__: object) -> None:
 def test_a_network_that_cannot_be_loaded_and_a_server_that_is_gone_are_clear_errors(tmp_path: Path) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(open_listener(tmp_path / "s", 8))
-        threading.Thread(target=refuse, args=(listener, WeightsError("of another family")), daemon=True).start()
+        threading.Thread(target=serve_error, args=(listener, WeightsError("of another family")), daemon=True).start()
         with pytest.raises(WeightsError, match="of another family"):
             connect(tmp_path / "s", 20)
     with pytest.raises(ResourceError, match="does not answer"):
