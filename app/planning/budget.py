@@ -184,9 +184,9 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
 
 def _attention_seconds(network: NetworkConfig, queries: int, keys: int, rates: DeviceRates) -> float:
     """Time of one layer's attention under the schedule of `schedule_tiles`."""
-    places = PROGRAMS_PER_SM * rates.multiprocessors
+    resident_programs = PROGRAMS_PER_SM * rates.multiprocessors
     blocks = ceil(keys / KEY_BLOCK)
-    schedule = schedule_tiles(network.heads * ceil(queries / QUERY_BLOCK), blocks, places)
+    schedule = schedule_tiles(network.heads * ceil(queries / QUERY_BLOCK), blocks, resident_programs)
     # Two products for each pair of tokens, in all programs that run at once.
-    block_flops = 4 * places * QUERY_BLOCK * KEY_BLOCK * network.head_dim
-    return schedule.cost(blocks, places) * block_flops / (rates.matrix_flops * ATTENTION_EFFICIENCY)
+    block_flops = 4 * resident_programs * QUERY_BLOCK * KEY_BLOCK * network.head_dim
+    return schedule.cost(blocks, resident_programs) * block_flops / (rates.matrix_flops * ATTENTION_EFFICIENCY)

@@ -1,4 +1,4 @@
-"""The cache in e4m3 on a CPU, with plain torch in the kernels' place."""
+"""The cache in e4m3 on a CPU, by torch."""
 
 import pytest
 import torch
@@ -22,13 +22,13 @@ def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
-def walk(memory: StreamMemory, preset: Preset, frames: int, *, intruders: bool = False) -> Tensor:
-    """Tokens of all frames' steps; ``intruders``: with a rejected frame before each."""
+def walk(memory: StreamMemory, preset: Preset, frames: int, *, rejects: bool = False) -> Tensor:
+    """Tokens of all frames' steps; ``rejects``: whether a rejected frame precedes each."""
     network, images, others = tiny_network(preset), random_images(frames), random_images(frames, seed=5)
     scale = preset.stream.scale_frames
     tokens = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
-        if intruders and index:
+        if rejects and index:
             memory.begin(1, evict_first=bool(index % 2))
             network(1000 * others[None, index : index + 1], memory)
             memory.rollback()
@@ -45,11 +45,9 @@ def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
     assert 1e-5 < error < 2e-2
 
 
-def test_a_rejected_frame_leaves_no_trace() -> None:
+def test_a_rejected_frame_changes_no_cache() -> None:
     preset = tiny_preset()
-    plain, disturbed = (
-        walk(memory_of(preset, in_fp8=True), preset, 14, intruders=intruders) for intruders in (False, True)
-    )
+    plain, disturbed = (walk(memory_of(preset, in_fp8=True), preset, 14, rejects=rejects) for rejects in (False, True))
     assert torch.equal(plain, disturbed)
 
 
@@ -64,7 +62,7 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)
 
 
-def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:
+def test_a_page_is_within_half_a_rounding_step() -> None:
     page = torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1, 1e3])[:, None]
     kept, scales = quantise(page)
     dequantised = kept.float() * scales[:, None]
@@ -74,12 +72,12 @@ def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30])
-def test_a_page_of_nothing_is_kept_as_nothing(scale: float) -> None:
+def test_a_page_of_zeros_stays_zero(scale: float) -> None:
     kept, scales = quantise(torch.full((4, 2, 32), scale))
     assert not kept.float().any() and (scales > 0).all()
 
 
-def test_numbers_are_rounded_by_half_a_step_and_none_is_lost_at_the_top() -> None:
+def test_numbers_are_rounded_by_half_a_step_and_saturated() -> None:
     numbers = torch.tensor([0.0, 1e-9, 2.0**-9, 0.3, -7.7, 440.0, 1e4, -1e4])
     kept = to_e4m3(numbers).float()
     assert ((kept - numbers).abs() <= torch.maximum(numbers.abs() / 16, torch.tensor(2.0**-10)))[:6].all()
@@ -87,7 +85,7 @@ def test_numbers_are_rounded_by_half_a_step_and_none_is_lost_at_the_top() -> Non
 
 
 @pytest.mark.parametrize("channels", [4, 32, 64])
-def test_products_are_those_of_what_is_spread(channels: int) -> None:
+def test_rotation_keeps_products(channels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randn(50, 3, channels, generator=generator) for _ in range(2))
     torch.testing.assert_close(
@@ -95,7 +93,7 @@ def test_products_are_those_of_what_is_spread(channels: int) -> None:
     )
 
 
-def test_what_is_spread_is_rounded_with_less_error_where_some_channels_are_large() -> None:
+def test_rotation_reduces_rounding_errors_where_some_channels_are_large() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randn(1000, 64, generator=generator) for _ in range(2))
     for vectors in (queries, keys):

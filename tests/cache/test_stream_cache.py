@@ -53,23 +53,23 @@ def test_a_stream_gives_what_dense_attention_gives(evict_first: bool) -> None:
     assert_same(streamed, dense(network, preset, images, window))
 
 
-def test_the_reference_tells_windows_apart() -> None:
+def test_the_reference_depends_on_the_window() -> None:
     preset = tiny_preset()
     network, images = tiny_network(preset), random_images(14)
     one, other = (dense(network, preset, images, window) for window in (3, 4))
     assert min(differences([one], other).values()) > 1e-3
 
 
-def test_rejected_frames_leave_no_trace() -> None:
+def test_rejected_frames_change_no_cache() -> None:
     preset = tiny_preset()
     network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
-    intruders = random_images(14, seed=5)
+    rejected_images = random_images(14, seed=5)
     scale = preset.stream.scale_frames
     streamed = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         for evict_first in (False, True)[: 2 if index else 0]:
             memory.begin(1, evict_first=evict_first)
-            network(intruders[None, index : index + 1], memory)
+            network(rejected_images[None, index : index + 1], memory)
             memory.rollback()
         memory.begin(len(batch))
         streamed.append(network(batch[None], memory))
@@ -112,7 +112,7 @@ def test_thinning_moves_entries_without_changing_them() -> None:
     assert kept[:3] == [1, 1, 1] and kept[-1] == 42
 
 
-def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_allocated() -> None:
+def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
     preset = tiny_preset()
     schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
     schema.check_fits(schema.bytes)

@@ -1,4 +1,4 @@
-"""Streams stepped together on the GPU, in captured steps of several sizes, against each of them alone."""
+"""Batched steps on the GPU, captured in several sizes, against steps of each stream alone."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,17 +16,17 @@ pytestmark = pytest.mark.gpu
 Outputs = tuple[torch.Tensor, torch.Tensor]
 """Poses [N, 9] and dense maps [N, 2, h, w]."""
 STARTS = (0, 40, 10, 25, 60)
-"""Where in one walk each stream begins; they are of different lengths, too."""
+"""First frame of each stream in one video; their lengths differ."""
 
 
 def narrow_preset(keyframes: str) -> Preset:
-    """Slots are used again, and the log is thinned."""
+    """Preset with which slots are reused and the log is thinned."""
     return preset_of(keyframes=keyframes, keyframe_interval=2, window=4, special_budget=24, camera_window=16)
 
 
 @lru_cache(maxsize=2)
 def alone(keyframes: str) -> list[Outputs]:
-    """Of each stream by itself, on the fast path."""
+    """Outputs of each stream alone, on the fast path."""
     preset = narrow_preset(keyframes)
     stream, results = Stream(network_of(preset, fast=True), preset, GRID, StepOptions("triton")), []
     for images in streams():
@@ -37,7 +37,7 @@ def alone(keyframes: str) -> list[Outputs]:
 
 @lru_cache(maxsize=2)
 def exact(keyframes: str) -> list[Outputs]:
-    """The same on the plain path in fp32."""
+    """Outputs of each stream alone, on the plain path in fp32."""
     preset = narrow_preset(keyframes)
     options = StepOptions("sdpa", "fp32", capture=False)
     stream, results = Stream(network_of(preset, fast=False), preset, GRID, options), []
@@ -54,7 +54,7 @@ def streams() -> list[torch.Tensor]:
 
 
 def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[Outputs]:
-    """Of each stream; those that are over leave their slots to others."""
+    """Outputs of each stream; a stream that ends frees its slot."""
     waiting, under_way = list(range(len(clips))), {}
     poses: list[list[torch.Tensor]] = [[] for _ in clips]
     maps: list[list[torch.Tensor]] = [[] for _ in clips]
@@ -98,8 +98,8 @@ def test_each_stream_is_as_near_to_fp32_as_it_is_alone(slots: int, keyframes: st
             assert error < 1.3 * noise
 
 
-def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
-    """Only one of two streams changes its pace: the other one's results stay bit for bit."""
+def test_a_rejected_frame_changes_no_other_stream() -> None:
+    """Only one of two streams has other keyframes: the other one's results stay bit for bit."""
     preset = preset_of(keyframes="flow", flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     scale, results = preset.stream.scale_frames, []
@@ -114,20 +114,20 @@ def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
     assert torch.equal(*results)
 
 
-def test_batches_of_two_shapes_that_share_a_network_leave_one_another_alone() -> None:
-    """Bit for bit, while the graphs of both are at work."""
+def test_batches_of_two_shapes_that_share_a_network_are_independent() -> None:
+    """Bit for bit, while both graphs are replayed."""
     preset = narrow_preset("every")
     images, network, scale = walk(40), network_of(preset, fast=True), preset.stream.scale_frames
     upright, results = images.transpose(-1, -2).contiguous(), []
-    for beside in (False, True):
+    for with_other in (False, True):
         batch, other = (StreamBatch(network, preset, grid, 1) for grid in (GRID, GRID[::-1]))
         assert batch.allocate_slot() == other.allocate_slot() == 0
         batch.begin(0, images[:scale])
-        if beside:
+        if with_other:
             other.begin(0, upright[:scale])
         for index in range(scale, 40):
             prediction, _ = batch.step([0], images[index, None])
-            if beside:
+            if with_other:
                 other.step([0], upright[index, None])
         results.append(prediction.dense[0].cpu())
     assert torch.equal(*results)

@@ -1,4 +1,4 @@
-"""Whole streams with a cache in e4m3 on the GPU: its error, captured against not, and what a rejected frame leaves."""
+"""Streams with a cache in e4m3 on the GPU: errors, captured against uncaptured, and with rejected frames."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_rejected_frame_leaves_no_trace() -> None:
+def test_a_rejected_frame_changes_no_cache() -> None:
     preset = preset_of(keyframes="every", window=3)
     images, network = walk(40), network_of(preset, fast=True)
     untouched, disturbed = (Stream(network, preset, GRID, FP8_CACHE) for _ in range(2))
@@ -76,7 +76,7 @@ def requested() -> int:
     return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
 
 
-def test_the_frames_cache_takes_the_memory_that_the_schema_says() -> None:
+def test_the_cache_takes_the_memory_of_its_schema() -> None:
     preset = preset_of()
     network = network_of(preset, fast=True)
     taken = []

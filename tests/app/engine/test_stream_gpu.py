@@ -1,4 +1,4 @@
-"""Whole streams on the GPU: against fp32 on the plain path, captured against not, and what a rejected frame leaves."""
+"""Streams on the GPU: against fp32 on the plain path, captured against uncaptured, and with rejected frames."""
 
 import gc
 from functools import lru_cache
@@ -37,12 +37,12 @@ def network_of(preset: Preset, *, fast: bool) -> StreamingNetwork:
 
 
 def walk(frames: int) -> torch.Tensor:
-    """A picture seen through a window that wanders over it, [frames, 3, h, w]."""
+    """A window that moves over a picture, [frames, 3, h, w]."""
     generator = torch.Generator().manual_seed(1)
     coarse = torch.rand(1, 3, 24, 32, generator=generator)
     picture = torch.nn.functional.interpolate(coarse, size=(336, 448), mode="bicubic").clamp(0, 1)[0]
-    turns = torch.linspace(0, 12, frames)
-    offsets = [(int(80 + 70 * torch.sin(t)), int(110 + 100 * torch.cos(0.7 * t))) for t in turns]
+    angles = torch.linspace(0, 12, frames)
+    offsets = [(int(80 + 70 * torch.sin(t)), int(110 + 100 * torch.cos(0.7 * t))) for t in angles]
     return torch.stack([picture[:, y : y + 168, x : x + 224] for y, x in offsets])
 
 
@@ -59,16 +59,16 @@ def outputs(stream: Stream, preset: Preset, images: torch.Tensor) -> tuple[torch
 
 
 def long_preset() -> Preset:
-    """Every second frame is rejected, the log is thinned, and slots are used again."""
+    """Preset with which every second frame is rejected, the log is thinned, and slots are reused."""
     return preset_of(keyframes="interval", keyframe_interval=2, special_budget=48, camera_window=32)
 
 
 @lru_cache(maxsize=2)
 def plain_outputs(precision: Precision) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
-    """Of `FRAMES` frames on the plain path."""
+    """Outputs of `FRAMES` frames on the plain path."""
     preset = long_preset()
     stream = Stream(network_of(preset, fast=False), preset, GRID, StepOptions("sdpa", precision, capture=False))
-    # Or convolutions of the truth would be computed with 10 bits.
+    # Else convolutions of the reference would be computed with 10 bits.
     with torch.backends.cudnn.flags(allow_tf32=False):
         return outputs(stream, preset, walk(FRAMES))
 
@@ -83,8 +83,8 @@ def need(attention: AttentionChoice) -> None:
 
 @pytest.mark.parametrize("attention", ["triton", "flashinfer", "sdpa"])
 def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(attention: AttentionChoice) -> None:
-    """Over rejected frames, a thinned log and slots that were used before. The plain path in bf16 is one sample of
-    rounding errors that add up along the walk, not their bound: another sample is up to 1.25 times as far off."""
+    """Over rejected frames, a thinned log and reused slots. The plain path in bf16 is one sample of accumulated rounding
+    errors, not their bound: another sample has up to 1.25 times the error."""
     need(attention)
     preset, images = long_preset(), walk(FRAMES)
     exact, in_half = plain_outputs("fp32"), plain_outputs("bf16")
@@ -163,7 +163,7 @@ def test_a_rejected_frame_changes_no_bytes_and_counters() -> None:
     assert rejected > 30
 
 
-def test_keyframes_come_out_the_same_with_rejected_frames_between() -> None:
+def test_rejected_frames_do_not_change_keyframes() -> None:
     stream_options = {"window": 3, "special_budget": 12, "camera_window": 8}
     mixed = preset_of(keyframes="interval", keyframe_interval=3, **stream_options)
     alone = preset_of(keyframes="every", **stream_options)
@@ -173,7 +173,7 @@ def test_keyframes_come_out_the_same_with_rejected_frames_between() -> None:
     for batch in (images[:scale], *images[scale:].split(1)):
         prediction, decision = disturbed.step(batch)
         if decision.is_keyframe:
-            # Two graphs, each with outputs of its own.
+            # Two graphs with separate outputs.
             expected = untouched.step(batch)[0]
             assert torch.equal(prediction.dense, expected.dense) and torch.equal(prediction.pose, expected.pose)
 

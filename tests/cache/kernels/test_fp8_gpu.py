@@ -51,7 +51,7 @@ def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> l
 
 @pytest.mark.parametrize("slots", [[(0, 1)], [(0, 7)], [(0, 2), (3, 7)], [(0, 5), (6, 7)]])
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patches: int) -> None:
+def test_exactly_the_visible_tokens_are_dequantised(slots: list[tuple[int, int]], patches: int) -> None:
     """With or without the step's own frame."""
     from stream_recon.cache.kernels.dequantise import ALL_VISIBLE, PAST_ONLY, dequantise
 
@@ -83,7 +83,7 @@ def same_but_for_ties(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
+def test_a_frame_is_stored_at_its_positions_in_e4m3(patches: int) -> None:
     from stream_recon.cache.kernels.fp8_store import store_frame
 
     slot, tokens = 3, SPECIAL + patches
@@ -100,7 +100,7 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     pages, expected = empty_pages(patches), empty_pages(patches)
     dequantised = torch.zeros_like(keys, dtype=torch.bfloat16)
     own = BASE + slot * patches
-    for _ in range(2):  # a place that was used before
+    for _ in range(2):  # a slot that was used before
         expected.write(slot, v[SPECIAL:])
         queries = store_frame(q, k, v, keys, values, pages, dequantised, norms, metadata)
         assert same_but_for_ties(pages.values, expected.values)

@@ -1,4 +1,4 @@
-"""Our kernels against plain torch."""
+"""The Triton kernels against torch."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def metadata_of(spans: list[Span]) -> StepMetadata:
-    """Of one stream, on the device."""
+    """Metadata of one stream, on the device."""
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
     metadata.set_spans(spans)
@@ -33,7 +33,7 @@ def metadata_of(spans: list[Span]) -> StepMetadata:
 @pytest.mark.parametrize("spans", SPANS)
 @pytest.mark.parametrize("queries", [5, 198, 792, 2900])
 def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int) -> None:
-    """In one part and in several; 2,900 queries of 6 heads are a wave and some more on an H200."""
+    """In one part and in several; 2,900 queries of 6 heads are more than one wave on an H200."""
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (queries, POOL, POOL + 1))
@@ -53,8 +53,8 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
 
 
 @pytest.mark.parametrize("queries", [5, 198, 500])
-def test_each_row_reads_the_spans_of_its_own_seat(queries: int) -> None:
-    """500 queries of 9 streams and 6 heads are a wave and some more on an H200."""
+def test_each_row_reads_the_spans_of_its_batch_slot(queries: int) -> None:
+    """500 queries of 9 streams and 6 heads are more than one wave on an H200."""
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     batch_slots = [7, 0, 3, 2, 8, 1, 9, 5, 4]
@@ -87,7 +87,7 @@ def test_a_higher_bound_changes_next_to_nothing() -> None:
     assert relative(*results) < 1e-4
 
 
-def test_a_frame_is_stored_where_the_step_says() -> None:
+def test_a_frame_is_stored_at_the_positions_of_the_metadata() -> None:
     from stream_recon.cache.kernels.store import store_frame
 
     special, tokens = 6, 198
