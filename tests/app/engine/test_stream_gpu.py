@@ -83,8 +83,8 @@ def need(attention: AttentionChoice) -> None:
 
 @pytest.mark.parametrize("attention", ["triton", "flashinfer", "sdpa"])
 def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(attention: AttentionChoice) -> None:
-    """Over rejected frames, a thinned log and reused slots. The plain path in bf16 is one sample of accumulated rounding
-    errors, not their bound: another sample has up to 1.25 times the error."""
+    """Over rejected frames, a thinned log and reused slots. The plain path in bf16 is one sample of rounding
+    errors that accumulate, not their bound: another sample has up to 1.25 times the error."""
     need(attention)
     preset, images = long_preset(), walk(FRAMES)
     exact, in_half = plain_outputs("fp32"), plain_outputs("bf16")
