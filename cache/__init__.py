@@ -1,1 +1,1 @@
-"""The two-stream key/value cache and the attention kernels that read it."""
+"""Paged KV cache of a stream and the attention kernels that read it."""

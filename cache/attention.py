@@ -1,34 +1,97 @@
-"""Attention over the visible part of a token pool: what a backend is, and torch's, by which all are measured.
-
-What instructions this machine's CPU has, as Linux names them; elsewhere none is known.
-"""
+"""Attention interfaces of network and cache, and attention by torch, the reference for all kernels."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Span = tuple[int, int]
+"""First token of a run in a pool, and the one after its last."""
 
 CPU_INFO = Path("/proc/cpuinfo")
-BF16, TILES = "avx512_bf16", "amx_bf16"
-"""Products of vectors, and of tiles, in bf16."""
+"""Where Linux lists the CPU's instruction sets; elsewhere none is known."""
+AVX512_BF16 = "avx512_bf16"
+"""Flag of vector products in bf16."""
+AMX_BF16 = "amx_bf16"
+"""Flag of tile products in bf16."""
+SCORES_AT_ONCE = 2**25
+"""Most scores that `attend_by_products` holds: 64 MiB in bf16."""
+LENGTH_STEP = 256
+"""Keys are read in multiples of this: oneDNN caches a kernel for each size, else megabytes per frame."""
+
+
+class Memory(Protocol):
+    """A step's view of past frames. Shapes: B clips, S frames of this step, P tokens per frame, H heads of D channels.
+
+    A live stream has B = 1 (`StreamMemory`); training passes full clips (`TrainingMask`).
+    """
+
+    @property
+    def times(self) -> Tensor:
+        """Number of cached frames before each frame, int64 [B, S]: the time coordinate of global attention."""
+        ...
+
+    @property
+    def is_later_frame(self) -> Tensor:
+        """int64 [S]: 0 for the very first frame of the stream, else 1; picks camera token and registers."""
+        ...
+
+    @property
+    def is_streamed_frame(self) -> Tensor:
+        """int64 [S]: 0 for scale frames, else 1; picks the scale token."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Global attention of ``layer``: q, k, v [B, S*P, H, D], special tokens first in a frame -> the same shape."""
+        ...
+
+    def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of the camera head: q, k, v [B, S, H, D] -> the same; ``slot`` counts iterations times blocks."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """Shapes that a backend has to serve."""
+
+    heads: int
+    head_dim: int
+    special: int
+    """Special tokens per frame."""
+    patches: int
+    """Patch tokens per frame."""
+    pool_tokens: int
+    dtype: torch.dtype
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens per frame."""
+        return self.special + self.patches
+
+
+class AttentionBackend(Protocol):
+    """Attention over a layer's pool: ``plan`` once per step for all layers, ``attend`` once per layer."""
+
+    name: str
+    capturable: bool
+    """Whether a captured graph of ``attend`` serves later plans with the same number of queries."""
+
+    def plan(self, queries: int, spans: list[Span]) -> None:
+        """Prepare a step of ``queries`` tokens that reads ``spans`` of the pool; their order does not matter."""
+        ...
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
+        """q [T, H, D] over a layer's pool [C, H, D] -> [T, H, D]; ``key_norms`` [H]: no visible key is longer."""
+        ...
 
 
 def cpu_has(flag: str) -> bool:
+    """Whether this CPU has an instruction set."""
     return CPU_INFO.is_file() and flag in CPU_INFO.read_text().split()
-
-
-Span = tuple[int, int]
-"""First token and the one after the last, in a pool."""
-
-SCORES_AT_ONCE = 2**25
-"""Of `attend_by_products`: 64 MiB in bf16."""
-LENGTH_STEP = 256
-"""Keys are read in multiples of this: each size leaves another kernel in oneDNN's cache, megabytes a frame."""
 
 
 def merge_spans(spans: list[Span]) -> list[Span]:
@@ -42,43 +105,25 @@ def merge_spans(spans: list[Span]) -> list[Span]:
     return merged
 
 
-class AttentionBackend(Protocol):
-    """``plan`` once a step, for all layers; ``attend`` once a layer. Keys need no order: they carry their position."""
-
-    name: str
-    capturable: bool
-    """Whether a captured graph of ``attend`` serves later plans of as many queries."""
-
-    def plan(self, queries: int, spans: list[Span]) -> None:
-        """Prepare a step of ``queries`` tokens that reads ``spans`` of the pool."""
-        ...
-
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
-        """q [T, H, D] over a layer's pool [C, H, D] -> [T, H, D]; ``key_norms`` [H]: no visible key is longer."""
-        ...
-
-
 class TorchAttention:
     """Scaled dot-product attention; a single span is read in place, several are gathered.
 
-    In bf16 on a CPU all are read in place, with what lies between them: in a stream that is one frame at most.
+    In bf16 on a CPU all spans are read in place, with the tokens between them masked: in a stream one frame at most.
     """
 
     name = "sdpa"
     capturable = False
 
-    def __init__(self, *, cudnn: bool = False) -> None:
-        """``cudnn``: by cuDNN's kernel alone (CUDA)."""
+    def __init__(self) -> None:
         self._spans: list[Span] = []
-        self._cudnn = cudnn
-        self._has_tiles = cpu_has(TILES)
-        if cudnn:
-            self.name = "cudnn"
+        self._has_tiles = cpu_has(AMX_BF16)
 
     def plan(self, queries: int, spans: list[Span]) -> None:
+        """See `AttentionBackend`."""
         self._spans = merge_spans(spans)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
+        """See `AttentionBackend`."""
         if q.dtype == torch.bfloat16 and q.device.type == "cpu":
             first, stop = self._spans[0][0], self._spans[-1][1]
             start = first - min(first, (first - stop) % LENGTH_STEP)
@@ -87,10 +132,7 @@ class TorchAttention:
             attend = attend_masked if self._has_tiles else attend_by_products
             return attend(q, keys[start:stop], values[start:stop], hidden)
         k, v = self._read(keys), self._read(values)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if self._cudnn else nullcontext():
-            y = F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None]
-            )
+        y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])
         return y[0].transpose(0, 1)
 
     def _read(self, pool: Tensor) -> Tensor:
@@ -100,8 +142,7 @@ class TorchAttention:
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = ()) -> Tensor:
-    """Attention by torch's fused kernel. q [T, H, D], k and v [C, H, D], of which the ``hidden`` are not seen ->
-    [T, H, D]."""
+    """Attention by torch's fused kernel: q [T, H, D], k and v [C, H, D] without the ``hidden`` spans -> [T, H, D]."""
     bias = q.new_zeros(1, 1, 1, k.shape[0])
     for start, stop in hidden:
         bias[..., start:stop] = -torch.inf
@@ -110,13 +151,15 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = ()) 
 
 
 def attend_by_products(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = ()) -> Tensor:
-    """As `attend_masked`, as two matrix products and a softmax: on a CPU with vectors of bf16 nearly twice as fast,
-    on one with tiles of bf16 three times slower. A few heads at once, so that memory is bounded."""
+    """`attend_masked` by two matrix products and a softmax, a few heads at once so that memory is bounded.
+
+    It takes half the time on a CPU with vector products in bf16, three times the time on one with tile products.
+    """
     y = torch.empty_like(q)
-    together = max(1, SCORES_AT_ONCE // (q.shape[0] * k.shape[0]))
+    heads_at_once = max(1, SCORES_AT_ONCE // (q.shape[0] * k.shape[0]))
     scaled = q * q.shape[-1] ** -0.5
-    for first in range(0, q.shape[1], together):
-        heads = slice(first, first + together)
+    for first in range(0, q.shape[1], heads_at_once):
+        heads = slice(first, first + heads_at_once)
         scores = scaled[:, heads].transpose(0, 1) @ k[:, heads].permute(1, 2, 0)
         for start, stop in hidden:
             scores[..., start:stop] = -torch.inf

@@ -1,7 +1,7 @@
-"""Memory for several streams side by side, and what a step sees that takes a frame of some of them at once.
+"""KV caches of several streams in one pool, and the view of a batched step over some of them.
 
-Each stream has a seat: caches, counters and a table of places of its own, in its part of one pool. A step's row i is
-the frame of some stream; it reads and writes that stream's seat and no other.
+Each stream has a batch slot: its own caches, counters and block table in its part of the pool. Row i of a step is one
+stream's frame; it reads and writes only that stream's slot.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,74 +10,80 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.camera import camera_pools
+from stream_recon.cache.attention import AttentionBackend, Memory
+from stream_recon.cache.camera import allocate_camera_pools
 from stream_recon.cache.frame_cache import FramePools
-from stream_recon.cache.protocols import Memory
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import SlotPools, StreamMemory, StreamSchema
 from stream_recon.configs.schema import StreamConfig
 
 
 class BatchedStep:
-    """The `Memory` of a step of streams with a frame each (B rows, S = 1), each by its own caches, in turn."""
+    """The `Memory` of a step with one frame per stream (B rows, S = 1), one stream after the other."""
 
     def __init__(self, memories: Sequence[StreamMemory]) -> None:
         self._memories = memories
 
     @property
     def times(self) -> Tensor:
+        """See `Memory`."""
         return torch.cat([memory.times for memory in self._memories])
 
     @property
     def is_later_frame(self) -> Tensor:
-        # One for all: they are all streamed frames.
+        """See `Memory`; one value for all, as all are streamed frames."""
         return self._memories[0].is_later_frame
 
     @property
     def is_streamed_frame(self) -> Tensor:
+        """See `Memory`."""
         return self._memories[0].is_streamed_frame
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
         return torch.cat([memory.attend(layer, *row) for memory, *row in rows])
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
         return torch.cat([memory.attend_camera(slot, *row) for memory, *row in rows])
 
 
 @dataclass(frozen=True)
 class SharedPools:
-    """Keys and values of all seats."""
+    """Keys and values of all batch slots."""
 
-    seats: int
+    batch_slots: int
     frames: FramePools
     camera: tuple[Tensor, Tensor]
-    visible: int
+    max_visible: int
     """Most tokens that one stream sees."""
     special: int
+    """Special tokens per frame."""
 
     @staticmethod
-    def empty(schema: StreamSchema, seats: int, device: torch.device) -> "SharedPools":
-        frames = FramePools.empty(schema.frames, device, schema.dtype, seats)
-        camera = camera_pools(schema.camera, device, schema.camera_dtype, seats)
-        return SharedPools(seats, frames, camera, schema.frames.tokens, schema.frames.special)
+    def allocate(schema: StreamSchema, batch_slots: int, device: torch.device) -> "SharedPools":
+        """Empty pools."""
+        frames = FramePools.allocate(schema.frames, device, schema.dtype, batch_slots)
+        camera = allocate_camera_pools(schema.camera, device, schema.camera_dtype, batch_slots)
+        return SharedPools(batch_slots, frames, camera, schema.frames.tokens, schema.frames.special)
 
-    def of_seat(self, seat: int) -> SlotPools:
-        camera = (self.camera[0][:, seat], self.camera[1][:, seat])
-        return SlotPools(self.frames.of_seat(seat, self.seats), camera)
+    def slot_view(self, batch_slot: int) -> SlotPools:
+        """One slot's part."""
+        camera = (self.camera[0][:, batch_slot], self.camera[1][:, batch_slot])
+        return SlotPools(self.frames.slot_view(batch_slot, self.batch_slots, shared=True), camera)
 
 
 class BatchedKernelStep:
-    """`BatchedStep` by kernels that take all rows at once and find their places on the device: it can be captured."""
+    """`BatchedStep` by kernels that take all rows at once and read positions from the device: it can be captured."""
 
-    def __init__(self, pools: SharedPools, inputs: StepMetadata, rows: int) -> None:
-        """``inputs``: of which the first ``rows`` count."""
+    def __init__(self, pools: SharedPools, metadata: StepMetadata, rows: int) -> None:
+        """``rows``: how many rows of ``metadata`` count."""
         from stream_recon.cache.kernels.span_attention import SpanPool  # needs Triton
 
         self._pools = pools
-        self._inputs = inputs
+        self._metadata = metadata
         self._rows = rows
         self._keys = [SpanPool(layer) for layer in pools.frames.keys]
         self._values = [SpanPool(layer) for layer in pools.frames.values]
@@ -86,94 +92,99 @@ class BatchedKernelStep:
 
     @property
     def times(self) -> Tensor:
-        return self._inputs.time[: self._rows].long()[:, None]
+        """See `Memory`."""
+        return self._metadata.time[: self._rows].long()[:, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         from stream_recon.cache.kernels.span_attention import attend_spans
         from stream_recon.cache.kernels.store import store_frame
 
         keys, values, norms = self._keys[layer], self._values[layer], self._pools.frames.key_norms[layer]
-        store_frame(k, v, keys.tensor, values.tensor, norms, self._pools.special, self._inputs)
-        y = attend_spans(q.to(keys.tensor.dtype), keys, values, self._inputs, norms, self._pools.visible)
+        store_frame(k, v, keys.tensor, values.tensor, norms, self._pools.special, self._metadata)
+        y = attend_spans(q.to(keys.tensor.dtype), keys, values, self._metadata, norms, self._pools.max_visible)
         return y.to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         from stream_recon.cache.kernels.camera_step import attend_slots
 
         keys, values = (pool[slot] for pool in self._pools.camera)
-        return attend_slots(q[:, 0], k[:, 0], v[:, 0], keys, values, self._inputs)[:, None].to(v.dtype)
+        return attend_slots(q[:, 0], k[:, 0], v[:, 0], keys, values, self._metadata)[:, None].to(v.dtype)
 
 
 class BatchSlots:
-    """All seats, and their part in steps of several streams: ``begin``, the `Memory` of the step, ``settle``.
+    """All batch slots and their steps: ``begin``, the `Memory` of the step, ``end_step``.
 
     Args:
-        backend: makes the attention that a seat's first step, of several frames, goes through.
-        by_kernels: steps of one frame a stream are done by `BatchedKernelStep`, else by `BatchedStep`.
+        backend: makes the attention of a slot's first step, which has several frames.
+        by_kernels: whether steps of one frame per stream use `BatchedKernelStep`, else `BatchedStep`.
     """
 
     def __init__(
         self,
         schema: StreamSchema,
         stream: StreamConfig,
-        seats: int,
+        batch_slots: int,
         device: torch.device,
         backend: Callable[[StepMetadata | None], AttentionBackend],
         *,
         by_kernels: bool,
     ) -> None:
-        self._pools = SharedPools.empty(schema, seats, device)
+        self._pools = SharedPools.allocate(schema, batch_slots, device)
         self._tokens = schema.frames.tokens
-        self._own = [StepMetadata(schema.camera.slots, device) if by_kernels else None for _ in range(seats)]
-        self.memories = [
-            StreamMemory(schema, stream, backend(inputs), device, inputs, self._pools.of_seat(seat))
-            for seat, inputs in enumerate(self._own)
+        self._slot_metadata = [
+            StepMetadata(schema.camera.slots, device) if by_kernels else None for _ in range(batch_slots)
         ]
-        self._inputs = StepMetadata(schema.camera.slots, device, seats) if by_kernels else None
-        self._kernel_rows: dict[int, BatchedKernelStep] = {}
+        self.memories = [
+            StreamMemory(schema, stream, backend(metadata), device, metadata, self._pools.slot_view(batch_slot))
+            for batch_slot, metadata in enumerate(self._slot_metadata)
+        ]
+        self._metadata = StepMetadata(schema.camera.slots, device, batch_slots) if by_kernels else None
+        self._kernel_steps: dict[int, BatchedKernelStep] = {}
 
     def begin(self, rows: Sequence[int], evict_first: Sequence[bool]) -> None:
-        """Open a step of one frame for each of these seats, each named once."""
-        if self._inputs is not None:
-            self._inputs.open()
-        for row, (seat, evict) in enumerate(zip(rows, evict_first, strict=True)):
-            self.memories[seat].begin(1, evict_first=evict, upload=False)
-            own = self._own[seat]
-            if self._inputs is not None and own is not None:
-                self._inputs.copy_row(row, own, seat, seat * self._tokens)
+        """Open a step of one frame for each of these slots; none may occur twice."""
+        if self._metadata is not None:
+            self._metadata.wait_for_upload()
+        for row, (batch_slot, evict) in enumerate(zip(rows, evict_first, strict=True)):
+            self.memories[batch_slot].begin(1, evict_first=evict, upload=False)
+            own = self._slot_metadata[batch_slot]
+            if self._metadata is not None and own is not None:
+                self._metadata.copy_row(row, own, batch_slot, batch_slot * self._tokens)
 
     def upload(self, rows: int, padded: int) -> None:
-        """Send the numbers of a step of ``rows``; rows up to ``padded`` do what the last one does, once more."""
-        assert self._inputs is not None
-        self._inputs.repeat_row(rows - 1, padded)
-        self._inputs.upload()
+        """Send the metadata of a step of ``rows`` rows; rows up to ``padded`` repeat the last one."""
+        assert self._metadata is not None
+        self._metadata.repeat_row(rows - 1, padded)
+        self._metadata.upload()
 
     def memory(self, rows: Sequence[int]) -> Memory:
-        """What a step of these seats sees, each by its own caches."""
-        return BatchedStep([self.memories[seat] for seat in rows])
+        """View of a step of these slots, one after the other."""
+        return BatchedStep([self.memories[batch_slot] for batch_slot in rows])
 
     def kernel_memory(self, rows: int) -> BatchedKernelStep:
-        """What a step of so many rows sees, whichever seats they are: for a captured graph."""
-        assert self._inputs is not None
-        if rows not in self._kernel_rows:
-            self._kernel_rows[rows] = BatchedKernelStep(self._pools, self._inputs, rows)
-        return self._kernel_rows[rows]
+        """View of a step of ``rows`` rows of any slots, for a captured graph."""
+        assert self._metadata is not None
+        if rows not in self._kernel_steps:
+            self._kernel_steps[rows] = BatchedKernelStep(self._pools, self._metadata, rows)
+        return self._kernel_steps[rows]
 
     @property
-    def seat_of_row(self) -> Tensor:
-        """int32 [seats] on the device, of the step that was uploaded."""
-        assert self._inputs is not None
-        return self._inputs.seat
+    def slot_of_row(self) -> Tensor:
+        """int32 [batch_slots] on the device, for the step that was uploaded."""
+        assert self._metadata is not None
+        return self._metadata.batch_slot
 
-    def settle(self, kept: Sequence[int], dropped: Sequence[int]) -> None:
-        """End a step: commit the frames of some seats, roll back those of others."""
-        norms, kept_norms = self._pools.frames.key_norms, self._pools.frames.kept_norms
-        if dropped:
-            is_kept = torch.ones(self._pools.seats, dtype=torch.bool)
-            is_kept[list(dropped)] = False
-            norms.copy_(torch.where(is_kept.to(norms.device)[:, None], norms, kept_norms))
-        kept_norms.copy_(norms)
-        for seat in kept:
-            self.memories[seat].commit()
-        for seat in dropped:
-            self.memories[seat].rollback()
+    def end_step(self, committed: Sequence[int], rejected: Sequence[int]) -> None:
+        """End a step: commit the frames of some slots, roll back those of others."""
+        norms, committed_norms = self._pools.frames.key_norms, self._pools.frames.committed_norms
+        if rejected:
+            keeps = torch.ones(self._pools.batch_slots, dtype=torch.bool)
+            keeps[list(rejected)] = False
+            norms.copy_(torch.where(keeps.to(norms.device)[:, None], norms, committed_norms))
+        committed_norms.copy_(norms)
+        for batch_slot in committed:
+            self.memories[batch_slot].commit()
+        for batch_slot in rejected:
+            self.memories[batch_slot].rollback()

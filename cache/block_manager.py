@@ -1,7 +1,7 @@
-"""Bookkeeping of cached frames as a state machine of ids. No tensor is touched here.
+"""Block manager of the KV cache: which slots a step writes and reads. It handles ids, never tensors.
 
-Two machines, the same verbs: ``begin`` lends places for a step's frames, then exactly one of ``commit`` and
-``rollback`` follows. A rolled-back step leaves every counter and every list as it was.
+Both managers have the same verbs: ``begin`` allocates slots for a step's frames, then exactly one of ``commit`` and
+``rollback`` follows. A rollback restores every counter and list.
 """
 
 from collections import deque
@@ -9,18 +9,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class SlotLease:
-    """Places of one step: where its frames are written, and all places it may read (its own among them)."""
+class StepAllocation:
+    """Slots of one step."""
 
-    written: tuple[int, ...]
-    visible: tuple[int, ...]
+    slot_mapping: tuple[int, ...]
+    """Slots that the step's frames are written to, in order."""
+    block_table: tuple[int, ...]
+    """Slots that the step may read, its own included."""
 
 
-class SlotWindow:
-    """Slots for whole frames: the first step's frames are pinned, later ones pass through a window.
+class SlidingWindow:
+    """Frame slots of a sliding window with attention sinks: the first step's frames are pinned.
 
-    One spare slot lets a candidate be written and read before it is known whether it stays, so nothing is
-    evicted for a frame that is rejected. Always ``free + held == total``.
+    One spare slot holds a candidate until it is known whether it becomes a keyframe, so a rejected frame evicts
+    nothing. Always ``free + allocated == total``.
     """
 
     def __init__(self, pinned: int, window: int) -> None:
@@ -31,28 +33,30 @@ class SlotWindow:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all frames."""
+        """Free all slots."""
         self._pinned: list[int] = []
         self._window: deque[int] = deque()
         self._pending: tuple[int, ...] | None = None
-        # Lowest id first: while the window fills, and whenever it is full, visible slots are one contiguous run.
+        # Lowest id first: while the window fills, and when it is full, visible slots form one contiguous run.
         self._free = list(range(self.total))
 
     @property
-    def held(self) -> int:
+    def allocated(self) -> int:
+        """Slots in use."""
         return len(self._pinned) + len(self._window) + len(self._pending or ())
 
     @property
     def free(self) -> int:
+        """Slots that can be allocated."""
         return len(self._free)
 
-    def begin(self, count: int, *, evict_first: bool = False) -> SlotLease:
-        """Lend ``count`` slots: up to ``pinned`` in the first step, one in each later one.
+    def begin(self, count: int, *, evict_first: bool = False) -> StepAllocation:
+        """Allocate ``count`` slots: up to ``pinned`` in the first step, one in each later step.
 
         With ``evict_first`` a full window hides its oldest frame from this step, so that the window counts the
         new frame itself.
         """
-        assert self._pending is None, "the step before was neither committed nor rolled back"
+        assert self._pending is None, "the previous step was neither committed nor rolled back"
         limit = self.max_pinned if not self._pinned else 1
         assert 1 <= count <= limit, f"{count} frames in a step that takes 1 to {limit}"
         self._pending = tuple(self._free[:count])
@@ -60,10 +64,10 @@ class SlotWindow:
         window = list(self._window)
         if evict_first and len(window) == self.window_size:
             window = window[1:]
-        return SlotLease(self._pending, (*self._pinned, *window, *self._pending))
+        return StepAllocation(self._pending, (*self._pinned, *window, *self._pending))
 
     def commit(self) -> None:
-        """Keep the step's frames: pinned in the first step, else in the window, whose oldest one then leaves."""
+        """Keep the step's frames: pinned in the first step, else in the window, which evicts its oldest frame."""
         assert self._pending is not None
         if not self._pinned:
             self._pinned.extend(self._pending)
@@ -74,6 +78,7 @@ class SlotWindow:
         self._pending = None
 
     def rollback(self) -> None:
+        """Free the step's slots."""
         assert self._pending is not None
         for slot in self._pending:
             self._release(slot)
@@ -84,31 +89,32 @@ class SlotWindow:
         self._free.sort()
 
 
-class SpecialLog:
-    """Entries for the special tokens of every cached frame, oldest first; thinned when the budget is used up.
+class TokenLog:
+    """Entries for the special tokens of all cached frames, oldest first, thinned when the budget is used up.
 
     Thinning keeps the pinned entries of the first step and the newer half of the rest, and drops every second
-    one of the older half: the far past gets sparser, never empty.
+    entry of the older half. The distant past gets sparser but never empty.
     """
 
     def __init__(self, pinned: int, budget: int) -> None:
-        self.capacity = max(budget, pinned + 4) + 1  # one place is always left for a candidate
+        self.capacity = max(budget, pinned + 4) + 1  # one more for a candidate
         self.reset()
 
     def reset(self) -> None:
-        """Forget all frames."""
+        """Free all entries."""
         self.entries = 0
         self._pinned = 0
         self._pending = 0
 
-    def begin(self, count: int) -> SlotLease:
+    def begin(self, count: int) -> StepAllocation:
+        """Allocate ``count`` entries after the last one."""
         assert self._pending == 0 and self.entries + count <= self.capacity
         self._pending = count
         end = self.entries + count
-        return SlotLease(tuple(range(self.entries, end)), tuple(range(end)))
+        return StepAllocation(tuple(range(self.entries, end)), tuple(range(end)))
 
     def commit(self) -> tuple[int, ...] | None:
-        """Keep the step's entries. If the log had to be thinned: the entries kept, in their new order."""
+        """Keep the step's entries. If the log was thinned: the entries kept, in their new order."""
         assert self._pending
         self._pinned = self._pinned or self._pending
         self.entries += self._pending
@@ -121,5 +127,6 @@ class SpecialLog:
         return kept
 
     def rollback(self) -> None:
+        """Free the step's entries."""
         assert self._pending
         self._pending = 0

@@ -1,49 +1,53 @@
-"""The aggregator's cache at about half its size: keys and the patches' values in e4m3, special tokens' values in bf16.
+"""KV cache of the aggregator at about half its size: keys and patch values in e4m3, special tokens' values in bf16.
 
 Positions are those of `FrameCache`'s pool, special tokens below ``base`` and patch slots from there, so one plan of
-visible spans serves both. Keys lie in such a pool in e4m3, and attention multiplies them as they are, by queries in
-e4m3. Of the values only the special tokens' lie in a pool; the slots are pages of their own. What a layer sees of
-values is widened to bf16 in one more pool, of a single layer: the next layer's beside what the network does between
-two layers' attention.
+visible spans serves both. Attention multiplies e4m3 keys by e4m3 queries. Of the values, only those of special tokens
+lie in a pool; patch slots are pages with scales. A layer's visible values are dequantised to bf16 in one more pool of a
+single layer, on a side stream while the network computes what lies between two layers' attention.
 """
 
 import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, hadamard_rotate, rounded
+from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, hadamard_rotate, to_e4m3
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import StreamConfig
 
 
 class Fp8FrameCache(FrameCache):
-    """`FrameCache` with keys and the patches' values in e4m3."""
+    """`FrameCache` with keys and patch values in e4m3."""
 
     def __init__(
         self,
         schema: FrameCacheSchema,
         stream: StreamConfig,
         backend: AttentionBackend,
-        device: torch.device,
-        inputs: StepMetadata | None = None,
+        pools: FramePools,
+        metadata: StepMetadata | None = None,
     ) -> None:
-        """``inputs``: where a step finds its places; see `FrameCache`."""
-        super().__init__(schema, stream, backend, device, SPECIAL_DTYPE, inputs)
-        self._pages = [_pages(schema, device) for _ in range(schema.layers)]
-        self._widened = torch.zeros(schema.tokens, schema.heads, schema.head_dim, device=device, dtype=SPECIAL_DTYPE)
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        """``pools``: of `allocate_pools`; ``metadata``: see `FrameCache`."""
+        super().__init__(schema, stream, backend, pools, metadata)
+        device = pools.keys.device
+        self._pages = [_allocate_pages(schema, device) for _ in range(schema.layers)]
+        shape = (schema.tokens, schema.heads, schema.head_dim)
+        self._dequantised = torch.zeros(shape, device=device, dtype=SPECIAL_DTYPE)
+        self._side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @staticmethod
-    def _empty_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
+    def allocate_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
+        """Keys of all tokens in e4m3, values of special tokens in bf16, for any ``dtype``."""
         shape = (schema.heads, schema.head_dim)
         keys = torch.zeros(schema.layers, schema.tokens, *shape, device=device, dtype=FP8)
-        return FramePools.unseen(keys, torch.zeros(schema.layers, schema.base, *shape, device=device, dtype=dtype))
+        values = torch.zeros(schema.layers, schema.base, *shape, device=device, dtype=SPECIAL_DTYPE)
+        norms, committed = (torch.zeros(schema.layers, schema.heads, device=device) for _ in range(2))
+        return FramePools(keys, values, norms, committed)
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
-        """Bytes of keys and patches' values in e4m3, of the special tokens' values in bf16, of the pages' scales, and
-        of one layer's values in bf16, whatever the run's ``dtype``."""
+        """Bytes of keys, pages with their scales, special tokens' values and one dequantised layer, for any
+        ``dtype``."""
         scales = schema.layers * schema.heads * schema.patch_slots
         return (
             schema.token_bytes(schema.tokens, FP8) // 2
@@ -54,71 +58,73 @@ class Fp8FrameCache(FrameCache):
         )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        assert self._written is not None, "attend outside a step"
+        """See `FrameCache.attend`."""
+        assert self._allocated is not None, "attend outside a step"
         keys, key_norms = self._keys[layer], self._key_norms[layer]
-        if self._inputs is not None and len(self._written[0].written) == 1:
-            queries = self._store_frame(layer, q, k, v, self._inputs)
-            y = self.backend.attend(queries, keys, self._widened, key_norms)
-            self._widen_beside(layer + 1, self._inputs)
+        if self._metadata is not None and len(self._allocated[0].slot_mapping) == 1:
+            queries = self._store_frame(layer, q, k, v, self._metadata)
+            y = self.backend.attend(queries, keys, self._dequantised, key_norms)
+            self._dequantise_ahead(layer + 1, self._metadata)
             return y
-        new_keys = rounded(hadamard_rotate(k))
+        new_keys = to_e4m3(hadamard_rotate(k))
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
-        if self._inputs is not None:
-            from stream_recon.cache.kernels.dequantize import EVERYTHING  # needs Triton
+        if self._metadata is not None:
+            from stream_recon.cache.kernels.dequantise import ALL_VISIBLE  # needs Triton
 
-            self._widen(layer, EVERYTHING, self._inputs)
-            return self.backend.attend(rounded(hadamard_rotate(q)), keys, self._widened, key_norms)
-        self._widened[: self.schema.base], self._widened[self.schema.base :] = (
-            self._values[layer],
-            self._pages[layer].restored(),
-        )
-        # Other kernels multiply no e4m3: by the same numbers in bf16.
-        queries = rounded(hadamard_rotate(q)).to(SPECIAL_DTYPE)
-        return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._widened, key_norms)
+            self._dequantise(layer, ALL_VISIBLE, self._metadata)
+            return self.backend.attend(to_e4m3(hadamard_rotate(q)), keys, self._dequantised, key_norms)
+        base = self.schema.base
+        self._dequantised[:base], self._dequantised[base:] = self._values[layer], self._pages[layer].dequantised()
+        # Other kernels do not multiply e4m3: the same numbers in bf16.
+        queries = to_e4m3(hadamard_rotate(q)).to(SPECIAL_DTYPE)
+        return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._dequantised, key_norms)
 
-    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, inputs: StepMetadata) -> Tensor:
-        """To their places and to what is widened; all else is there from the second layer on. Gives the queries in
-        e4m3."""
-        from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
+    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, metadata: StepMetadata) -> Tensor:
+        """Store the frame, also in the dequantised pool, and give its queries in e4m3.
+
+        From the second layer on, the past is in the dequantised pool already.
+        """
+        from stream_recon.cache.kernels.dequantise import PAST_ONLY
         from stream_recon.cache.kernels.fp8_store import store_frame  # needs Triton
 
-        assert self._beside is not None
+        assert self._side_stream is not None
         if layer == 0:
-            self._widen(layer, ALL_BUT_OWN, inputs)
+            self._dequantise(layer, PAST_ONLY, metadata)
         else:
-            torch.cuda.current_stream().wait_stream(self._beside)
+            torch.cuda.current_stream().wait_stream(self._side_stream)
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
-        return store_frame(q, k, v, keys, values, self._pages[layer], self._widened, key_norms, inputs)
+        return store_frame(q, k, v, keys, values, self._pages[layer], self._dequantised, key_norms, metadata)
 
-    def _widen_beside(self, layer: int, inputs: StepMetadata) -> None:
-        """All that a layer will see but the step's own frame, while the network goes on."""
-        from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN
+    def _dequantise_ahead(self, layer: int, metadata: StepMetadata) -> None:
+        """Dequantise a layer's visible past on the side stream while the network computes."""
+        from stream_recon.cache.kernels.dequantise import PAST_ONLY
 
         if layer == self.schema.layers:
             return
-        assert self._beside is not None
-        self._beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._beside):
-            self._widen(layer, ALL_BUT_OWN, inputs)
+        assert self._side_stream is not None
+        self._side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side_stream):
+            self._dequantise(layer, PAST_ONLY, metadata)
 
-    def _widen(self, layer: int, what: int, inputs: StepMetadata) -> None:
-        from stream_recon.cache.kernels.dequantize import widen
+    def _dequantise(self, layer: int, part: int, metadata: StepMetadata) -> None:
+        from stream_recon.cache.kernels.dequantise import dequantise
 
-        widen(self._values[layer], self._pages[layer], self._widened, self.schema.special, inputs, what)
+        dequantise(self._values[layer], self._pages[layer], self._dequantised, self.schema.special, metadata, part)
 
     def _store_in_pages(self, layer: int, new_keys: Tensor, v: Tensor) -> None:
-        assert self._written is not None
+        assert self._allocated is not None
         keys, values, pages = self._keys[layer], self._values[layer], self._pages[layer]
-        frames = zip(*(lease.written for lease in self._written), strict=True)
+        patch_allocation, special_allocation = self._allocated
+        slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
         special, size = self.schema.special, self.schema.special + self.schema.patches
-        for (slot, entry), frame_k, frame_v in zip(frames, new_keys.split(size), v.split(size), strict=True):
+        for (slot, entry), frame_k, frame_v in zip(slots, new_keys.split(size), v.split(size), strict=True):
             keys[slice(*self._special_span(entry))] = frame_k[:special]
             keys[slice(*self._patch_span(slot))] = frame_k[special:]
             values[slice(*self._special_span(entry))] = frame_v[:special]
             pages.write(slot, frame_v[special:])
 
 
-def _pages(schema: FrameCacheSchema, device: torch.device) -> ValuePages:
+def _allocate_pages(schema: FrameCacheSchema, device: torch.device) -> ValuePages:
     values = torch.zeros(schema.patch_slots, schema.patches, schema.heads, schema.head_dim, device=device, dtype=FP8)
     return ValuePages(values, torch.ones(schema.patch_slots, schema.heads, device=device))

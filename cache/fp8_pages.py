@@ -1,8 +1,8 @@
-"""Numbers in one byte: e4m3. Patches' values with a scale for each page and head; a page is one frame's patches.
+"""One-byte numbers (e4m3), and pages of patch values with a scale per page and head. A page is one frame's patches.
 
-Keys need no scale: the network norms them, head by head, so that their channels are of order one, and from 2^-6 to 448
-e4m3 rounds all alike. Values may be of any size. Rounding is relative, so a few channels that are large in queries and
-keys alike would bring most of a product's error: both are spread over all channels before.
+Keys need no scale: the network normalises them per head, so their channels are of order one, and e4m3 has the same
+relative error from 2^-6 to 448. Values may have any size. As rounding is relative, a few channels that are large in
+both queries and keys would dominate a product's error. A Hadamard rotation of both distributes them over all channels.
 """
 
 import math
@@ -14,16 +14,16 @@ from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 SPECIAL_DTYPE = torch.bfloat16
-"""What values of the special tokens are in: they are few, and all that is left once a frame's patches went."""
-LARGEST = 448.0
-"""The largest number of e4m3."""
-LEAST = 1e-12
-"""Taken for the largest number of a page that holds zeros alone, so that its scale stays one."""
+"""Type of the special tokens' values: they are few, and remain when a frame's patches are evicted."""
+E4M3_MAX = 448.0
+"""Largest number of e4m3."""
+MIN_LARGEST = 1e-12
+"""Lower bound of a page's largest number, which keeps the scale of a page of zeros above zero."""
 
 
-def rounded(x: Tensor) -> Tensor:
-    """To e4m3, the largest number for all beyond it."""
-    return x.float().clamp(-LARGEST, LARGEST).to(FP8)
+def to_e4m3(x: Tensor) -> Tensor:
+    """Nearest e4m3 numbers, saturated at `E4M3_MAX`."""
+    return x.float().clamp(-E4M3_MAX, E4M3_MAX).to(FP8)
 
 
 @lru_cache
@@ -36,9 +36,11 @@ def hadamard_matrix(channels: int, device: torch.device) -> Tensor:
 
 
 def hadamard_rotate(x: Tensor) -> Tensor:
-    """[..., D] -> float32 [..., D]: each channel over all, by an orthogonal matrix. Products of two vectors that are
-    spread are those of the vectors; rounded afterwards, their error is less (as QuaRot, arXiv 2404.00456, and
-    FlashAttention-3, arXiv 2407.08608, do it)."""
+    """Rotation of the channels by an orthogonal Hadamard matrix, [..., D] -> float32 [..., D].
+
+    Products of rotated vectors are those of the vectors, and rounding them afterwards costs less accuracy (QuaRot,
+    arXiv 2404.00456; FlashAttention-3, arXiv 2407.08608).
+    """
     channels = x.shape[-1]
     matrix = hadamard_matrix(channels, x.device).float() / math.sqrt(channels)
     return x.float() @ matrix
@@ -46,25 +48,25 @@ def hadamard_rotate(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ValuePages:
-    """One layer's pages: S slots of P patches, H heads of D channels. What is kept is ``values * scale``."""
+    """Pages of one layer: S slots of P patches, H heads of D channels. A page holds ``values * scale``."""
 
     values: Tensor
     """e4m3 [S, P, H, D]."""
     scales: Tensor
     """float32 [S, H]."""
 
-    def restored(self) -> Tensor:
+    def dequantised(self) -> Tensor:
         """Values of all pages, float32 [S * P, H, D]."""
         return (self.values.float() * self.scales[:, None, :, None]).flatten(0, 1)
 
     def write(self, slot: int, v: Tensor) -> None:
-        """Keep one frame's v [P, H, D]."""
+        """Store one frame's v [P, H, D]."""
         self.values[slot], self.scales[slot] = quantise(v)
 
 
 def quantise(page: Tensor) -> tuple[Tensor, Tensor]:
-    """[P, H, D] -> e4m3 [P, H, D], scales float32 [H]: the largest number of a head becomes the largest of e4m3."""
-    largest = page.float().abs().amax(dim=(0, 2)).clamp(min=LEAST)
-    # A number over a tensor would be its reciprocal times the number, which rounds twice and breaks ties differently.
-    factor = torch.full_like(largest, LARGEST) / largest
-    return (page.float() * factor[:, None]).to(FP8), largest / LARGEST
+    """[P, H, D] -> e4m3 [P, H, D], scales float32 [H]; each head's largest number becomes `E4M3_MAX`."""
+    largest = page.float().abs().amax(dim=(0, 2)).clamp(min=MIN_LARGEST)
+    # Number / tensor would be computed as reciprocal times number, which rounds twice and breaks ties differently.
+    factor = torch.full_like(largest, E4M3_MAX) / largest
+    return (page.float() * factor[:, None]).to(FP8), largest / E4M3_MAX

@@ -1,12 +1,12 @@
-"""The aggregator's cache: patch tokens of few frames, special tokens of all, in one pool a layer.
+"""KV cache of the aggregator: patch tokens of few frames, special tokens of all, in one pool per layer.
 
 Layout of a layer's pool, in tokens::
 
     [ ... free | special tokens, newest to oldest ][ patch slot 0 | patch slot 1 | ... ]
                                                    ^ base
 
-The special stream grows towards lower addresses from ``base``, where the patch slots begin. So while the window
-fills, and whenever it is full, all that is visible is one contiguous run that dense kernels read in place.
+Special tokens grow towards lower addresses from ``base``, where the patch slots begin. While the window fills, and
+when it is full, the visible tokens form one contiguous run, which dense kernels read in place.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
-from stream_recon.cache.block_manager import SlotLease, SlotWindow, SpecialLog
+from stream_recon.cache.block_manager import SlidingWindow, StepAllocation, TokenLog
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
@@ -28,107 +28,106 @@ class FrameCacheSchema:
     heads: int
     head_dim: int
     special: int
-    """Special tokens a frame."""
+    """Special tokens per frame."""
     patches: int
-    """Patch tokens a frame."""
+    """Patch tokens per frame."""
     patch_slots: int
+    """Frames whose patch tokens fit."""
     special_slots: int
+    """Frames whose special tokens fit."""
 
     @staticmethod
-    def of(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
-        """Sizes for a network, the budgets of a stream, and frames of so many ``patches``."""
+    def from_config(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
+        """Sizes for a network, the budgets of a stream, and frames of ``patches`` patches."""
         return FrameCacheSchema(
             layers=network.depth,
             heads=network.heads,
             head_dim=network.head_dim,
             special=network.special_tokens,
             patches=patches,
-            patch_slots=SlotWindow(stream.scale_frames, stream.window).total,
-            special_slots=SpecialLog(stream.scale_frames, stream.special_budget).capacity,
+            patch_slots=SlidingWindow(stream.scale_frames, stream.window).total,
+            special_slots=TokenLog(stream.scale_frames, stream.special_budget).capacity,
         )
 
     @property
     def frame_tokens(self) -> int:
+        """Tokens per frame."""
         return self.special + self.patches
 
     @property
     def base(self) -> int:
+        """Pool position of the first patch slot."""
         return self.special_slots * self.special
 
     @property
     def tokens(self) -> int:
+        """Tokens of a layer's pool (C)."""
         return self.base + self.patch_slots * self.patches
 
     def token_bytes(self, tokens: int, dtype: torch.dtype) -> int:
-        """Bytes of the keys and values of so many tokens, in all layers."""
+        """Bytes of keys and values of ``tokens`` tokens in all layers."""
         return 2 * self.layers * self.heads * self.head_dim * tokens * dtype.itemsize
 
 
 @dataclass(frozen=True)
 class FramePools:
-    """What a cache keeps tensors in: its own, or a seat's part of those of several streams."""
+    """Tensors of a cache: of one stream, or of all batch slots."""
 
     keys: Tensor
     """[L, C, H, D]."""
     values: Tensor
-    """[L, C, H, D], or of the lowest positions alone."""
+    """[L, C, H, D], or only the positions below ``base``."""
     key_norms: Tensor
-    """float32 [L, H], the largest norm of a key so far, for kernels that bound scores by it."""
-    kept_norms: Tensor
-    """float32 [L, H], the same of committed frames alone."""
+    """float32 [L, H], the largest norm of any key, by which kernels bound scores."""
+    committed_norms: Tensor
+    """float32 [L, H], the same for committed frames alone."""
+    shared: bool = False
+    """Whether this is one batch slot's part: `BatchSlots` then commits and restores the norms of all slots at once."""
 
     @staticmethod
-    def empty(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype, seats: int = 1) -> "FramePools":
-        """Pools of all tokens for each of ``seats``, one seat after the other; norms are [L, seats, H] here."""
-        shape = (schema.layers, seats * schema.tokens, schema.heads, schema.head_dim)
-        # Zeros: a paged kernel may load a whole page before it masks, and NaN times zero is NaN.
+    def allocate(
+        schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype, batch_slots: int = 1
+    ) -> "FramePools":
+        """Pools of ``batch_slots`` streams, one after the other along C; norms are [L, batch_slots, H] here."""
+        shape = (schema.layers, batch_slots * schema.tokens, schema.heads, schema.head_dim)
+        # Zeros: a paged kernel may load a full page before it masks, and NaN times zero is NaN.
         keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
-        return FramePools.unseen(keys, values, seats)
+        norms, committed = (torch.zeros(schema.layers, batch_slots, schema.heads, device=device) for _ in range(2))
+        return FramePools(keys, values, norms, committed)
 
-    @staticmethod
-    def unseen(keys: Tensor, values: Tensor, seats: int = 1) -> "FramePools":
-        """Around pools that no frame was written to: norms are zero, [L, seats, H]."""
-        layers, _, heads, _ = keys.shape
-        now, kept = (torch.zeros(layers, seats, heads, device=keys.device) for _ in range(2))
-        return FramePools(keys, values, now, kept)
-
-    def of_seat(self, seat: int, seats: int) -> "FramePools":
-        """The part of one of all seats."""
-        keys, values = (pool.unflatten(1, (seats, -1))[:, seat] for pool in (self.keys, self.values))
-        return FramePools(keys, values, self.key_norms[:, seat], self.kept_norms[:, seat])
+    def slot_view(self, batch_slot: int, batch_slots: int, *, shared: bool) -> "FramePools":
+        """One of ``batch_slots`` parts."""
+        keys, values = (pool.unflatten(1, (batch_slots, -1))[:, batch_slot] for pool in (self.keys, self.values))
+        norms, committed = self.key_norms[:, batch_slot], self.committed_norms[:, batch_slot]
+        return FramePools(keys, values, norms, committed, shared)
 
 
 class FrameCache:
-    """Keys and values of cached frames, for all global layers; one page table serves every layer."""
+    """Keys and values of cached frames, for all global layers; one block table serves every layer."""
 
     def __init__(
         self,
         schema: FrameCacheSchema,
         stream: StreamConfig,
         backend: AttentionBackend,
-        device: torch.device,
-        dtype: torch.dtype,
-        inputs: StepMetadata | None = None,
-        pools: FramePools | None = None,
+        pools: FramePools,
+        metadata: StepMetadata | None = None,
     ) -> None:
-        """``inputs``: where steps of one frame find their places, so that they can be captured as a CUDA graph.
-        ``pools``: a seat's; whoever shares them out keeps or restores the norms of all seats, at once."""
+        """``metadata``: device buffers from which captured steps of one frame read their positions."""
         self.schema = schema
-        self.slots = SlotWindow(stream.scale_frames, stream.window)
-        self.log = SpecialLog(stream.scale_frames, stream.special_budget)
+        self.slots = SlidingWindow(stream.scale_frames, stream.window)
+        self.log = TokenLog(stream.scale_frames, stream.special_budget)
         self.backend = backend
-        self._shares_norms = pools is not None
-        if pools is None:
-            pools = self._empty_pools(schema, device, dtype).of_seat(0, 1)
         self._keys, self._values = pools.keys, pools.values
-        self._key_norms, self._kept_norms = pools.key_norms, pools.kept_norms
-        self._inputs = inputs
-        self._written: tuple[SlotLease, SlotLease] | None = None
+        self._key_norms, self._committed_norms = pools.key_norms, pools.committed_norms
+        self._shares_norms = pools.shared
+        self._metadata = metadata
+        self._allocated: tuple[StepAllocation, StepAllocation] | None = None
 
     @staticmethod
-    def _empty_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
-        """What a cache of its own keeps: all tokens, unless a subclass keeps some elsewhere."""
-        return FramePools.empty(schema, device, dtype)
+    def allocate_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
+        """Pools of one stream in a run of ``dtype``."""
+        return FramePools.allocate(schema, device, dtype).slot_view(0, 1, shared=False)
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
@@ -137,67 +136,68 @@ class FrameCache:
 
     def begin(self, count: int, *, evict_first: bool = False) -> None:
         """Open a step of ``count`` frames and plan its attention."""
-        patch_lease = self.slots.begin(count, evict_first=evict_first)
-        special_lease = self.log.begin(count)
-        self._written = (patch_lease, special_lease)
+        patch_allocation = self.slots.begin(count, evict_first=evict_first)
+        special_allocation = self.log.begin(count)
+        self._allocated = (patch_allocation, special_allocation)
         tokens = count * (self.schema.special + self.schema.patches)
-        spans = [self._patch_span(slot) for slot in patch_lease.visible]
-        spans.append((self._special_span(len(special_lease.visible) - 1)[0], self.schema.base))
+        spans = [self._patch_span(slot) for slot in patch_allocation.block_table]
+        spans.append((self._special_span(len(special_allocation.block_table) - 1)[0], self.schema.base))
         self.backend.plan(tokens, spans)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the step's keys and values of ``layer`` and attend to all that is visible; [T, H, D] each."""
-        assert self._written is not None, "attend outside a step"
+        """Write the step's keys and values of ``layer`` and attend to all visible ones; [T, H, D] each."""
+        assert self._allocated is not None, "attend outside a step"
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
-        if self._inputs is not None and len(self._written[0].written) == 1:
-            from stream_recon.cache.kernels.store import (
-                store_frame,  # needs Triton, which only GPU builds of torch bring
-            )
+        if self._metadata is not None and len(self._allocated[0].slot_mapping) == 1:
+            from stream_recon.cache.kernels.store import store_frame  # needs Triton
 
-            store_frame(k[None], v[None], keys, values, key_norms[None], self.schema.special, self._inputs)
+            store_frame(k[None], v[None], keys, values, key_norms[None], self.schema.special, self._metadata)
         else:
             self._store(k, v, keys, values)
-            if self._inputs is not None:
+            if self._metadata is not None:
                 torch.maximum(key_norms, k.float().norm(dim=-1).amax(0), out=key_norms)
         return self.backend.attend(q.to(keys.dtype), keys, values, key_norms)
 
     @property
-    def positions_written(self) -> tuple[int, int]:
+    def write_positions(self) -> tuple[int, int]:
         """First pool positions of the special tokens and of the patches of the step's first frame."""
-        assert self._written is not None, "no step is open"
-        patch_lease, special_lease = self._written
-        return self._special_span(special_lease.written[0])[0], self._patch_span(patch_lease.written[0])[0]
+        assert self._allocated is not None, "no step is open"
+        patch_allocation, special_allocation = self._allocated
+        special, patches = special_allocation.slot_mapping[0], patch_allocation.slot_mapping[0]
+        return self._special_span(special)[0], self._patch_span(patches)[0]
 
     def commit(self) -> None:
-        """Keep the step's frames; the oldest frame of a full window leaves."""
-        self._written = None
+        """Keep the step's frames; a full window evicts its oldest one."""
+        self._allocated = None
         if not self._shares_norms:
-            self._kept_norms.copy_(self._key_norms)
+            self._committed_norms.copy_(self._key_norms)
         self.slots.commit()
         kept = self.log.commit()
         if kept is not None:
             self._compact(kept)
 
     def rollback(self) -> None:
-        """Forget the step's frames."""
-        self._written = None
+        """Drop the step's frames."""
+        self._allocated = None
         if not self._shares_norms:
-            self._key_norms.copy_(self._kept_norms)
+            self._key_norms.copy_(self._committed_norms)
         self.slots.rollback()
         self.log.rollback()
 
     def reset(self) -> None:
-        """Forget all frames. What they left in the pool is seen no more, and is finite."""
-        self._written = None
+        """Drop all frames. Their numbers stay in the pool, invisible and finite."""
+        self._allocated = None
         self._key_norms.zero_()
-        self._kept_norms.zero_()
+        self._committed_norms.zero_()
         self.slots.reset()
         self.log.reset()
 
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
-        assert self._written is not None
+        assert self._allocated is not None
         size = self.schema.special + self.schema.patches
-        for frame, (slot, entry) in enumerate(zip(*(lease.written for lease in self._written), strict=True)):
+        patch_allocation, special_allocation = self._allocated
+        slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
+        for frame, (slot, entry) in enumerate(slots):
             first = frame * size
             patch_first = first + self.schema.special
             for pool, new in ((keys, k), (values, v)):
@@ -213,11 +213,11 @@ class FrameCache:
         return stop - self.schema.special, stop
 
     def _compact(self, kept: tuple[int, ...]) -> None:
-        """Move the kept special entries together, in their order."""
+        """Move the kept special tokens together, in their order."""
         source = torch.cat([torch.arange(*self._special_span(entry)) for entry in reversed(kept)])
         source = source.to(self._keys.device)
         start = self._special_span(len(kept) - 1)[0]
-        # Layer by layer, so that no copy of all of them is ever made.
+        # Layer by layer, so that no copy of all layers is made.
         for layer in (*self._keys, *self._values):
-            numbers = layer.view(torch.uint8)  # not all kinds of numbers can be picked by an index
+            numbers = layer.view(torch.uint8)  # e4m3 tensors do not support indexing
             numbers[start : self.schema.base] = numbers[source]

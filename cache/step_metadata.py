@@ -1,25 +1,26 @@
-"""What the host decides before a step of one frame, in buffers whose addresses never change.
+"""Metadata of a step of one frame per stream, in buffers whose addresses never change.
 
-A captured CUDA graph replays the same kernels on the same addresses; only the contents of these buffers differ from
-step to step. They are filled on the host, in pinned memory, and go over in one copy. A step of several streams, with a
-frame each, has a row of numbers for each frame.
+A captured CUDA graph replays the same kernels on the same addresses; only the contents of these buffers change. The
+host fills them in pinned memory and sends them in one copy. A step of several streams has one row per frame.
 """
 
 import torch
 from torch import Tensor
 
 SPANS = 2
-"""Runs of visible tokens in a pool: one, or two around a hidden slot or a free one."""
-TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, SEAT, SPAN_BOUNDS = range(7)
+"""Runs of visible tokens in a pool: one, or two around a hidden or free slot."""
+TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, BATCH_SLOT, SPAN_BOUNDS = range(7)
+"""Columns of a row; the bounds of the spans begin at the last one."""
 NUMBERS = SPAN_BOUNDS + 2 * SPANS
+"""Columns before the mask of camera slots."""
 
 
 class StepMetadata:
     """Numbers of one step on the device, int32, a row for each of its frames:
 
     ``[time, first special position written, first patch position written, camera slot written, camera slots in use,
-    the stream's seat, start and stop of each span of visible tokens]``, then one 0 or 1 for each camera slot: whether
-    it is visible. Only row 0 is filled by the setters; see `copy_row`.
+    batch slot of the stream, start and stop of each span of visible tokens]``, then one 0 or 1 for each camera slot:
+    whether it is visible. The setters fill row 0; `copy_row` fills the others.
     """
 
     def __init__(self, camera_slots: int, device: torch.device, rows: int = 1) -> None:
@@ -35,78 +36,80 @@ class StepMetadata:
         """Numbers from one row to the next."""
         return self._device.stride(0)
 
-    def copy_row(self, row: int, source: "StepMetadata", seat: int, first_position: int) -> None:
-        """Take over another stream's numbers: of a seat whose pool begins at ``first_position`` of the pool of all."""
+    def copy_row(self, row: int, source: "StepMetadata", batch_slot: int, first_position: int) -> None:
+        """Copy a stream's numbers from ``source``; its pool begins at ``first_position`` of the shared pool."""
         numbers = self._rows[row]
         numbers[:] = source._host
-        numbers[SEAT] = seat
+        numbers[BATCH_SLOT] = batch_slot
         numbers[[SPECIAL_AT, PATCH_AT]] += first_position
         spans = numbers[SPAN_BOUNDS:NUMBERS].reshape(-1, 2)
         spans[spans[:, 1] > spans[:, 0]] += first_position
 
-    def open(self) -> None:
-        """Wait until the copy before has been made: only then may the host change what it reads."""
+    def wait_for_upload(self) -> None:
+        """Wait until the previous upload is done: the host may not change its source earlier."""
         self._copied.synchronize()
 
     def set_frame(self, time: int, special_at: int, patch_at: int) -> None:
+        """Set the time and the first pool positions of special tokens and patches."""
         self._host[TIME], self._host[SPECIAL_AT], self._host[PATCH_AT] = time, special_at, patch_at
 
     def set_spans(self, spans: list[tuple[int, int]]) -> None:
+        """Set the runs of visible tokens, at most `SPANS`."""
         assert len(spans) <= SPANS
         self._host[SPAN_BOUNDS:NUMBERS] = [*(bound for span in spans for bound in span), *[0, 0] * (SPANS - len(spans))]
 
     def set_camera(self, slot: int, visible: tuple[int, ...]) -> None:
-        """``slot``: where the step's token goes; ``visible``: all that it may read, itself among them."""
+        """``slot``: the camera slot written; ``visible``: all slots that are read, ``slot`` included."""
         self._host[CAMERA_SLOT], self._host[CAMERA_LIMIT] = slot, max(visible) + 1
         mask = self._host[NUMBERS:]
         mask[:] = 0
         mask[list(visible)] = 1
 
     def repeat_row(self, row: int, stop: int) -> None:
-        """Make all rows after it, up to ``stop``, say the same."""
+        """Copy a row to all rows after it, up to ``stop``."""
         self._rows[row + 1 : stop] = self._rows[row]
 
     def upload(self) -> None:
-        """Start the copy; what is enqueued on the current stream after it sees the new numbers."""
+        """Start the copy; work enqueued on the current stream afterwards reads the new numbers."""
         self._device.copy_(self._pinned, non_blocking=True)
         self._copied.record()
 
     @property
     def time(self) -> Tensor:
-        """int32 [rows]. Frames committed before this one."""
+        """Frames committed before this one, int32 [rows]."""
         return self._device[:, TIME]
 
     @property
     def special_at(self) -> Tensor:
-        """int32 [rows]. First pool position of the frame's special tokens."""
+        """First pool position of the frame's special tokens, int32 [rows]."""
         return self._device[:, SPECIAL_AT]
 
     @property
     def patch_at(self) -> Tensor:
-        """int32 [rows]. First pool position of its patches."""
+        """First pool position of the frame's patches, int32 [rows]."""
         return self._device[:, PATCH_AT]
 
     @property
     def camera_slot(self) -> Tensor:
-        """int32 [rows]. Where its camera token is kept."""
+        """Camera slot of the frame's camera token, int32 [rows]."""
         return self._device[:, CAMERA_SLOT]
 
     @property
     def camera_limit(self) -> Tensor:
-        """int32 [rows]. One more than the highest camera slot that is visible."""
+        """One more than the highest visible camera slot, int32 [rows]."""
         return self._device[:, CAMERA_LIMIT]
 
     @property
-    def seat(self) -> Tensor:
-        """int32 [rows]. Which of several streams that share a pool it is."""
-        return self._device[:, SEAT]
+    def batch_slot(self) -> Tensor:
+        """Batch slot of the stream in a shared pool, int32 [rows]."""
+        return self._device[:, BATCH_SLOT]
 
     @property
     def spans(self) -> Tensor:
-        """int32 [rows, 2 * SPANS] on the device: start and stop of each; empty ones are (0, 0)."""
+        """Start and stop of each span, int32 [rows, 2 * SPANS]; empty ones are (0, 0)."""
         return self._device[:, SPAN_BOUNDS:NUMBERS]
 
     @property
     def camera_visible(self) -> Tensor:
-        """int32 [rows, slots] on the device."""
+        """1 for each visible camera slot, int32 [rows, slots]."""
         return self._device[:, NUMBERS:]

@@ -1,4 +1,4 @@
-"""A live stream's memory: both caches behind ``begin -> attend -> commit | rollback``."""
+"""KV cache of one stream: aggregator and camera head behind ``begin``, ``attend``, and ``commit`` or ``rollback``."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.cache_dtypes import CacheKind, cache_kind
+from stream_recon.cache.cache_dtypes import CacheDtypePolicy, cache_policy
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
-from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
+from stream_recon.cache.frame_cache import FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, StreamConfig
@@ -18,7 +18,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class SlotPools:
-    """A seat's part of what several streams share: of a `full` cache alone."""
+    """Tensors of one batch slot, for a `full` cache."""
 
     frames: FramePools
     camera: tuple[Tensor, Tensor]
@@ -26,18 +26,19 @@ class SlotPools:
 
 @dataclass(frozen=True)
 class StreamSchema:
-    """All that a stream will ever hold, known before its first frame."""
+    """Sizes of all that a stream caches, known before its first frame."""
 
     frames: FrameCacheSchema
     camera: CameraCacheSchema
     dtype: torch.dtype
-    """The run's: what the frames' keys and values come in."""
+    """Type in which the run computes the aggregator's keys and values."""
     camera_dtype: torch.dtype
-    kind: CacheKind
-    """How the frames' are kept."""
+    """Type of the camera head's keys and values."""
+    policy: CacheDtypePolicy
+    """How the aggregator's keys and values are stored."""
 
     @staticmethod
-    def of(
+    def from_config(
         network: NetworkConfig,
         stream: StreamConfig,
         patches: int,
@@ -45,14 +46,15 @@ class StreamSchema:
         camera_dtype: torch.dtype | None = None,
         cache: CacheChoice = "full",
     ) -> "StreamSchema":
-        """Sizes for frames of so many ``patches``; ``camera_dtype``: the camera head's cache's, if another."""
-        frames, camera = FrameCacheSchema.of(network, stream, patches), CameraCacheSchema.of(network, stream)
-        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, cache_kind(cache))
+        """Sizes for frames of ``patches`` patches; ``camera_dtype``: ``dtype`` if None."""
+        frames = FrameCacheSchema.from_config(network, stream, patches)
+        camera = CameraCacheSchema.from_config(network, stream)
+        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, cache_policy(cache))
 
     @property
     def bytes(self) -> int:
         """Bytes of both caches, all of which are allocated before the first frame."""
-        return self.kind.bytes(self.frames, self.dtype) + self.camera.bytes(self.camera_dtype)
+        return self.policy.frame_cache.bytes(self.frames, self.dtype) + self.camera.bytes(self.camera_dtype)
 
     def check_fits(self, available: int) -> None:
         """Raises ResourceError, naming the numbers, if ``available`` bytes are too few."""
@@ -67,7 +69,7 @@ class StreamSchema:
 
 
 class StreamMemory:
-    """The `Memory` of one stream (B = 1). Between ``begin`` and ``commit`` or ``rollback`` the network may attend."""
+    """The `Memory` of one stream (B = 1). The network may attend between ``begin`` and ``commit`` or ``rollback``."""
 
     def __init__(
         self,
@@ -75,21 +77,18 @@ class StreamMemory:
         stream: StreamConfig,
         backend: AttentionBackend,
         device: torch.device,
-        inputs: StepMetadata | None = None,
+        metadata: StepMetadata | None = None,
         pools: SlotPools | None = None,
     ) -> None:
-        """``inputs``: given, steps of one frame take all that changes from there, and may be captured.
-        ``backend``: one that reads the schema's kind of cache. ``pools``: given, nothing is allocated; see
-        `FrameCache`."""
+        """``backend``: a kernel that reads the schema's kind of cache. ``metadata``: device buffers from which steps of
+        one frame read all that changes, so that they can be captured. ``pools``: None allocates them."""
         self._device = device
-        self._inputs = inputs
-        self._frame_cache = (
-            schema.kind.frame_cache(schema.frames, stream, backend, device, schema.dtype, inputs)
-            if pools is None
-            else FrameCache(schema.frames, stream, backend, device, schema.dtype, inputs, pools.frames)
-        )
-        camera = pools.camera if pools is not None else None
-        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, inputs, camera)
+        self._metadata = metadata
+        frame_cache = schema.policy.frame_cache
+        frame_pools = pools.frames if pools else frame_cache.allocate_pools(schema.frames, device, schema.dtype)
+        camera_pools = pools.camera if pools else None
+        self._frame_cache = frame_cache(schema.frames, stream, backend, frame_pools, metadata)
+        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, metadata, camera_pools)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
         self.frames = 0
@@ -98,31 +97,33 @@ class StreamMemory:
     def begin(self, count: int, *, evict_first: bool = False, upload: bool = True) -> None:
         """Open a step: the scale frames in the first one, a single frame in each later one.
 
-        ``upload``: send its numbers to the device, unless they go there with those of other streams.
+        ``upload``: send the step's metadata to the device; `BatchSlots` uploads those of all streams together.
         """
-        if self._inputs is not None:
-            self._inputs.open()
+        if self._metadata is not None:
+            self._metadata.wait_for_upload()
         self._frame_cache.begin(count, evict_first=evict_first)
         self._camera_cache.begin(count)
         self._pending = count
-        if self._inputs is not None:
-            self._inputs.set_frame(self.frames, *self._frame_cache.positions_written)
+        if self._metadata is not None:
+            self._metadata.set_frame(self.frames, *self._frame_cache.write_positions)
             if upload:
-                self._inputs.upload()
+                self._metadata.upload()
 
     def commit(self) -> None:
+        """Keep the step's frames."""
         self._frame_cache.commit()
         self._camera_cache.commit()
         self.frames += self._pending
         self._pending = 0
 
     def rollback(self) -> None:
+        """Drop the step's frames."""
         self._frame_cache.rollback()
         self._camera_cache.rollback()
         self._pending = 0
 
     def reset(self) -> None:
-        """Forget all frames; the memory stays where it is, for another stream."""
+        """Drop all frames. The tensors keep their addresses for the next stream."""
         self._frame_cache.reset()
         self._camera_cache.reset()
         self._pending = 0
@@ -130,29 +131,34 @@ class StreamMemory:
 
     @property
     def times(self) -> Tensor:
+        """See `Memory`."""
         if self._is_fixed:
-            assert self._inputs is not None
-            return self._inputs.time.long()[:, None]
+            assert self._metadata is not None
+            return self._metadata.time.long()[:, None]
         return torch.arange(self.frames, self.frames + self._pending, device=self._device)[None]
 
     @property
     def is_later_frame(self) -> Tensor:
+        """See `Memory`."""
         return self._one if self._is_fixed else (self.times[0] > 0).long()
 
     @property
     def is_streamed_frame(self) -> Tensor:
-        # The first step holds the scale frames, however few they are.
+        """See `Memory`."""
+        # The first step holds the scale frames, whatever their number.
         if self._is_fixed:
             return self._one
         return torch.full((self._pending,), int(self.frames > 0), device=self._device)
 
     @property
     def _is_fixed(self) -> bool:
-        """A step like all others: nothing in it may depend on the host's counters."""
-        return self._inputs is not None and self.frames > 0
+        """Whether the step may be captured, so that nothing in it may depend on the host's counters."""
+        return self._metadata is not None and self.frames > 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         return self._frame_cache.attend(layer, q[0], k[0], v[0])[None].to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Memory`."""
         return self._camera_cache.attend(slot, q[0], k[0], v[0])[None].to(v.dtype)

@@ -28,7 +28,7 @@ _RENAMED = {
 """Keys of version 0.1 in each table, and their names since. Read until version 0.3."""
 
 KeyframeMode = Literal["flow", "every", "interval"]
-AttentionChoice = Literal["auto", "triton", "flashinfer", "fa2", "fa3", "cudnn", "sdpa"]
+AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
 CacheChoice = Literal["full", "fp8"]
 """Data type of the KV cache of frames: the run's precision, or e4m3."""
 RotationSearch = Literal["auto", True, False]

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.protocols import Memory
+from stream_recon.cache.attention import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.layers import Block, attend_within
 from stream_recon.models.rope import frame_rotation, global_rotation, rotate_frame, rotate_global

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stream_recon.cache.protocols import Memory
+from stream_recon.cache.attention import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.layers import Block, Mlp, in_fp32
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.protocols import Memory
+from stream_recon.cache.attention import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.camera_head import CameraHead

@@ -3,7 +3,7 @@
 import torch
 
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.odometry import OdometryState
@@ -77,18 +77,11 @@ def random_images(count: int, seed: int = 1) -> torch.Tensor:
     return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
 
 
-def clip_memory(preset: Preset, images: torch.Tensor) -> ClipVisibility:
+def clip_memory(preset: Preset, images: torch.Tensor) -> TrainingMask:
     """Attention of images [S, 3, H, W] to each other as one clip."""
     stream, special = preset.stream, preset.network.special_tokens
-    return ClipVisibility(
-        frames=len(images),
-        tokens=special + GRID[0] * GRID[1],
-        special=special,
-        scale_frames=stream.scale_frames,
-        window=stream.window,
-        camera_window=stream.camera_window,
-        device=torch.device("cpu"),
-    )
+    clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, stream.window)
+    return TrainingMask(clip, stream.camera_window, torch.device("cpu"))
 
 
 def clip_step(preset: Preset, images: torch.Tensor) -> tuple[Prediction, OdometryState | None]:
@@ -107,7 +100,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
     """Each keyframe of a stream comes out as in a stream of keyframes alone: ``options`` of `tiny_preset`."""
     interval = tiny_preset(keyframes="interval", keyframe_interval=2, **options)
     first = interval.stream.scale_frames
-    stream = Stream(tiny_network(interval), interval, GRID, "auto")
+    stream = Stream(tiny_network(interval), interval, GRID)
     kept, codes, depths = [], [], []
     stream.step(images[:first])
     for image in images[first:]:
@@ -116,7 +109,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
             kept.append(image)
             codes.append(prediction.pose.clone())
             depths.append(prediction.log_depth.clone())
-    every = Stream(tiny_network(interval), tiny_preset(**options), GRID, "auto")
+    every = Stream(tiny_network(interval), tiny_preset(**options), GRID)
     every.step(images[:first])
     for image, code, depth in zip(kept, codes, depths, strict=True):
         prediction, _ = every.step(image[None])

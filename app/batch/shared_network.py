@@ -145,7 +145,7 @@ def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> 
     exit_with_parent()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    from stream_recon.app.engine.server import StreamServer, open_listener, refuse
+    from stream_recon.app.engine.server import StreamServer, open_listener, serve_error
 
     listener = open_listener(socket, streams)
     try:
@@ -153,6 +153,6 @@ def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> 
             # Each unit says the result.
             model = choice.load_model(HASHED_ELSEWHERE)
     except StreamReconError as error:
-        refuse(listener, error)
+        serve_error(listener, error)
         return
     StreamServer(listener, model, streams).serve()

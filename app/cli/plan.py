@@ -10,11 +10,11 @@ from rich.table import Table
 
 from stream_recon.app.cli.console import PlainConsole
 from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
-from stream_recon.app.planning.search import Choice, Configuration, choices, parse_memory
+from stream_recon.app.planning.search import Configuration, PlannedRun, parse_memory, search_configurations
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
-from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_kind
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_policy
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml, table_to_toml
 from stream_recon.models.embedded import EMBEDDED_PRESET
@@ -47,15 +47,15 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
         raise InputError(f"{name} sent no frame")
     height, width = frame.rgb.shape[:2]
     rates = measure_rates(device) if device else H200
-    kept_in = [name for name in CACHE_CHOICES if device is None or cache_kind(name).runs_on(device)]
-    found = choices(presets, (width, height), budget, rates, kept_in)
+    kept_in = [name for name in CACHE_CHOICES if device is None or cache_policy(name).runs_on(device)]
+    found = search_configurations(presets, (width, height), budget, rates, kept_in)
     out = PlainConsole(soft_wrap=True)
     out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
     out.print(_table(found))
     _print_notes(out, rates, found, measured=device is not None)
     if write:
-        replace_file(write, lambda file: file.write(preset_to_toml(found[0].way.preset).encode()))
-    _print_use(out, source, found[0].way, write)
+        replace_file(write, lambda file: file.write(preset_to_toml(found[0].configuration.preset).encode()))
+    _print_use(out, source, found[0].configuration, write)
     return 0
 
 
@@ -67,10 +67,10 @@ def _free_memory(device: torch.device | None) -> int:
     return int(free) + OWN_CONTEXT_BYTES
 
 
-def _table(found: list[Choice]) -> Table:
+def _table(found: list[PlannedRun]) -> Table:
     table = Table("preset", "window", "image", "cache", "memory", "frames/s")
     for choice in found:
-        way = choice.way
+        way = choice.configuration
         table.add_row(
             way.preset.name,
             str(way.preset.stream.window),
@@ -82,13 +82,13 @@ def _table(found: list[Choice]) -> Table:
     return table
 
 
-def _print_notes(out: Console, rates: DeviceRates, found: list[Choice], *, measured: bool) -> None:
+def _print_notes(out: Console, rates: DeviceRates, found: list[PlannedRun], *, measured: bool) -> None:
     where = "this machine's GPU" if measured else "no CUDA device is here to measure"
     out.print(
         f"Frames/s are expected of the network on an {rates.name} ({where}) once the window is full; reading, writing "
         "and the viewer come on top. Memory is the most that a stream of any length takes, CUDA's own share included."
     )
-    if not measured and any(choice.way.cache == "fp8" for choice in found):
+    if not measured and any(choice.configuration.cache == "fp8" for choice in found):
         out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
 
 

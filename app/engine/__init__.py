@@ -1,4 +1,4 @@
-"""Frames in, results out: the network, its caches and keyframes. The one door to ``models`` and ``cache``."""
+"""Inference: frames in, results out. The only package of ``app`` that uses ``models`` and ``cache`` at run time."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ __all__ = ["Engine", "load_engine"]
 
 
 def __getattr__(name: str) -> Any:
-    """What is meant for others, without torch for those who look for something smaller in here."""
+    """Import the public names on first use, so that modules without torch can be imported alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from stream_recon.app.engine import engine

@@ -1,4 +1,4 @@
-"""An engine whose network runs in another process, together with those of other engines. Needs no torch."""
+"""Engine whose network runs in another process, shared with other engines. Needs no torch."""
 
 import time
 from collections.abc import Sequence
@@ -9,70 +9,72 @@ from typing import Any
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine.messages import Close, Hello, Prefill, Request, Response, SharedBuffer, Step
-from stream_recon.app.engine.session import StreamingSession, frame_result
+from stream_recon.app.engine.session import HostOutput, StreamingSession, frame_result
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 POLL_SECONDS = 0.1
-LOST = "the process that runs the network has ended: see what it said above"
+"""Pause between two attempts to connect, short against the seconds that a model takes to load."""
+LOST = "the process that runs the network has ended: see its messages above"
+"""Message where the connection breaks."""
 
 
 class RemoteEngine(StreamingSession):
-    """An `StreamingSession` that has its steps done by a `StreamServer`."""
+    """A `StreamingSession` whose steps are done by a `StreamServer`."""
 
     threads = 0
-    """None here: see `FrameEngine`."""
+    """The network has no CPU threads in this process; see `FrameEngine`."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         """Raises StreamReconError where the server could not load the network."""
         self._connection = connection
-        welcome = self._receive()
-        assert isinstance(welcome, Hello)
-        self._mailbox = SharedBuffer(welcome.preset)
-        send_handle(connection, self._mailbox.handle, None)
-        self._ends = False
-        super().__init__(welcome.preset)
-        self.weights_sha256 = welcome.weights_sha256
-        self.device = welcome.device
-        self.precision = welcome.precision
+        hello = self._receive()
+        assert isinstance(hello, Hello)
+        self._buffer = SharedBuffer(hello.preset)
+        send_handle(connection, self._buffer.handle, None)
+        self._has_stream = False
+        super().__init__(hello.preset)
+        self.weights_sha256 = hello.weights_sha256
+        self.device = hello.device
+        self.precision = hello.precision
         self.cache = "full"
         self.attention = "auto"
 
     def reset(self) -> None:
-        self._end()
+        self._close_stream()
         super().reset()
 
     def finish(self) -> list[FrameResult]:
         results = super().finish()
-        self._end()
+        self._close_stream()
         return results
 
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         transform = frames[0].transform
-        self._ends = True
-        return self._ask(Prefill(len(frames), transform.network_size, transform.crop[2:]), frames)
+        self._has_stream = True
+        return self._request(Prefill(len(frames), transform.network_size, transform.crop[2:]), frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
-        return self._ask(Step(), [frame])[0]
+        return self._request(Step(), [frame])[0]
 
-    def _ask(self, request: Request, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
+    def _request(self, request: Request, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         size = frames[0].transform.network_size
-        for place, frame in zip(self._mailbox.images(len(frames), size), frames, strict=True):
-            place[:] = frame.rgb
+        for image, frame in zip(self._buffer.images(len(frames), size), frames, strict=True):
+            image[:] = frame.rgb
         self._send(request)
-        answer = self._receive()
-        assert isinstance(answer, Response)
-        self.attention = answer.attention
-        # Copies: the next answer is written there, too.
-        depth = self._mailbox.depth(len(frames), size).copy()
-        confidence = self._mailbox.confidence(len(frames), size).copy()
+        response = self._receive()
+        assert isinstance(response, Response)
+        self.attention = response.attention
+        # Copies, as the next response overwrites the buffer.
+        depth = self._buffer.depth(len(frames), size).copy()
+        confidence = self._buffer.confidence(len(frames), size).copy()
         return [
-            frame_result(frame, *view, is_keyframe=answer.is_keyframe, flow=answer.flow)
-            for frame, *view in zip(frames, answer.T_world_camera, answer.focals, depth, confidence, strict=True)
+            frame_result(frame, HostOutput(*output), is_keyframe=response.is_keyframe, flow=response.flow)
+            for frame, *output in zip(frames, response.T_world_camera, response.focals, depth, confidence, strict=True)
         ]
 
-    def _end(self) -> None:
-        if self._ends:
-            self._ends = False
+    def _close_stream(self) -> None:
+        if self._has_stream:
+            self._has_stream = False
             self._send(Close())
 
     def _send(self, message: object) -> None:
@@ -92,10 +94,10 @@ class RemoteEngine(StreamingSession):
 
 
 def connect(socket: Path, seconds: float) -> RemoteEngine:
-    """An engine by the server that listens, or will soon listen, at ``socket``.
+    """An engine of the server at ``socket``, which may still be starting.
 
     Raises:
-        StreamReconError: it could not load the network, or none listens within so many seconds.
+        StreamReconError: the server could not load the network, or does not listen within ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -103,7 +105,7 @@ def connect(socket: Path, seconds: float) -> RemoteEngine:
             connection = Client(str(socket))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if time.monotonic() > deadline:
-                raise ResourceError("the process that is to run the network does not answer") from error
+                raise ResourceError("the process that should run the network does not answer") from error
             time.sleep(POLL_SECONDS)
         else:
             return RemoteEngine(connection)

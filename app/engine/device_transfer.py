@@ -1,9 +1,4 @@
-"""Pixels to the device, predictions to the host.
-
-The numbers that a network runs in, by the device.
-
-A step as one captured CUDA graph.
-"""
+"""Transfers between host and device, the precision of a device, and captured CUDA graphs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar
@@ -13,31 +8,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stream_recon.cache.attention import BF16, cpu_has
+from stream_recon.app.engine.session import HostOutput
+from stream_recon.cache.attention import AVX512_BF16, cpu_has
 from stream_recon.models.pose import focal_length, pose_to_matrix
-
-View = tuple[NDArray[np.float64], float, NDArray[np.float32], NDArray[np.float32]]
-"""Of a frame: T_world_camera [4, 4], the focal length in pixels of its crop, depth and confidence [h, w]."""
 
 
 def to_images(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """[N, h, w, 3] -> [N, 3, h, w] in [0, 1]. Bytes are sent to the device, and made numbers there."""
+    """uint8 [N, h, w, 3] -> float32 [N, 3, h, w] in [0, 1]. Bytes are sent and converted on the device."""
     return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
 
 
-def host_views(pose: Tensor, depth: Tensor, confidence: Tensor, crops: Sequence[tuple[float, float]]) -> Iterator[View]:
-    """pose [N, 9], depth and confidence [N, h, w] of N frames; ``crops``: width and height of each, source pixels."""
-    pose, depth, confidence = _to_host(pose.double(), depth, confidence)
+def to_host(
+    pose: Tensor, depth: Tensor, confidence: Tensor, crops: Sequence[tuple[float, float]]
+) -> Iterator[HostOutput]:
+    """Outputs of N frames from pose codes [N, 9], depth and confidence [N, h, w].
+
+    ``crops``: width and height of each frame's crop in source pixels.
+    """
+    pose, depth, confidence = _copy_to_host(pose.double(), depth, confidence)
     T_world_camera = pose_to_matrix(pose).numpy()
-    # The fields of view are the crop's, whatever the network's pixels were. The source's pixels are taken to be square,
-    # so that both axes estimate one focal length; apart, they would stretch the scene.
+    # The fields of view are those of the crop. Source pixels are assumed square, so that both axes estimate one focal
+    # length; two focal lengths would distort the scene.
     width, height = torch.tensor(crops, dtype=torch.float64).unbind(1)
     focals = focal_length(pose, height, width).tolist()
-    yield from zip(T_world_camera, focals, depth.numpy(), confidence.numpy(), strict=True)
+    for output in zip(T_world_camera, focals, depth.numpy(), confidence.numpy(), strict=True):
+        yield HostOutput(*output)
 
 
-def _to_host(*tensors: Tensor) -> list[Tensor]:
-    """Copies in host memory; from a GPU through pinned memory and with one wait for all."""
+def _copy_to_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies in host memory; from a GPU through pinned memory, with one wait for all."""
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
     if tensors[0].is_cuda:
         torch.cuda.current_stream().synchronize()
@@ -45,6 +44,7 @@ def _to_host(*tensors: Tensor) -> list[Tensor]:
 
 
 Precision = Literal["fp32", "bf16"]
+"""Number type of matrix work."""
 
 
 def plain_precision(device: torch.device) -> Precision:
@@ -53,8 +53,8 @@ def plain_precision(device: torch.device) -> Precision:
 
 
 def fast_precision(device: torch.device) -> Precision:
-    """bf16 also on a CPU that has instructions for it; without them it would be slower than fp32."""
-    if device.type == "cpu" and cpu_has(BF16):
+    """bf16 on a GPU, and on a CPU with bf16 instructions; without them it would be slower than fp32."""
+    if device.type == "cpu" and cpu_has(AVX512_BF16):
         return "bf16"
     return plain_precision(device)
 
@@ -63,24 +63,26 @@ T = TypeVar("T")
 
 
 class StepGraph(Generic[T]):
-    """Runs a body as it stands the first time, which compiles and warms up all kernels, and from its capture later.
+    """A function as a CUDA graph: the first run is plain and warms up all kernels, the second is captured.
 
-    The body must take all that changes from tensors that stay where they are. What it returns is overwritten by the
-    next run. Constants that it makes once have to be kept for good, of all shapes (`functools.cache`): a graph goes on
-    reading them where they were.
+    The function must read all that changes from tensors whose addresses never change. The next run overwrites what it
+    returned. Constants that it creates must be cached for ever, for all shapes (`functools.cache`), as the graph reads
+    their addresses.
     """
 
     def __init__(self, pool: Any = None) -> None:
-        """``pool``: memory that several graphs share (`torch.cuda.graph_pool_handle`), each overwriting what others
-        returned."""
+        """``pool``: memory that several graphs share (`torch.cuda.graph_pool_handle`); each overwrites the others'
+        results."""
         self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._is_warm = False
         self._output: T | None = None
 
     def run(self, body: Callable[[], T]) -> T:
-        """``body``: the same every time. It is not kept: what owns both would then outlive its last user, memory and
-        all, until cycles are collected."""
+        """Run ``body``, the same one every time.
+
+        No reference to it is kept: it would make a cycle with the owner of both, whose memory would then be freed late.
+        """
         if not self._is_warm:
             self._is_warm = True
             return body()

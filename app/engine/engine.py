@@ -1,4 +1,4 @@
-"""The engine: frames in, results out, one at a time. It alone knows the network and the caches."""
+"""The engine: frames in, results out, one at a time, with the network in this process."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.engine.device_transfer import Precision, fast_precision, host_views, plain_precision, to_images
+from stream_recon.app.engine.device_transfer import Precision, fast_precision, plain_precision, to_host, to_images
 from stream_recon.app.engine.session import StreamingSession, frame_result
-from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.cache_dtypes import cache_kind
-from stream_recon.cache.kernels.timing import runs_triton
+from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.cache.cache_dtypes import cache_policy
+from stream_recon.cache.kernels.choose import check_choice, runs_triton
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine(StreamingSession):
-    """An `StreamingSession` with the network in this process."""
+    """A `StreamingSession` whose network runs in this process."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class Engine(StreamingSession):
         precision: Precision | None = None,
         cache: CacheChoice = "full",
     ) -> None:
-        """``precision``, ``cache``: as `Stream` has them."""
+        """``attention``, ``precision``, ``cache``: see `StepOptions`."""
         super().__init__(preset)
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
-        self._choice = attention
+        self._requested_attention = attention
         self.cache = cache
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self._stream: Stream | None = None
 
     @property
     def attention(self) -> str:
-        """The attention backend in use; ``auto`` until the first frame has been seen."""
-        return self._stream.attention if self._stream else self._choice
+        """The attention backend in use; the one asked for until the first step."""
+        return self._stream.attention if self._stream else self._requested_attention
 
     @property
     def threads(self) -> int:
-        """Threads of the CPU that the network works with, of all engines of this process; 0 on a GPU."""
+        """CPU threads of the network, shared by all engines of this process; 0 on a GPU."""
         return torch.get_num_threads() if self._network.image_mean.device.type == "cpu" else 0
 
     @threads.setter
@@ -66,9 +66,9 @@ class Engine(StreamingSession):
         if self._stream is not None and self._stream.grid == grid:
             self._stream.reset()
         else:
-            # There need not be memory for two.
-            self._stream = None
-            self._stream = Stream(self._network, self.preset, grid, self._choice, self.precision, cache=self.cache)
+            self._stream = None  # there may not be memory for two
+            options = StepOptions(self._requested_attention, self.precision, self.cache)
+            self._stream = Stream(self._network, self.preset, grid, options)
         return self._step(frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
@@ -79,10 +79,10 @@ class Engine(StreamingSession):
         pixels = np.stack([frame.rgb for frame in frames])
         prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device))
         crop = frames[0].transform.crop[2:]
-        views = host_views(prediction.pose[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
+        outputs = to_host(prediction.pose[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
         return [
-            frame_result(frame, *view, is_keyframe=decision.is_keyframe, flow=decision.flow)
-            for frame, view in zip(frames, views, strict=True)
+            frame_result(frame, output, is_keyframe=decision.is_keyframe, flow=decision.flow)
+            for frame, output in zip(frames, outputs, strict=True)
         ]
 
 
@@ -107,19 +107,21 @@ def load_engine(
         preset: name or TOML file; see `load_preset`, also for ``overrides``.
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda`` or ``cpu``.
-        attention: ``auto``, the fastest kernel of this machine, or one by name; see `choose_attention`.
-        cache: ``full``, or ``fp8`` for about half the cache's memory; see `CacheKind`.
-        weights_sha256: of the file, where it is known already.
+        attention: ``auto``, ``triton``, ``flashinfer`` or ``sdpa``; see `choose_attention`.
+        cache: ``full``, or ``fp8`` for about half the cache's memory.
+        weights_sha256: of the file, if known; None computes it.
 
     Raises:
         ConfigError, WeightsError, ResourceError: see their messages.
     """
-    loaded = load_model(preset, weights, device, attention, overrides, cache, weights_sha256)
+    loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256)
     return Engine(loaded.network, loaded.preset, loaded.weights_sha256, attention, loaded.precision, cache)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
+    """A network on its device, ready for inference."""
+
     network: StreamingNetwork
     preset: Preset
     weights_sha256: str
@@ -127,33 +129,32 @@ class LoadedModel:
 
 
 def load_model(
-    preset: str,
+    preset: Preset,
     weights: Path | None,
     device: str,
     attention: AttentionChoice,
-    overrides: Mapping[str, Any] | None,
     cache: CacheChoice,
     weights_sha256: str | None,
 ) -> LoadedModel:
-    """A network on its device, laid out for inference; see `load_engine`."""
-    chosen = load_preset(preset, overrides)
-    file = weights_file(chosen, weights)
+    """A preset's network on its device, ready for inference; see `load_engine`."""
+    check_choice(attention)
+    file = weights_file(preset, weights)
     target = _choose_device(device)
-    cache_kind(cache).check(attention, target)
+    cache_policy(cache).check(attention, target)
     precision = fast_precision(target)
-    # Reading gigabytes twice takes as long as loading them; side by side both are done in the time of one.
+    # Hashing gigabytes takes as long as loading them: in parallel, both take the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
-        network = load_network(file, chosen.network)
+        network = load_network(file, preset.network)
         if precision == "bf16":
             prepare_network(network, target)
         network = network.to(target)
     logger.info("loaded %s on %s, %s", file, target, precision)
-    return LoadedModel(network, chosen, digest.result(), precision)
+    return LoadedModel(network, preset, digest.result(), precision)
 
 
 def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
-    """Lay weights out for inference in bf16 on ``device``; before they go there, so that fp32 ones never take room."""
+    """Lay weights out for bf16 inference on ``device`` before they go there, so that fp32 ones take no memory there."""
     if device.type == "cuda" and runs_triton():
         network.fuse_for_gpu()
     elif device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Which frames stay in the caches: chosen by induced image motion, or by count."""
+"""Keyframe policies: which frames stay in the caches, by induced image motion or by count."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,20 +10,24 @@ from stream_recon.configs.schema import StreamConfig
 from stream_recon.models.pose import focal_lengths, pose_to_matrix
 
 PIXEL_STEP = 8
+"""Every 8th pixel along each axis is projected: the mean needs no more."""
 NEAR = 1e-6
+"""Smallest depth that counts as in front of a camera."""
 
 
 @dataclass(frozen=True)
 class Decision:
+    """Whether a frame is a keyframe, and the `mean_flow` in pixels where the policy needs it."""
+
     is_keyframe: bool
     flow: float | None
 
 
 def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
-    """Mean displacement in pixels of a view's surface when it is seen from another camera (LingBot-Map), [...].
+    """Mean image motion in pixels of a view's surface, between the view and a reference camera (LingBot-Map), [...].
 
-    pose codes [..., 9]; depth [..., h, w] of the view. Every 8th pixel is unprojected by the view's own depth and
-    pose; those in front of the reference camera count. The host is not asked for anything, so that it can be captured.
+    Pose codes [..., 9], depth [..., h, w] of the view. Pixels are unprojected by the view's depth and pose; those in
+    front of the reference camera count. Nothing waits for the host, so this can be captured.
     """
     height, width = depth.shape[-2:]
     depth = depth[..., ::PIXEL_STEP, ::PIXEL_STEP]
@@ -32,41 +36,44 @@ def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
         torch.arange(0, width, PIXEL_STEP, device=depth.device, dtype=depth.dtype),
         indexing="ij",
     )
-    fx, fy = _of_images(focal_lengths(pose, height, width))
+    fx, fy = _per_image(focal_lengths(pose, height, width))
     points = torch.stack([(u - width / 2) / fx * depth, (v - height / 2) / fy * depth, depth], dim=-1)
     T_world_view, T_world_reference = (pose_to_matrix(p)[..., None, :, :] for p in (pose, reference_pose))
     world = points @ T_world_view[..., :3, :3].mT + T_world_view[..., None, :3, 3]
-    seen = (world - T_world_reference[..., None, :3, 3]) @ T_world_reference[..., :3, :3]
-    z = seen[..., 2].clamp_min(NEAR)
-    fx, fy = _of_images(focal_lengths(reference_pose, height, width))
-    du, dv = seen[..., 0] / z * fx + width / 2 - u, seen[..., 1] / z * fy + height / 2 - v
-    valid = (depth > NEAR) & (seen[..., 2] > NEAR)
+    reference = (world - T_world_reference[..., None, :3, 3]) @ T_world_reference[..., :3, :3]
+    z = reference[..., 2].clamp_min(NEAR)
+    fx, fy = _per_image(focal_lengths(reference_pose, height, width))
+    du = reference[..., 0] / z * fx + width / 2 - u
+    dv = reference[..., 1] / z * fy + height / 2 - v
+    valid = (depth > NEAR) & (reference[..., 2] > NEAR)
     return torch.where(valid, torch.hypot(du, dv), 0).sum((-2, -1)) / valid.sum((-2, -1)).clamp_min(1)
 
 
-def _of_images(numbers: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _per_image(numbers: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """[...] -> [..., 1, 1] each."""
     return numbers[0][..., None, None], numbers[1][..., None, None]
 
 
 class KeyframePolicy(Protocol):
-    """Asked once for each streamed frame, in order."""
+    """Decides for each streamed frame, in order."""
 
     @property
     def evicts_first(self) -> bool:
-        """The next frame is known to be a keyframe, and the window is to count it: hide the oldest frame from it."""
+        """Whether the next frame is known to be a keyframe: the window then counts it, and hides its oldest frame."""
         ...
 
     @property
     def needs_flow(self) -> bool:
-        """`decide` wants the `mean_flow` since the last keyframe; the last scale frame is the first of these."""
+        """Whether `decide` needs the `mean_flow` since the last keyframe, at first since the last scale frame."""
         ...
 
-    def decide(self, flow: float | None) -> Decision: ...
+    def decide(self, flow: float | None) -> Decision:
+        """Decide for the next frame."""
+        ...
 
 
 class FlowKeyframes:
-    """A keyframe when the view has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
+    """A keyframe where the image has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
 
     evicts_first = False
     needs_flow = True
@@ -78,7 +85,7 @@ class FlowKeyframes:
         self._streamed = 0
 
     def decide(self, flow: float | None) -> Decision:
-        """A keyframe where the image has moved far enough, or none has come for long."""
+        """See `KeyframePolicy`."""
         assert flow is not None
         self._since += 1
         self._streamed += 1
@@ -99,15 +106,18 @@ class IntervalKeyframes:
 
     @property
     def evicts_first(self) -> bool:
+        """See `KeyframePolicy`."""
         return self._streamed % self._interval == 0
 
     def decide(self, flow: float | None) -> Decision:
+        """See `KeyframePolicy`."""
         chosen = self.evicts_first
         self._streamed += 1
         return Decision(chosen, None)
 
 
 def keyframe_policy(stream: StreamConfig) -> KeyframePolicy:
+    """The policy of a preset."""
     if stream.keyframes == "flow":
         return FlowKeyframes(stream.flow_threshold, stream.max_gap)
     return IntervalKeyframes(stream.keyframe_interval if stream.keyframes == "interval" else 1)

@@ -1,6 +1,6 @@
-"""What an engine of a worker and the process with the network say to one another. Images go by `Mailbox`.
+"""Messages between a worker's engine (client) and the process with the network (server), and their shared buffer.
 
-Images one way, depth and confidence the other: memory that a worker and the process with the network both see.
+The buffer carries images to the server, and depth and confidence back.
 """
 
 import mmap
@@ -16,7 +16,7 @@ from stream_recon.configs.schema import Preset
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message to a worker; it answers by the handle of its mailbox."""
+    """The server's first message; the client answers with the handle of its buffer."""
 
     preset: Preset
     weights_sha256: str
@@ -26,23 +26,24 @@ class Hello:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Begin a stream with the images in the mailbox, as its scale frames; what was before is forgotten."""
+    """Start a new stream with the images in the buffer as its scale frames; an earlier stream is dropped."""
 
     count: int
+    """Number of scale frames."""
     size: tuple[int, int]
     """Width and height of the images."""
     crop: tuple[float, float]
-    """Width and height of the part of the source's image that they show, in source pixels."""
+    """Width and height of the images' crop of the source image, in source pixels."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The image in the mailbox is the stream's next one, of the same size."""
+    """Process the image in the buffer, the stream's next one, of the same size."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """No frame of this stream will come. There is no answer."""
+    """End the stream. There is no response."""
 
 
 Request = Prefill | Step | Close
@@ -50,25 +51,27 @@ Request = Prefill | Step | Close
 
 @dataclass(frozen=True)
 class Response:
-    """Depth and confidence are in the mailbox."""
+    """Results of a request; depth and confidence are in the buffer."""
 
-    T_world_camera: NDArray[np.float64]  # [count, 4, 4]
+    T_world_camera: NDArray[np.float64]
+    """[count, 4, 4]."""
     focals: tuple[float, ...]
-    """In pixels of the crop."""
+    """In source pixels."""
     is_keyframe: bool
     flow: float | None
     attention: str
+    """Name of the attention backend."""
 
 
 PIXEL_BYTES = 3 + 4 + 4
-"""Colours in bytes, depth and confidence in fp32."""
+"""Bytes per pixel: three colours, depth and confidence in fp32."""
 
 
 class SharedBuffer:
-    """Room for the scale frames of a stream, at the largest image of a preset. Freed when both sides are gone."""
+    """Shared memory for a stream's scale frames at a preset's largest image. Freed when both processes have ended."""
 
     def __init__(self, preset: Preset, handle: int | None = None) -> None:
-        """``handle``: of the other side's, a file descriptor of this process; None: new memory (Linux)."""
+        """``handle``: file descriptor of an existing buffer in this process; None: new memory (Linux)."""
         self._pixels = preset.stream.scale_frames * preset.image.max_patches * preset.network.patch_size**2
         size = self._pixels * PIXEL_BYTES
         self.handle = os.memfd_create("stream-recon") if handle is None else handle
@@ -77,15 +80,15 @@ class SharedBuffer:
         self._memory = mmap.mmap(self.handle, size)
 
     def images(self, count: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """[count, h, w, 3] of images of that (width, height)."""
+        """Images [count, h, w, 3] of ``size``, (width, height)."""
         return self._array(np.uint8, 8 * self._pixels, (count, size[1], size[0], 3))
 
     def depth(self, count: int, size: tuple[int, int]) -> NDArray[np.float32]:
-        """[count, h, w]"""
+        """Depth [count, h, w]."""
         return self._array(np.float32, 0, (count, size[1], size[0]))
 
     def confidence(self, count: int, size: tuple[int, int]) -> NDArray[np.float32]:
-        """[count, h, w]"""
+        """Confidence [count, h, w]."""
         return self._array(np.float32, 4 * self._pixels, (count, size[1], size[0]))
 
     def _array(self, dtype: Any, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The choice of a model, as commands make it and workers get it. Needs no torch until the model is loaded."""
+"""Choice of a model, as the command line and batch workers pass it. Imports no torch until the model is loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which network, and how it runs. Survives pickling."""
+    """Which network, and how it runs. It can be pickled."""
 
     preset: str = EMBEDDED_PRESET
     """A name or a TOML file."""
     weights: Path | None = None
-    """A .safetensors file that fits the preset; None: the embedded one."""
+    """A .safetensors file that fits the preset; None: the embedded weights."""
     device: str = "auto"
     attention: AttentionChoice = "auto"
     keyframes: str | None = None
-    """``flow``, ``every`` or a number N for every N-th frame; None: as the preset has it."""
+    """``flow``, ``every`` or a number N for every N-th frame; None: the preset's."""
     cache: CacheChoice = "full"
 
     def load_preset(self) -> Preset:
-        """The preset with the keyframes chosen. Raises ConfigError."""
+        """The preset with this choice of keyframes. Raises ConfigError."""
         return load_preset(self.preset, keyframe_overrides(self.keyframes))
 
     def weights_file(self) -> Path:
-        """The file that would be loaded. Raises ConfigError, WeightsError."""
+        """The weights to load. Raises ConfigError, WeightsError."""
         return weights_file(self.load_preset(), self.weights)
 
     def load(self, weights_sha256: str | None = None) -> "Engine":
-        """The engine. This imports torch, so what torch has to find in the environment is set by now.
+        """The engine. This imports torch, so set torch's environment variables earlier.
 
         Args:
-            weights_sha256: of the weights on this machine, where it is known.
+            weights_sha256: of the weights file, if known; None computes it.
 
         Raises:
             ConfigError, WeightsError, ResourceError: see `load_engine`.
@@ -55,8 +55,7 @@ class ModelChoice:
         )
 
     def load_model(self, weights_sha256: str | None = None) -> "LoadedModel":
-        """As `load`, the network alone."""
+        """The network without an engine; see `load`."""
         from stream_recon.app.engine.engine import load_model
 
-        overrides = keyframe_overrides(self.keyframes)
-        return load_model(self.preset, self.weights, self.device, self.attention, overrides, self.cache, weights_sha256)
+        return load_model(self.load_preset(), self.weights, self.device, self.attention, self.cache, weights_sha256)

@@ -1,7 +1,7 @@
-"""One process with the network, for engines of many others: what they ask for at the same time is one step.
+"""Server process that runs the network for the engines of many workers, with their frames batched.
 
-It waits for nobody: whatever frames have come while a step was under way make up the next one. Scale frames of a stream
-that begins are a step by themselves.
+The frames that arrive during one step form the next step; the server waits for no client. The scale frames of a new
+stream (prefill) are a step without other frames.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.device_transfer import host_views, to_images
+from stream_recon.app.engine.device_transfer import to_host, to_images
 from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, SharedBuffer, Step
@@ -27,189 +27,192 @@ from stream_recon.models.prediction import Prediction
 logger = logging.getLogger(__name__)
 
 Grid = tuple[int, int]
-SHARE_BESIDE = 0.4
-"""Of what memory is free, that images of a further shape may take beside those that are there."""
+"""Patch rows and columns."""
+NEW_SHAPE_SHARE = 0.4
+"""Share of free memory that caches for images of another shape may take; the rest is for the steps of both shapes."""
 
 
 class _Client:
-    """An engine of another process, and its stream."""
+    """One worker's engine, and its stream."""
 
-    def __init__(self, connection: "Connection[Any, Any]", mailbox: SharedBuffer) -> None:
+    def __init__(self, connection: "Connection[Any, Any]", buffer: SharedBuffer) -> None:
         self.connection = connection
-        self.mailbox = mailbox
-        self.first: Prefill | None = None
-        """Of its stream."""
+        self.buffer = buffer
+        self.prefill: Prefill | None = None
+        """First request of its stream."""
         self.batch: StreamBatch | None = None
-        self.seat = -1
+        self.slot = -1
 
-    def leave(self) -> None:
+    def release_slot(self) -> None:
+        """Free the stream's batch slot, if it has one."""
         if self.batch is not None:
-            self.batch.leave(self.seat)
+            self.batch.release_slot(self.slot)
         self.batch = None
 
-    def answer(self, answer: Response | StreamReconError) -> None:
+    def respond(self, response: Response | StreamReconError) -> None:
+        """Send a response; a client that has gone is noticed later, by its connection."""
         try:
-            self.connection.send(answer)
+            self.connection.send(response)
         except OSError:
-            logger.debug("an engine has gone")  # which its connection will tell
+            logger.debug("a client has gone")
 
 
 class StreamServer:
     """Serves engines until its process is ended."""
 
-    def __init__(self, listener: Listener, model: LoadedModel, seats: int) -> None:
-        """``seats``: streams at once, at most."""
+    def __init__(self, listener: Listener, model: LoadedModel, slots: int) -> None:
+        """``slots``: most streams at once."""
         self._listener = listener
         self._model = model
         self._device = model.network.image_mean.device
-        self._seats = seats
+        self._slots = slots
         self._batches: dict[Grid, StreamBatch] = {}
-        """By patch rows and columns: scenes of one shape share a step."""
-        self._beginning: deque[_Client] = deque()
-        self._stepping: list[_Client] = []
+        """Streams of one image shape share a step."""
+        self._prefills: deque[_Client] = deque()
+        self._steps: list[_Client] = []
         self._selector = selectors.DefaultSelector()
-        # The socket itself: a listener only knows how to wait.
+        # The socket itself: a listener can only block.
         self._selector.register(listener._listener._socket, selectors.EVENT_READ)  # type: ignore[attr-defined]
 
     def serve(self) -> None:
-        """For ever."""
+        """Accept clients and run their requests, for ever."""
         while True:
-            busy = bool(self._stepping) or self._can_begin()
+            busy = bool(self._steps) or self._can_prefill()
             for key, _ in self._selector.select(0 if busy else None):
                 if key.data is None:
-                    self._welcome()
+                    self._accept()
                 else:
-                    self._hear(key.data)
-            self._work()
+                    self._receive(key.data)
+            self._run_step()
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         model = self._model
         try:
             connection = self._listener.accept()
             connection.send(Hello(model.preset, model.weights_sha256, str(self._device), model.precision))
-            mailbox = SharedBuffer(model.preset, recv_handle(connection))
+            buffer = SharedBuffer(model.preset, recv_handle(connection))
         except (OSError, EOFError):
-            return  # it has gone before it began
-        self._selector.register(connection, selectors.EVENT_READ, _Client(connection, mailbox))
+            return  # the client has gone
+        self._selector.register(connection, selectors.EVENT_READ, _Client(connection, buffer))
 
-    def _hear(self, client: _Client) -> None:
+    def _receive(self, client: _Client) -> None:
         try:
             request = client.connection.recv()
         except (EOFError, OSError):
-            self._forget(client)
+            self._disconnect(client)
             return
         if isinstance(request, Prefill):
-            client.first = request
-            self._beginning.append(client)
+            client.prefill = request
+            self._prefills.append(client)
         elif isinstance(request, Step):
-            self._stepping.append(client)
+            self._steps.append(client)
         else:
             assert isinstance(request, Close)
-            client.leave()
+            client.release_slot()
 
-    def _forget(self, client: _Client) -> None:
+    def _disconnect(self, client: _Client) -> None:
         self._selector.unregister(client.connection)
         client.connection.close()
-        client.leave()
-        if client in self._beginning:
-            self._beginning.remove(client)
-        if client in self._stepping:
-            self._stepping.remove(client)
+        client.release_slot()
+        if client in self._prefills:
+            self._prefills.remove(client)
+        if client in self._steps:
+            self._steps.remove(client)
 
-    def _can_begin(self) -> bool:
-        return any(self._has_room(client) for client in self._beginning)
+    def _can_prefill(self) -> bool:
+        return any(self._has_room(client) for client in self._prefills)
 
     def _has_room(self, client: _Client) -> bool:
         batch = self._batches.get(self._grid_of(client))
         if client.batch is not None and client.batch is batch:
             return True
         if batch is not None:
-            return batch.taken < batch.seats
-        return self._fits_beside(self._grid_of(client)) or self._nobody_but(client)
+            return batch.used < batch.slots
+        return self._fits_new_shape(self._grid_of(client)) or self._is_alone(client)
 
-    def _fits_beside(self, grid: Grid) -> bool:
-        """Whether there is memory for images of a further shape, too."""
+    def _fits_new_shape(self, grid: Grid) -> bool:
+        """Whether there is memory for caches of images of another shape."""
         model = self._model
         schema = stream_schema(model.preset, grid, self._device, half=model.precision == "bf16")
-        return schema.bytes * self._seats <= SHARE_BESIDE * available_memory(self._device)
+        return schema.bytes * self._slots <= NEW_SHAPE_SHARE * available_memory(self._device)
 
-    def _nobody_but(self, client: _Client) -> bool:
-        """Whether what was taken for other shapes may be given back."""
-        return all(batch.taken == (client.batch is batch) for batch in self._batches.values())
+    def _is_alone(self, client: _Client) -> bool:
+        """Whether no other client has a stream, so that caches of other shapes may be freed."""
+        return all(batch.used == (client.batch is batch) for batch in self._batches.values())
 
-    def _work(self) -> None:
-        """One stream that begins, and a step of those that go on."""
-        for client in self._beginning:
+    def _run_step(self) -> None:
+        """Run one prefill, and one step for each image shape that has frames."""
+        for client in self._prefills:
             if self._has_room(client):
-                self._beginning.remove(client)
-                self._begin(client)
+                self._prefills.remove(client)
+                self._prefill(client)
                 break
-        together: dict[StreamBatch, list[_Client]] = {}
-        stepping, self._stepping = self._stepping, []
-        for client in stepping:
-            assert client.batch is not None, "a next frame of no stream"
-            together.setdefault(client.batch, []).append(client)
-        for batch, clients in together.items():
+        batches: dict[StreamBatch, list[_Client]] = {}
+        steps, self._steps = self._steps, []
+        for client in steps:
+            assert client.batch is not None, "a step before the prefill"
+            batches.setdefault(client.batch, []).append(client)
+        for batch, clients in batches.items():
             self._step(batch, clients)
 
-    def _begin(self, client: _Client) -> None:
-        assert client.first is not None
+    def _prefill(self, client: _Client) -> None:
+        assert client.prefill is not None
         try:
             with memory_errors():
                 batch = self._batch_for(client)
-                pixels = client.mailbox.images(client.first.count, client.first.size)
-                prediction, decision = batch.begin(client.seat, to_images(pixels, self._device))
+                pixels = client.buffer.images(client.prefill.count, client.prefill.size)
+                prediction, decision = batch.begin(client.slot, to_images(pixels, self._device))
         except StreamReconError as error:
-            client.leave()
-            client.answer(error)
+            client.release_slot()
+            client.respond(error)
             return
-        self._answer([client], prediction, [decision], client.first.count)
+        self._respond([client], prediction, [decision], client.prefill.count)
 
     def _batch_for(self, client: _Client) -> StreamBatch:
-        """Where the client has a seat from now on, and an empty one."""
+        """The batch for a client's images, in which it gets an empty slot."""
         grid = self._grid_of(client)
         if client.batch is not None and client.batch.grid == grid:
-            client.batch.clear(client.seat)
+            client.batch.reset_slot(client.slot)
             return client.batch
-        client.leave()
+        client.release_slot()
         if grid not in self._batches:
-            if not self._fits_beside(grid):
+            if not self._fits_new_shape(grid):
                 self._batches.clear()
             model = self._model
-            self._batches[grid] = StreamBatch(model.network, model.preset, grid, self._seats, model.precision)
-            logger.info("%d streams at once, images of %dx%d patches", self._batches[grid].seats, *grid[::-1])
+            self._batches[grid] = StreamBatch(model.network, model.preset, grid, self._slots, model.precision)
+            logger.info("%d streams at once, images of %dx%d patches", self._batches[grid].slots, *grid[::-1])
         batch = self._batches[grid]
-        seat = batch.take()
-        assert seat is not None
-        client.batch, client.seat = batch, seat
+        slot = batch.allocate_slot()
+        assert slot is not None
+        client.batch, client.slot = batch, slot
         return batch
 
     def _step(self, batch: StreamBatch, clients: list[_Client]) -> None:
-        images = [client.mailbox.images(1, _size(client))[0] for client in clients]
+        images = [client.buffer.images(1, _size(client))[0] for client in clients]
         try:
             with memory_errors():
-                seats = [client.seat for client in clients]
-                prediction, decisions = batch.step(seats, to_images(np.stack(images), self._device))
+                slots = [client.slot for client in clients]
+                prediction, decisions = batch.step(slots, to_images(np.stack(images), self._device))
         except ResourceError as error:
             for client in clients:
-                client.leave()
-                client.answer(error)
+                client.release_slot()
+                client.respond(error)
             return
-        self._answer(clients, prediction, decisions, 1)
+        self._respond(clients, prediction, decisions, 1)
 
-    def _answer(self, clients: list[_Client], prediction: Prediction, decisions: list[Decision], count: int) -> None:
-        """``prediction``: of as many clips as clients, with ``count`` frames each."""
-        crops = [client.first.crop for client in clients if client.first is not None for _ in range(count)]
+    def _respond(self, clients: list[_Client], prediction: Prediction, decisions: list[Decision], count: int) -> None:
+        """Send results: ``prediction`` has one clip per client, with ``count`` frames each."""
+        crops = [client.prefill.crop for client in clients if client.prefill is not None for _ in range(count)]
         pose, depth, confidence = prediction.pose, prediction.depth, prediction.confidence
-        views = list(host_views(pose.flatten(0, 1), depth.flatten(0, 1), confidence.flatten(0, 1), crops))
+        outputs = list(to_host(pose.flatten(0, 1), depth.flatten(0, 1), confidence.flatten(0, 1), crops))
         for number, (client, decision) in enumerate(zip(clients, decisions, strict=True)):
-            own = views[number * count : (number + 1) * count]
+            own = outputs[number * count : (number + 1) * count]
             size = _size(client)
-            client.mailbox.depth(count, size)[:] = [view[2] for view in own]
-            client.mailbox.confidence(count, size)[:] = [view[3] for view in own]
-            poses, focals = np.stack([view[0] for view in own]), tuple(view[1] for view in own)
+            client.buffer.depth(count, size)[:] = [output.depth for output in own]
+            client.buffer.confidence(count, size)[:] = [output.confidence for output in own]
+            poses, focals = np.stack([output.T_world_camera for output in own]), tuple(output.focal for output in own)
             assert client.batch is not None
-            client.answer(Response(poses, focals, decision.is_keyframe, decision.flow, client.batch.attention))
+            client.respond(Response(poses, focals, decision.is_keyframe, decision.flow, client.batch.attention))
 
     def _grid_of(self, client: _Client) -> Grid:
         width, height = _size(client)
@@ -218,17 +221,17 @@ class StreamServer:
 
 
 def _size(client: _Client) -> tuple[int, int]:
-    assert client.first is not None
-    return client.first.size
+    assert client.prefill is not None
+    return client.prefill.size
 
 
-def refuse(listener: Listener, error: StreamReconError) -> None:
-    """Tell every engine that comes what went wrong, until the process is ended."""
+def serve_error(listener: Listener, error: StreamReconError) -> None:
+    """Send every client the error that ended the start, for ever."""
     while True:
         with listener.accept() as connection:
             connection.send(error)
 
 
 def open_listener(socket: Path, engines: int) -> Listener:
-    """Where so many engines may come at the same time."""
+    """Listener at a Unix socket to which ``engines`` clients may connect at the same time."""
     return Listener(str(socket), family="AF_UNIX", backlog=engines)

@@ -1,7 +1,8 @@
-"""What every engine does around the network's steps: gather scale frames, keep to one world. Needs no torch."""
+"""Base of all engines: gathers scale frames, and keeps all submaps in one world. Needs no torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,24 @@ from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import Preset
 
 
-class StreamingSession(ABC):
-    """Reconstructs one stream at a time.
+class HostOutput(NamedTuple):
+    """Network output for one frame, in host memory."""
 
-    The first ``scale_frames`` frames are gathered and processed together, so `push` returns nothing until then,
-    and all of their results at once; from then on one result for each frame.
+    T_world_camera: NDArray[np.float64]
+    """[4, 4]."""
+    focal: float
+    """In source pixels, which are square."""
+    depth: NDArray[np.float32]
+    """[h, w]."""
+    confidence: NDArray[np.float32]
+    """[h, w]."""
+
+
+class StreamingSession(ABC):
+    """Reconstructs one run of frames at a time, in one submap or several.
+
+    The first ``scale_frames`` frames are processed together: `push` returns nothing until they are complete, then all
+    of their results at once, and from then on one result per frame.
     """
 
     def __init__(self, preset: Preset) -> None:
@@ -33,32 +47,33 @@ class StreamingSession(ABC):
 
     @abstractmethod
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
-        """Results of the scale frames of a new stream, in its own world. What was before is forgotten."""
+        """Start a new stream: results of its scale frames, in the stream's own world."""
 
     @abstractmethod
     def _advance(self, frame: PreparedFrame) -> FrameResult:
-        """The stream's next frame."""
+        """Result of the stream's next frame, in the stream's own world."""
 
     @property
     def reference_frames(self) -> tuple[int, ...]:
-        """Numbers of the scale frames of the stream under way."""
-        return self._anchor.reference_frames
+        """Indices of the current submap's scale frames."""
+        return self._submap_manager.reference_frames
 
     def reset(self) -> None:
-        """Forget the frames; the next one begins another run."""
+        """Drop all frames; the next one starts another run."""
         self._waiting: list[PreparedFrame] = []
         self._gathers = True
-        """The next frames are scale frames of a stream to come."""
+        """Whether the next frames are scale frames of a new stream."""
         self._segment = 0
         self.submaps = 0
-        """So many has the run been; see `SubmapManager`."""
+        """Submaps of the run so far; see `SubmapManager`."""
         self._transform: ImageTransform | None = None
-        self._anchor = SubmapManager(self.preset.stream.submap_overlap, self.preset.stream.scale_frames)
+        stream = self.preset.stream
+        self._submap_manager = SubmapManager(stream.submap_overlap, stream.scale_frames)
 
     def prepare(self, frame: Frame) -> PreparedFrame:
-        """Make the network's image of a frame; the first one since `reset` decides its size.
+        """Resize a frame to the network's image; the first one after `reset` decides its size.
 
-        One other thread may do this ahead of `push`: neither touches what the other one changes.
+        One other thread may call this ahead of `push`: they share no state.
 
         Raises:
             InputError: the frame's size differs from the first one's.
@@ -66,7 +81,7 @@ class StreamingSession(ABC):
         return prepare(frame, self._plan(frame))
 
     def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
-        """Take the next frame, which is prepared here if it is not yet.
+        """Process the next frame; returns the results that are ready.
 
         Raises:
             InputError: see `prepare`.
@@ -79,22 +94,22 @@ class StreamingSession(ABC):
         if self._gathers:
             self._waiting.append(frame)
             return [] if len(self._waiting) < self.preset.stream.scale_frames else self._release_waiting()
-        if self._anchor.is_lost:
-            self._anchor.renew(self._begin(self._anchor.frames))
-        return self._anchor.place([frame], [self._advance(frame)])
+        if self._submap_manager.needs_submap:
+            self._submap_manager.start_submap(self._begin(self._submap_manager.recent_frames))
+        return self._submap_manager.align([frame], [self._advance(frame)])
 
     def finish(self) -> list[FrameResult]:
-        """Results of frames still waiting, when a stream ends before its scale frames are complete."""
+        """Results of frames still gathered, when a run ends before its scale frames are complete."""
         return self._release_waiting()
 
     def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
-        """Go on where an earlier run was cut off, in its world: before the first frame.
+        """Continue an interrupted run in its world; called before the first frame.
 
-        Frames are run again, and give no results; the last of them are laid onto their own results.
+        The frames are run again without giving results; the last of them are aligned with their earlier results.
 
         Args:
-            first: the scale frames that its last stream stood on, or others in their stead, with their results.
-            later: its keyframes after these: as many as the caches hold make them what they were.
+            first: scale frames of the last submap, or substitutes, with their results.
+            later: keyframes after these, with their results; as many as the caches hold restore them exactly.
 
         Raises:
             ResourceError: see `push`.
@@ -103,10 +118,10 @@ class StreamingSession(ABC):
         results = self._begin([frame for frame, _ in first])
         for frame, _ in later:
             results.append(self._advance(frame))
-        return self._anchor.go_on([*first, *later], results, len(first))
+        return self._submap_manager.resume([*first, *later], results, len(first))
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
-        """Results of all frames, as they come."""
+        """Results of all frames, as they are ready."""
         for frame in frames:
             yield from self.push(frame)
         yield from self.finish()
@@ -115,12 +130,12 @@ class StreamingSession(ABC):
         if not self._waiting:
             return []
         waiting, self._waiting, self._gathers = self._waiting, [], False
-        return self._anchor.place(waiting, self._begin(waiting))
+        return self._submap_manager.align(waiting, self._begin(waiting))
 
     def _end_segment(self, following: int) -> list[FrameResult]:
-        """Results of frames still waiting; what comes next is a stream without any tie to what came before."""
+        """Results of frames still gathered; the next segment starts a submap without overlap."""
         results = self._release_waiting()
-        self._anchor.part()
+        self._submap_manager.end_segment()
         self._gathers, self._segment = True, following
         return results
 
@@ -135,25 +150,16 @@ class StreamingSession(ABC):
         return self._transform
 
 
-def frame_result(
-    frame: PreparedFrame,
-    T_world_camera: NDArray[np.float64],
-    focal: float,
-    depth: NDArray[np.float32],
-    confidence: NDArray[np.float32],
-    *,
-    is_keyframe: bool,
-    flow: float | None,
-) -> FrameResult:
-    """A frame's result: ``focal`` in pixels of its crop, square ones; depth and confidence [h, w] of its image."""
+def frame_result(frame: PreparedFrame, output: HostOutput, *, is_keyframe: bool, flow: float | None) -> FrameResult:
+    """A frame's result; ``flow``: image motion since the last keyframe in pixels, if measured."""
     left, top, crop_width, crop_height = frame.transform.crop
     return FrameResult(
         index=frame.index,
         timestamp=frame.timestamp,
-        T_world_camera=T_world_camera,
-        intrinsics=Intrinsics(fx=focal, fy=focal, cx=left + crop_width / 2, cy=top + crop_height / 2),
-        depth=depth,
-        confidence=confidence,
+        T_world_camera=output.T_world_camera,
+        intrinsics=Intrinsics(fx=output.focal, fy=output.focal, cx=left + crop_width / 2, cy=top + crop_height / 2),
+        depth=output.depth,
+        confidence=output.confidence,
         rgb=frame.rgb,
         transform=frame.transform,
         is_keyframe=is_keyframe,

@@ -1,4 +1,4 @@
-"""One stream through a network: its memory, its keyframe policy, and on a GPU its captured step."""
+"""One stream through a network: its KV cache, its keyframe policy, and on a GPU its captured step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
 from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
-from stream_recon.cache.cache_dtypes import cache_kind
-from stream_recon.cache.kernels.timing import AttentionSizes, runs_triton
+from stream_recon.cache.attention import AttentionSizes
+from stream_recon.cache.cache_dtypes import cache_policy
+from stream_recon.cache.kernels.choose import runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, NetworkConfig, Preset, StreamConfig
@@ -19,12 +20,27 @@ from stream_recon.models.odometry.odometry import OdometryState
 from stream_recon.models.prediction import Prediction
 
 SHORT_TOKENS = 4096
-"""A first step of so many tokens waits for kernels to start, and is captured; a longer one gains little by it, and its
-memory would be held for good."""
+"""Most tokens of a first step that is captured. It waits for kernels to start; a longer one gains little from capture,
+and its memory would stay allocated."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a stream's steps run."""
+
+    attention: AttentionChoice = "auto"
+    precision: Precision | None = None
+    """Of matrix work and caches, `plain_precision` if None; the residual stream is fp32."""
+    cache: CacheChoice = "full"
+    """Storage of the aggregator's keys and values."""
+    capture: bool = True
+    """Replay steps of one frame as a CUDA graph, where possible."""
 
 
 @dataclass(frozen=True)
 class StepOutput:
+    """What one step computes, on the device."""
+
     prediction: Prediction
     state: OdometryState | None
     """Odometry's state if the last frame becomes a keyframe; None without odometry."""
@@ -61,65 +77,59 @@ class OdometrySlots:
 
 
 class Stream:
-    """Works on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
+    """Runs one stream on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
 
     def __init__(
         self,
         network: StreamingNetwork,
         preset: Preset,
         grid: tuple[int, int],
-        attention: AttentionChoice,
-        precision: Precision | None = None,
-        *,
-        cache: CacheChoice = "full",
-        capture: bool = True,
+        options: StepOptions = StepOptions(),
     ) -> None:
-        """``grid``: patch rows and columns; ``precision``: of matrix work and caches, `plain_precision` if None; the
-        residual stream is fp32. ``cache``: of the frames' keys and values. ``capture``: replay steps of one frame as a
-        CUDA graph, where that can be.
+        """``grid``: patch rows and columns.
 
-        Raises ResourceError if the caches do not fit in free memory, or this kind is not to be had here.
+        Raises ResourceError if the caches do not fit in free memory, or cannot run here.
         """
-        kind = cache_kind(cache)
-        kind.check(attention, network.image_mean.device)
+        policy = cache_policy(options.cache)
+        policy.check(options.attention, network.image_mean.device)
         self.grid = grid
         self._network = network
         self._config = preset.stream
         self._device = network.image_mean.device
-        self._half = (precision or plain_precision(self._device)) == "bf16"
+        self._half = (options.precision or plain_precision(self._device)) == "bf16"
         config = preset.network
-        schema = stream_schema(preset, grid, self._device, half=self._half, cache=cache)
+        schema = stream_schema(preset, grid, self._device, half=self._half, cache=options.cache)
         schema.check_fits(available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
-        inputs = StepMetadata(schema.camera.slots, self._device) if on_gpu else None
-        backend = kind.attention(attention, attention_sizes(schema), self._device, inputs)
+        metadata = StepMetadata(schema.camera.slots, self._device) if on_gpu else None
+        backend = policy.attention(options.attention, attention_sizes(schema), self._device, metadata)
         self.attention = backend.name
-        self.memory = StreamMemory(schema, preset.stream, backend, self._device, inputs)
+        self.memory = StreamMemory(schema, preset.stream, backend, self._device, metadata)
         self._policy = keyframe_policy(self._config)
         self._last = OdometrySlots(config, grid, 1, self._device)
         self._searches = searches_rotation(self._config, self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
-        self._image = torch.zeros(1, 3, *size, device=self._device) if inputs is not None else None
-        captured = inputs is not None and backend.capturable and capture
+        self._image = torch.zeros(1, 3, *size, device=self._device) if metadata is not None else None
+        captured = metadata is not None and backend.capturable and options.capture
         self._graph: StepGraph[StepOutput] | None = StepGraph() if captured else None
         is_short = self._config.scale_frames * schema.frames.frame_tokens <= SHORT_TOKENS
-        # FlashInfer plans for the buffers of one frame alone.
-        fits = captured and is_short and backend.name == "triton"
-        self._first_graph: StepGraph[StepOutput] | None = StepGraph() if fits else None
+        # FlashInfer's fixed buffers are for one frame.
+        captures_first = captured and is_short and backend.name == "triton"
+        self._first_graph: StepGraph[StepOutput] | None = StepGraph() if captures_first else None
         self._first_images = torch.zeros(0)
 
     def reset(self) -> None:
-        """Forget all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
+        """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
         self.memory.reset()
         self._policy = keyframe_policy(self._config)
 
-    # Not inference mode: position tables that are made in it and kept could not be used for training afterwards.
+    # Not inference mode: position tables that are cached there could not be used for training afterwards.
     @torch.no_grad()
     def step(self, images: Tensor) -> tuple[Prediction, Decision]:
         """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
 
-        A frame that is no keyframe leaves no trace in any cache. On a GPU the prediction's tensors are those of a
-        captured graph: the next step overwrites them.
+        A frame that is no keyframe changes no cache. On a GPU the prediction's tensors belong to a captured graph: the
+        next step overwrites them.
         """
         first = self.memory.frames == 0
         self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
@@ -137,8 +147,10 @@ class Stream:
         return output.prediction, decision
 
     def _first(self, images: Tensor) -> StepOutput:
-        """The step of the scale frames. A stream that begins finds all places as the one before did, so it may be
-        captured, too, where all scale frames are there."""
+        """The step of the scale frames.
+
+        Every stream starts with the same slots, so this step can be captured too if all scale frames are there.
+        """
         if self._first_graph is None or len(images) < self._config.scale_frames:
             return self._forward(images.to(self._device))
         if not len(self._first_images):
@@ -181,19 +193,17 @@ def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
 def stream_schema(
     preset: Preset, grid: tuple[int, int], device: torch.device, *, half: bool, cache: CacheChoice = "full"
 ) -> StreamSchema:
-    """What a stream of images of so many patch rows and columns will hold."""
+    """Cache sizes of a stream of images with ``grid`` patch rows and columns."""
     dtype = torch.bfloat16 if half else torch.float32
-    # As the network has it.
+    # The network runs its camera head in fp32 on a CPU.
     camera_dtype = torch.float32 if device.type == "cpu" else dtype
-    return StreamSchema.of(preset.network, preset.stream, grid[0] * grid[1], dtype, camera_dtype, cache)
+    return StreamSchema.from_config(preset.network, preset.stream, grid[0] * grid[1], dtype, camera_dtype, cache)
 
 
 def attention_sizes(schema: StreamSchema) -> AttentionSizes:
-    """Of the stream's global attention."""
+    """Shapes of the stream's global attention."""
     frames = schema.frames
-    return AttentionSizes(
-        frames.layers, frames.heads, frames.head_dim, frames.special, frames.patches, frames.tokens, schema.dtype
-    )
+    return AttentionSizes(frames.heads, frames.head_dim, frames.special, frames.patches, frames.tokens, schema.dtype)
 
 
 def available_memory(device: torch.device) -> int:
@@ -206,4 +216,4 @@ def available_memory(device: torch.device) -> int:
     if meminfo.is_file():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
-    return 2**62  # no way to tell: let the allocator decide
+    return 2**62  # unknown: the allocator decides

@@ -1,8 +1,8 @@
-"""The frames that a stream stands on, and when to stand on others.
+"""Submaps: when the network stream is started anew with other scale frames, and how its world is aligned.
 
-Poses and depth come relative to the scale frames. Once nothing of these is in view any more, steps get noisy and
-lengths drift. Then the latest keyframes become the scale frames of a new stream, whose world is laid onto the first
-one's by them.
+Poses and depth are relative to the scale frames. When none of these is in view, steps get noisy and scale drifts. Then
+the latest keyframes become the scale frames of a new stream, a submap, whose world is aligned with the first one's by
+these keyframes.
 """
 
 from collections import deque
@@ -16,152 +16,153 @@ from stream_recon.app.core.transforms import Similarity, align_poses, invert_pos
 from stream_recon.app.core.types import FrameResult, OverlapError, Pair, PreparedFrame
 
 MIN_FRAMES = 24
-"""A stream gets so many frames before it may end."""
+"""Frames of a submap before its keyframes are tested: each new submap loses the cached past."""
 PATIENCE = 3
-"""So many keyframes in a row have to be apart from the scale frames."""
-_STEP = 14
-"""One pixel in so many along each axis is looked at."""
-_SURE = 0.3
-"""Share of them, the least confident ones, that is not."""
-_BEHIND = 1.3
-"""What lies further than this behind a scale frame's surface is not seen from there."""
+"""Keyframes in a row that must be out of view, so that one bad depth map starts no submap."""
+_PIXEL_STEP = 14
+"""Every 14th pixel along each axis is tested, one per patch."""
+_UNSURE_SHARE = 0.3
+"""Share of these pixels, the least confident ones, that is left out."""
+_OCCLUSION_RATIO = 1.3
+"""A point further away than this times the surface of a scale frame is occluded there."""
 
 
 class SubmapManager:
-    """The scale frames of one run, which may be several streams: whether they are still in view, and the next ones.
+    """Scale frames of a run's submaps: whether they are still in view, and which come next.
 
     Args:
-        overlap: a keyframe of which less than this share is in view of any scale frame is apart from them; 0: none is.
-        frames: how many scale frames there are.
+        overlap: a keyframe is out of view if every scale frame sees less than this share of it; 0: never.
+        frames: number of scale frames.
     """
 
     def __init__(self, overlap: float, frames: int) -> None:
         self._overlap = overlap
         self._recent: deque[Pair] = deque(maxlen=frames)
-        self._world: Similarity | None = None
-        self._last: NDArray[np.float64] | None = None
-        self._parted = False
+        self._to_map: Similarity | None = None
+        """From the submap's world to the first submap's; None is the identity."""
+        self._last_pose: NDArray[np.float64] | None = None
+        self._after_gap = False
         self._begin([])
 
     def _begin(self, scale_frames: Sequence[FrameResult]) -> None:
         self._scale_frames = list(scale_frames)
         self._count = len(scale_frames)
-        self._apart = 0
+        self._out_of_view = 0
 
     @property
-    def is_lost(self) -> bool:
-        """Whether a new stream should begin with `frames`."""
-        return self._apart >= PATIENCE and len(self._recent) == self._recent.maxlen
+    def needs_submap(self) -> bool:
+        """Whether a new stream should start with `recent_frames`."""
+        return self._out_of_view >= PATIENCE and len(self._recent) == self._recent.maxlen
 
     @property
     def reference_frames(self) -> tuple[int, ...]:
-        """Numbers of the scale frames."""
+        """Indices of the scale frames."""
         return tuple(frame.index for frame in self._scale_frames)
 
     @property
-    def frames(self) -> list[PreparedFrame]:
+    def recent_frames(self) -> list[PreparedFrame]:
         """The latest keyframes, in order."""
         return [frame for frame, _ in self._recent]
 
-    def place(self, frames: Sequence[PreparedFrame], results: Sequence[FrameResult]) -> list[FrameResult]:
-        """The stream's ``results`` for ``frames`` in the first stream's world; its first ones are its scale frames."""
+    def align(self, frames: Sequence[PreparedFrame], results: Sequence[FrameResult]) -> list[FrameResult]:
+        """The stream's results in the first submap's world; a submap's first results are its scale frames."""
         if not self._scale_frames:
             self._begin(results)
         else:
             self._count += len(results)
-        if self._parted:
-            assert self._last is not None
-            here = np.array([results[0].T_world_camera])
-            self._world = align_poses(here, self._last[None], self._scale)
-            self._parted = False
-        placed = list(results) if self._world is None else [transform_result(result, self._world) for result in results]
-        self._last = placed[-1].T_world_camera
+        if self._after_gap:
+            assert self._last_pose is not None
+            first_pose = np.array([results[0].T_world_camera])
+            self._to_map = align_poses(first_pose, self._last_pose[None], self._scale)
+            self._after_gap = False
+        aligned = (
+            list(results) if self._to_map is None else [transform_result(result, self._to_map) for result in results]
+        )
+        self._last_pose = aligned[-1].T_world_camera
         if not self._overlap:
-            return placed
-        for frame, result, known in zip(frames, results, placed, strict=True):
-            if known.is_keyframe:
-                self._recent.append((frame, known))
-                apart = self._count > MIN_FRAMES and self._in_view(result) < self._overlap
-                self._apart = self._apart + 1 if apart else 0
-        return placed
+            return aligned
+        for frame, result, in_map in zip(frames, results, aligned, strict=True):
+            if in_map.is_keyframe:
+                self._recent.append((frame, in_map))
+                is_out_of_view = self._count > MIN_FRAMES and self._visible_share(result) < self._overlap
+                self._out_of_view = self._out_of_view + 1 if is_out_of_view else 0
+        return aligned
 
-    def part(self) -> None:
-        """The next stream has no tie to those before. For want of knowledge it begins where the last frame was seen
-        from, in the same unit."""
+    def end_segment(self) -> None:
+        """The next submap has no overlap with earlier ones: it starts at the last frame's pose, in the same scale."""
         self._recent.clear()
         self._begin([])
-        self._parted = self._last is not None
+        self._after_gap = self._last_pose is not None
 
-    def go_on(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> OverlapError:
-        """Stand on the first ``scale_frames`` frames of an earlier run, of which ``pairs`` have the results there, and
-        which a new stream gave these ``results``. Gives how well the last of them fit one another."""
+    def resume(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> OverlapError:
+        """Continue an earlier run with the first ``scale_frames`` of its frames.
+
+        ``pairs`` have the frames' results in the earlier run, ``results`` those of a new stream. Returns how well the
+        last of them agree.
+        """
         self._recent.extend(pairs)
-        self._last = pairs[-1][1].T_world_camera
-        # The scale frames' own results may be of the stream before: those of later ones are of this one.
+        self._last_pose = pairs[-1][1].T_world_camera
+        # The scale frames' own results may be of the previous submap; those of later frames are of this one.
         later = min(len(pairs) - scale_frames, len(self._recent)) or len(self._recent)
-        known, latest = [result for _, result in pairs[-later:]], results[-later:]
-        self._lay(known, latest)
+        earlier, latest = [result for _, result in pairs[-later:]], results[-later:]
+        self._align_world(earlier, latest)
         self._begin(results[:scale_frames])
         self._count = len(results)
-        return self._seam(known, latest)
+        return self._overlap_error(earlier, latest)
 
-    def _seam(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> OverlapError:
-        assert self._world is not None
-        placed = [transform_result(result, self._world) for result in results]
-        unit = float(np.median([np.median(result.depth) for result in known]))
-        turned = [
-            rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3])
-            for a, b in zip(known, placed, strict=True)
-        ]
-        shifted = [
-            np.linalg.norm(a.T_world_camera[:3, 3] - b.T_world_camera[:3, 3])
-            for a, b in zip(known, placed, strict=True)
-        ]
-        ratios = [ratio for ratio in (depth_ratio(*pair) for pair in zip(known, placed, strict=True)) if ratio]
+    def _overlap_error(self, earlier: Sequence[FrameResult], results: Sequence[FrameResult]) -> OverlapError:
+        """Medians over the frames: rotation in degrees, position in median depths, relative depth."""
+        assert self._to_map is not None
+        pairs = list(zip(earlier, [transform_result(result, self._to_map) for result in results], strict=True))
+        median_depth = float(np.median([np.median(result.depth) for result in earlier]))
+        rotations = [rotation_angle_deg(a.T_world_camera[:3, :3].T @ b.T_world_camera[:3, :3]) for a, b in pairs]
+        translations = [np.linalg.norm(a.T_world_camera[:3, 3] - b.T_world_camera[:3, 3]) for a, b in pairs]
+        ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio]
         depth = float(np.median(np.abs(np.array(ratios) - 1))) if ratios else 0.0
-        return OverlapError(
-            known[-1].index, float(np.median(turned)), float(np.median(shifted)) / max(unit, 1e-9), depth
-        )
+        position = float(np.median(translations)) / max(median_depth, 1e-9)
+        return OverlapError(earlier[-1].index, float(np.median(rotations)), position, depth)
 
     @property
     def _scale(self) -> float:
-        return self._world.scale if self._world else 1.0
+        return self._to_map.scale if self._to_map else 1.0
 
-    def renew(self, results: Sequence[FrameResult]) -> None:
-        """A new stream began with `frames` and gave these results."""
-        self._lay([known for _, known in self._recent], results)
+    def start_submap(self, results: Sequence[FrameResult]) -> None:
+        """A new stream has started with `recent_frames` and gave these results."""
+        self._align_world([in_map for _, in_map in self._recent], results)
         self._begin(results)
 
-    def _lay(self, known: Sequence[FrameResult], results: Sequence[FrameResult]) -> None:
-        """Lay the stream's world onto the first one's, by results that the same frames have in both."""
-        pairs = list(zip(known, results, strict=True))
+    def _align_world(self, in_map: Sequence[FrameResult], results: Sequence[FrameResult]) -> None:
+        """Align the stream's world with the map by the same frames' results in both."""
+        pairs = list(zip(in_map, results, strict=True))
         ratios = [ratio for ratio in (depth_ratio(*pair) for pair in pairs) if ratio is not None]
-        earlier, later = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
-        # Without any depth lengths stay as they were.
-        self._world = align_poses(later, earlier, float(np.median(ratios)) if ratios else self._scale)
+        map_poses, stream_poses = (np.array([pair[i].T_world_camera for pair in pairs]) for i in (0, 1))
+        # Without any depth the scale stays as it was.
+        self._to_map = align_poses(stream_poses, map_poses, float(np.median(ratios)) if ratios else self._scale)
 
-    def _in_view(self, result: FrameResult) -> float:
-        """The largest share of a frame's points that one of the scale frames sees."""
-        points = _points(result)
-        return max(_seen(points, frame) for frame in self._scale_frames) if len(points) else 0.0
+    def _visible_share(self, result: FrameResult) -> float:
+        """Largest share of a frame's points that one of the scale frames sees."""
+        points = _sample_points(result)
+        return max(_share_seen(points, frame) for frame in self._scale_frames) if len(points) else 0.0
 
 
-def _points(result: FrameResult) -> NDArray[np.float32]:
-    """Some of a frame's points [N, 3] in its world."""
+def _sample_points(result: FrameResult) -> NDArray[np.float32]:
+    """Sample of a frame's points [N, 3] in its world."""
     height, width = result.depth.shape
-    rows, columns = np.mgrid[_STEP // 2 : height : _STEP, _STEP // 2 : width : _STEP].reshape(2, -1)
+    half = _PIXEL_STEP // 2
+    rows, columns = np.mgrid[half:height:_PIXEL_STEP, half:width:_PIXEL_STEP].reshape(2, -1)
     z, confidence = result.depth[rows, columns], result.confidence[rows, columns]
-    sure = (z > 0) & (confidence >= np.quantile(confidence, _SURE))
-    local = unproject(rows[sure], columns[sure], z[sure], result.network_intrinsics)
+    chosen = (z > 0) & (confidence >= np.quantile(confidence, _UNSURE_SHARE))
+    local = unproject(rows[chosen], columns[chosen], z[chosen], result.network_intrinsics)
     return transform_points(result.T_world_camera, local)
 
 
-def _seen(points: NDArray[np.float32], frame: FrameResult) -> float:
+def _share_seen(points: NDArray[np.float32], frame: FrameResult) -> float:
+    """Share of the points [N, 3] that a frame sees."""
     height, width = frame.depth.shape
     camera = frame.network_intrinsics
     local = transform_points(invert_pose(frame.T_world_camera), points)
     pixels = project(local, np.array([[camera.fx, 0, camera.cx], [0, camera.fy, camera.cy], [0, 0, 1]]))
     inside = ((pixels >= 0) & (pixels < (width, height))).all(axis=1)
     column, row = pixels[inside].astype(int).T
-    in_front = local[inside, 2] < _BEHIND * frame.depth[row, column]
+    in_front = local[inside, 2] < _OCCLUSION_RATIO * frame.depth[row, column]
     return float(in_front.sum()) / len(points)

@@ -1,1 +1,1 @@
-"""What fits in a GPU's memory, and how fast it will be."""
+"""Planning: which configurations fit in a GPU's memory, and their expected speed."""

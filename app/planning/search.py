@@ -1,4 +1,4 @@
-"""Which preset, image size and window a memory budget is best spent on."""
+"""Search for the preset, image size, window and cache that use a memory budget best."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,26 +14,26 @@ from stream_recon.configs.schema import CacheChoice, Preset
 from stream_recon.configs.sizes import parse_size
 
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
-"""Image sides to choose from, of the preset's."""
+"""Candidate image sides, as shares of the preset's."""
 WINDOWS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
-"""Windows to choose from, of the preset's."""
+"""Candidate windows, as shares of the preset's."""
 LEAST_WINDOW = 1 / 4
-"""Share of the preset's window: with less the network forgets what it still sees, so image and preset shrink first."""
+"""Share of the preset's window below which the network forgets what is still in view: image and preset shrink first."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to run on sources of one size."""
+    """Candidate configuration for sources of one size."""
 
     base: str
-    """The preset's name or file before anything was changed."""
+    """Name or file of the unchanged preset."""
     preset: Preset
-    """The preset with this way's image and stream."""
+    """The preset with the candidate's image and stream."""
     image_size: tuple[int, int]
     """The network's image, (width, height) in pixels."""
     cache: CacheChoice
     rank: tuple[float, ...]
-    """Higher is better; see `choices`."""
+    """Higher is better; see `search_configurations`."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -42,75 +42,75 @@ class Configuration:
         return self.image_size[1] // patch, self.image_size[0] // patch
 
     def memory(self) -> RunMemory:
+        """Memory of a run."""
         return run_memory(self.preset, self.grid, self.cache)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A way that fits."""
+class PlannedRun:
+    """A configuration that fits."""
 
-    way: Configuration
+    configuration: Configuration
     memory: RunMemory
     seconds: float
     """Expected time of a one-frame step: see `step_seconds`."""
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a GPU's memory, see `parse_size`. Raises ConfigError."""
+    """Bytes of ``--memory``; see `parse_size`. Raises ConfigError."""
     return parse_size(text, "--memory")
 
 
-def choices(
+def search_configurations(
     presets: Sequence[tuple[str, Preset]],
     source_size: tuple[int, int],
     budget: int,
     rates: DeviceRates,
     caches: Sequence[CacheChoice] = CACHE_CHOICES,
-) -> list[Choice]:
-    """What fits in ``budget`` bytes (the CUDA context among them), best first: of the best choice's preset the best
-    window and cache for each image size, and the best choice of each other preset.
+) -> list[PlannedRun]:
+    """Configurations that fit in ``budget`` bytes, CUDA context included, best first.
 
-    The order, each line deciding where those before it are equal:
+    For the preset of the best one: the best window and cache for each image size; for each other preset: its best
+    configuration. They are ordered by these criteria, each deciding ties of those above it:
 
-    1. at least a quarter of the preset's window: short memory loses more than a coarse image or a small network;
+    1. at least a quarter of the preset's window: a short memory loses more than a coarse image or a small network;
     2. the larger network;
-    3. the larger image, since a pixel that is left out is in no depth map and no point, while the window is reach
-       alone, and the special tokens of frames that left it stay;
+    3. the larger image: every pixel gives depth and points, while special tokens remain of frames beyond the window;
     4. the longer window;
     5. the more exact cache.
 
-    The special tokens' budget shrinks with the window, as the presets have 64 frames of them for each of its
-    frames. The order does not depend on the budget, so more memory never gives a worse first choice.
+    The special tokens' budget shrinks with the window, as the presets have 64 frames of them for each frame of the
+    window. The order does not depend on the budget, so more memory never gives a worse first configuration.
 
-    ``presets``: names or files, and what was read from them; ``source_size``: (width, height).
+    ``presets``: names or files, and their content; ``source_size``: (width, height).
 
     Raises:
-        ResourceError: nothing fits; it names the least memory that would do.
+        ResourceError: nothing fits; the message names the least memory needed.
     """
-    ways = sorted(_ways(presets, source_size, caches), key=lambda way: way.rank, reverse=True)
-    found: dict[tuple[str, tuple[int, int]], Choice] = {}
-    for way in ways:
+    candidates = sorted(_candidates(presets, source_size, caches), key=lambda each: each.rank, reverse=True)
+    found: dict[tuple[str, tuple[int, int]], PlannedRun] = {}
+    for candidate in candidates:
         first = next(iter(found.values()), None)
-        known = {choice.way.base for choice in found.values()}
-        beside = first is not None and way.base in known and way.base != first.way.base
+        known = {run.configuration.base for run in found.values()}
+        is_alternative = first is not None and candidate.base != first.configuration.base
         # Memory is computed last, and only where it decides: it takes most of the time.
-        if beside or (way.base, way.image_size) in found:
+        if (is_alternative and candidate.base in known) or (candidate.base, candidate.image_size) in found:
             continue
-        memory = way.memory()
+        memory = candidate.memory()
         if memory.total <= budget:
-            seconds = step_seconds(way.preset, way.grid, rates, way.cache)
-            found[way.base, way.image_size] = Choice(way, memory, seconds)
+            seconds = step_seconds(candidate.preset, candidate.grid, rates, candidate.cache)
+            found[candidate.base, candidate.image_size] = PlannedRun(candidate, memory, seconds)
     if not found:
-        least = min(ways, key=lambda way: way.memory().total)
+        least = min(candidates, key=lambda each: each.memory().total)
         raise ResourceError(
-            f"{budget / 1e9:.2f} GB are too little: the smallest choice for this source, preset {least.base} with "
-            f"window {least.preset.stream.window} at {least.image_size[0]}x{least.image_size[1]}, "
+            f"{budget / 1e9:.2f} GB are too little: the smallest configuration for this source, preset {least.base} "
+            f"with window {least.preset.stream.window} at {least.image_size[0]}x{least.image_size[1]}, "
             f"needs {least.memory().total / 1e9 + 0.005:.2f} GB"
         )
     return list(found.values())
 
 
-def _ways(
+def _candidates(
     presets: Sequence[tuple[str, Preset]], source_size: tuple[int, int], caches: Sequence[CacheChoice]
 ) -> Iterator[Configuration]:
     for base, preset in presets:
@@ -125,7 +125,7 @@ def _ways(
 
 
 def _shrunk(preset: Preset, side: float, window: int) -> Preset:
-    """The preset itself where both are its own."""
+    """The preset with a smaller image and window."""
     image, stream, patch = preset.image, preset.stream, preset.network.patch_size
     return dataclasses.replace(
         preset,

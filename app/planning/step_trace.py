@@ -1,6 +1,6 @@
-"""What a step of the network holds and computes, found by running it on torch's meta device: shapes, no numbers.
+"""Memory and operations of a network step, traced on torch's meta device, which has shapes but no numbers.
 
-So no GPU and no weights are needed, and the figures follow the network's code instead of a second description of it.
+This needs no GPU and no weights, and the figures follow the network's code.
 """
 
 import dataclasses
@@ -22,34 +22,39 @@ from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.network import StreamingNetwork
 
 META = torch.device("meta")
-# As autocast on a GPU has them, of the functions that the network calls.
+"""Device of tensors without numbers."""
 IN_HALF = ("linear", "conv2d", "conv_transpose2d")
+"""Functions of the network that autocast runs in half precision on a GPU."""
 IN_FULL = ("layer_norm",)
+"""Functions of the network that autocast runs in fp32 on a GPU."""
 
 
 @dataclass(frozen=True)
 class StepTrace:
+    """Figures of one step."""
+
     peak_bytes: int
-    """Most bytes that tensors of the step hold at once: input, outputs and position tables included, weights and
-    caches not."""
+    """Most bytes that the step's tensors hold at once, with input, outputs and position tables, without weights and
+    caches."""
     convolution_flops: int
-    """Floating-point operations (a product and a sum count as two) of all convolutions."""
+    """Floating-point operations of all convolutions; a multiply-add counts as two."""
 
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Sizes of the weights as kept on a GPU: see `StreamingNetwork.fuse_for_gpu`."""
+    """Sizes of the weights as stored on a GPU; see `StreamingNetwork.fuse_for_gpu`."""
 
     bytes: int
+    """Bytes of all weights."""
     camera_bytes: int
-    """Bytes of the camera head alone."""
+    """Bytes of the camera head."""
     token_products: int
-    """Multiplications that each token of a frame takes in the matrices of encoder and aggregator."""
+    """Multiplications per token in the linear layers of encoder and aggregator."""
 
 
 @lru_cache(maxsize=64)
 def network_size(config: NetworkConfig) -> NetworkSize:
-    """The size of a network in bf16, counted without memory for its weights."""
+    """Size of a network in bf16, counted without allocating weights."""
     network = _meta_network(config)
     network.fuse_for_gpu()
     blocks = [module for part in (network.encoder, network.aggregator) for module in part.modules()]
@@ -62,20 +67,19 @@ def network_size(config: NetworkConfig) -> NetworkSize:
 
 @lru_cache(maxsize=256)
 def trace_step(config: NetworkConfig, grid: tuple[int, int], frames: int, *, half: bool = True) -> StepTrace:
-    """A step of ``frames`` frames of ``grid`` patch rows and columns, in bf16 as on a GPU or in fp32; attention is
-    taken to need no more than its output, as fused kernels do.
+    """Trace of a step of ``frames`` frames of ``grid`` patch rows and columns, in bf16 as on a GPU, or in fp32.
 
-    Takes about a quarter of a second.
+    Attention is assumed to need only its output, as in fused kernels. Takes about a quarter of a second.
     """
     network = _meta_network(_without_repeats(config), half=half)
     side = config.patch_size
     images = torch.empty(1, frames, 3, grid[0] * side, grid[1] * side, device=META)
-    live = _LiveBytes(beside=[*network.parameters(), *network.buffers()])
+    live = _LiveBytes(ignored=[*network.parameters(), *network.buffers()])
     live.hold(images)
-    # Unfused: our kernels do not run on the meta device, and hold no more than what they replace.
+    # Unfused: fused kernels do not run on the meta device, and hold no more than what they replace.
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half), _Rules(), live:
         output = network(images, _NoMemory(frames))
-    del output  # held until here, as the stream holds it
+    del output  # kept until here, as the stream keeps it
     return StepTrace(live.peak, live.convolution_flops)
 
 
@@ -88,7 +92,7 @@ def _meta_network(config: NetworkConfig, *, half: bool = True) -> StreamingNetwo
 
 
 def _without_repeats(config: NetworkConfig) -> NetworkConfig:
-    """Equal layers one after the other hold no more than one of them, but for the four taps of the depth head."""
+    """One layer of each kind, and four for the depth head's taps: equal layers in sequence hold no more than one."""
     return dataclasses.replace(
         config, encoder_depth=1, depth=4, output_layers=(0, 1, 2, 3), camera_depth=1, camera_iterations=1
     )
@@ -99,7 +103,7 @@ def _bytes_of(module: nn.Module) -> int:
 
 
 class _NoMemory:
-    """A `Memory` that sees nothing; the caches are counted elsewhere."""
+    """A `Memory` without past frames; the caches are counted elsewhere."""
 
     def __init__(self, frames: int) -> None:
         self.times = torch.zeros(1, frames, dtype=torch.long, device=META)
@@ -113,7 +117,7 @@ class _NoMemory:
 
 
 class _Rules(TorchFunctionMode):
-    """Fused attention and autocast's types, which torch does not have for the meta device: the CPU's switch serves."""
+    """Fused attention and autocast types, which torch lacks for the meta device; the CPU's autocast flag is used."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is F.scaled_dot_product_attention:
@@ -132,30 +136,31 @@ def _cast(values: Iterable[Any], dtype: torch.dtype) -> list[Any]:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that the operations make or meet, until they are freed."""
+    """Counts the bytes of all storages that operations create or read, until they are freed."""
 
-    def __init__(self, beside: Iterable[Tensor]) -> None:
-        """``beside``: tensors that are not counted."""
+    def __init__(self, ignored: Iterable[Tensor]) -> None:
+        """``ignored``: tensors that are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in beside)
+        self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in ignored)
         self._bytes = 0
         self.peak = 0
         self.convolution_flops = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result: Any = function(*args, **(kwargs or {}))
-        # Arguments, too: position tables that an earlier step has made and kept.
+        # Arguments too: position tables that an earlier step has cached.
         for leaf in tree_leaves((args, result)):
             if isinstance(leaf, Tensor):
                 self.hold(leaf)
         if function is torch.ops.aten.convolution.default:
             x, weight, transposed = args[0], args[1], args[6]
             self.convolution_flops += conv_flop_count(x.shape, weight.shape, result.shape, transposed)
-            # Its kernels lay the input out anew beside it.
+            # Convolution kernels copy their input to another layout.
             self.peak = max(self.peak, self._bytes + x.nbytes)
         return result
 
     def hold(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until it is freed."""
         storage = tensor.untyped_storage()
         if storage in self._known:
             return

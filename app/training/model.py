@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from stream_recon.app.training.auxiliary import AuxiliaryHead
 from stream_recon.app.training.checkpoint import load_into
 from stream_recon.app.training.schedule import Visibility
-from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.dpt_head import NEIGHBOURS
 from stream_recon.models.layers import Block, LayerScale, in_fp32
@@ -78,17 +78,9 @@ class TrainingModel(nn.Module):
         frames = images.shape[1]
         patch, special = self.config.patch_size, self.config.special_tokens
         grid = (images.shape[3] // patch, images.shape[4] // patch)
-        memory = ClipVisibility(
-            frames=frames,
-            tokens=special + grid[0] * grid[1],
-            special=special,
-            scale_frames=visibility.scale_frames,
-            window=visibility.window,
-            camera_window=visibility.camera_window,
-            device=images.device,
-            times=times,
-            flex=flex,
-        )
+        tokens = special + grid[0] * grid[1]
+        clip = ClipLayout(frames, tokens, special, visibility.scale_frames, visibility.window)
+        memory = TrainingMask(clip, visibility.camera_window, images.device, times, flex=flex)
         prediction, features = self.network.predict(images, memory, dense_frames)
         motion = matches = None
         odometry = self.network.odometry

@@ -1,1 +1,1 @@
-"""Attention and store kernels for a GPU, which of them a stream uses, and how fast they are here."""
+"""GPU kernels that store keys and values and attend to them, and the choice of one."""

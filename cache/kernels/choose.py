@@ -1,82 +1,122 @@
-"""Which attention kernel a stream uses: the one asked for, or the fastest that this machine has."""
+"""Choice of the attention kernel of a stream."""
 
 import logging
+from functools import lru_cache
 from importlib.util import find_spec
-from math import gcd
 
 import torch
 
-from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.kernels.flashinfer_attention import KERNELS, FlashInferAttention
-from stream_recon.cache.kernels.timing import (
-    AttentionSizes,
-    machine_key,
-    read_timings,
-    runs_triton,
-    time_frame,
-    timings_file,
-    write_timings,
-)
+from stream_recon.cache.attention import AttentionBackend, AttentionSizes, TorchAttention
+from stream_recon.cache.kernels.flashinfer_attention import FlashInferAttention
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import AttentionChoice
 
 logger = logging.getLogger(__name__)
 
+CHOICES: tuple[AttentionChoice, ...] = ("auto", "triton", "flashinfer", "sdpa")
+"""Values of ``--attention``."""
 FP8_CAPABILITY = (8, 9)
-"""From here on (Ada, Hopper) tensor cores multiply e4m3."""
-WAIT = (
-    "timing attention kernels, once on this machine; if FlashInfer has to be compiled, that takes some minutes "
-    "(--attention triton does without it)"
-)
-TIE = 1.02
-"""FlashInfer has to be faster than ours by this: it plans on the host, and where that is busy, frames wait for it."""
+"""Compute capability (Ada, Hopper) from which tensor cores multiply e4m3."""
+PUBLISHED_WIDTH = 1024
+"""Channels of the published networks. A smaller network gains too little to compile FlashInfer for minutes."""
+COMPILES = "attention by FlashInfer: a first start on this machine compiles it, which takes some minutes"
+"""Logged before FlashInfer is used."""
 
 
 def choose_attention(
-    choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata | None = None
+    choice: AttentionChoice, sizes: AttentionSizes, device: torch.device, metadata: StepMetadata | None = None
 ) -> AttentionBackend:
-    """The backend asked for; ``auto``: the fastest of those that can be captured, timed once on each machine.
+    """The backend asked for.
 
-    ``flashinfer`` is the faster of FlashInfer's kernels; ``cudnn`` is torch's SDPA held to cuDNN, over the pool in
-    place. ``inputs``: what a captured step reads; without them only ``sdpa`` and ``cudnn`` are to be had.
+    ``auto`` takes our Triton kernel where it runs. Elsewhere on a GPU it takes FlashInfer for networks of published
+    size, where it is installed and compiles; else torch. ``metadata``: needed by ``triton`` only.
 
     Raises:
-        ResourceError: what was asked for is not installed, or needs a CUDA device or half precision.
+        ResourceError: the choice is unknown or not installed, or needs a CUDA device or half precision.
     """
-    if choice == "sdpa" or (choice == "auto" and inputs is None):
+    check_choice(choice)
+    is_half_on_gpu = device.type == "cuda" and sizes.dtype in (torch.float16, torch.bfloat16)
+    if choice == "auto":
+        if is_half_on_gpu and metadata is not None:
+            return build_kernel("triton", sizes, device, metadata)
+        return (_compiled_flashinfer(sizes, device) if is_half_on_gpu else None) or TorchAttention()
+    if choice == "sdpa":
         return TorchAttention()
     if device.type != "cuda":
         raise ResourceError(f"--attention {choice} needs a CUDA device; use --attention sdpa on the CPU")
-    if sizes.dtype not in (torch.float16, torch.bfloat16):
+    if not is_half_on_gpu:
         raise ResourceError(f"--attention {choice} works in half precision, not in {sizes.dtype}; use --attention sdpa")
-    if choice == "cudnn":
-        return TorchAttention(cudnn=True)
-    candidates = installed_kernels(choice)
-    if not candidates:
-        raise ResourceError(f"--attention {choice}: {_missing(choice)}; use --attention auto")
-    if inputs is None:
-        raise ResourceError(f"--attention {choice} needs Triton, which does not run here; use --attention auto")
-    name = candidates[0] if len(candidates) == 1 else _fastest(candidates, sizes, device, inputs)
-    return build_kernel(name, sizes, device, inputs)
+    if choice == "flashinfer" and find_spec("flashinfer") is None:
+        raise ResourceError(
+            "--attention flashinfer: FlashInfer is not installed (pip install 'stream-recon[cuda]'); "
+            "use --attention auto"
+        )
+    if choice == "triton" and metadata is None:
+        raise ResourceError("--attention triton: Triton does not run here; use --attention auto")
+    if choice == "flashinfer":
+        logger.warning(COMPILES)
+    return build_kernel(choice, sizes, device, metadata)
 
 
-def _missing(choice: AttentionChoice) -> str:
-    """Why a choice has no kernel here."""
-    if choice == "triton":
-        return "Triton does not run here"
-    if find_spec("flashinfer") is None:
-        return "FlashInfer is not installed (pip install 'stream-recon[cuda]')"
-    return "fa3 needs a Hopper GPU"
+def check_choice(choice: str) -> None:
+    """Raises ResourceError for an unknown choice, such as the kernels' names of version 0.1."""
+    if choice not in CHOICES:
+        raise ResourceError(f"unknown attention kernel {choice!r}: use {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+
+
+def build_kernel(
+    name: AttentionChoice, sizes: AttentionSizes, device: torch.device, metadata: StepMetadata | None
+) -> AttentionBackend:
+    """``triton``, which needs ``metadata``, or ``flashinfer``."""
+    if name == "triton":
+        from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
+
+        assert metadata is not None
+        return SpanAttention(metadata)
+    return FlashInferAttention(sizes, device)
+
+
+def _compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> AttentionBackend | None:
+    """FlashInfer after one small step, which compiles it; None for a small network or where it does not work."""
+    if sizes.heads * sizes.head_dim < PUBLISHED_WIDTH or find_spec("flashinfer") is None:
+        return None
+    logger.warning(COMPILES)
+    try:
+        backend = FlashInferAttention(sizes, device)
+        q = torch.zeros(sizes.frame_tokens, sizes.heads, sizes.head_dim, device=device, dtype=sizes.dtype)
+        backend.plan(len(q), [(0, sizes.frame_tokens)])
+        backend.attend(q, q, q)
+    except (RuntimeError, OSError, ImportError) as error:
+        logger.warning("FlashInfer does not work here: %s", str(error).strip().splitlines()[:1])
+        return None
+    return backend
+
+
+@lru_cache(maxsize=1)
+def runs_triton() -> bool:
+    """Whether Triton compiles and runs a kernel on the CUDA device; tried once per process.
+
+    Triton may be installed and yet find no C compiler or no suitable driver.
+    """
+    if not torch.cuda.is_available() or find_spec("triton") is None:
+        return False
+    try:
+        from stream_recon.cache.kernels.store import fill_ones
+
+        return bool(fill_ones(torch.zeros(1, device="cuda")).all())
+    except Exception as error:  # noqa: BLE001  # any failure leaves the plain path
+        logger.warning("Triton does not run here, so steps will be slower: %s", str(error).strip().splitlines()[:1])
+        return False
 
 
 def supports_fp8(device: torch.device) -> bool:
-    """Whether a CUDA device has what a cache in e4m3 takes."""
+    """Whether a CUDA device can keep a cache in e4m3."""
     return runs_triton() and torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
 def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
-    """Raises ResourceError, saying why, where a cache in e4m3 is not to be had with that choice of attention."""
+    """Raises ResourceError where a cache in e4m3 cannot run with that choice of attention."""
     if device.type != "cuda":
         raise ResourceError("--cache fp8 needs a CUDA device; use --cache full on the CPU")
     if choice not in ("auto", "triton"):
@@ -87,67 +127,11 @@ def check_fp8(choice: AttentionChoice, device: torch.device) -> None:
         raise ResourceError(f"--cache fp8 needs {needed}; this GPU has {major}.{minor}: use --cache full")
 
 
-def fp8_attention(choice: AttentionChoice, device: torch.device, inputs: StepMetadata | None) -> AttentionBackend:
-    """The kernel for a cache in e4m3. Raises ResourceError as `check_fp8` does, and without ``inputs``."""
+def fp8_attention(choice: AttentionChoice, device: torch.device, metadata: StepMetadata | None) -> AttentionBackend:
+    """The kernel for a cache in e4m3. Raises ResourceError as `check_fp8` does, and without ``metadata``."""
     check_fp8(choice, device)
-    if inputs is None:
-        raise ResourceError("--cache fp8 works in half precision alone; use --cache full")
-    from stream_recon.cache.kernels.span_attention import SpanAttention
+    if metadata is None:
+        raise ResourceError("--cache fp8 works only in half precision; use --cache full")
+    from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
 
-    return SpanAttention(inputs)
-
-
-def installed_kernels(choice: AttentionChoice) -> list[str]:
-    """Kernels that are installed, of those that the choice allows."""
-    flashinfer = list(KERNELS) if find_spec("flashinfer") else []
-    if torch.cuda.get_device_capability()[0] != 9:
-        flashinfer = [kernel for kernel in flashinfer if kernel != "fa3"]  # Hopper's alone
-    ours = ["triton"] if runs_triton() else []
-    known = {"auto": [*ours, *flashinfer], "flashinfer": flashinfer, "triton": ours}
-    return known.get(choice, [kernel for kernel in flashinfer if kernel == choice])
-
-
-def build_kernel(name: str, sizes: AttentionSizes, device: torch.device, inputs: StepMetadata) -> AttentionBackend:
-    """A kernel by its name: ``triton``, or one of FlashInfer's."""
-    if name == "triton":
-        from stream_recon.cache.kernels.span_attention import (
-            SpanAttention,  # Triton comes with GPU builds of torch alone
-        )
-
-        return SpanAttention(inputs)
-    return FlashInferAttention(
-        name,
-        heads=sizes.heads,
-        head_dim=sizes.head_dim,
-        page_size=gcd(sizes.special, sizes.patches),
-        frame_tokens=sizes.frame_tokens,
-        pool_tokens=sizes.pool_tokens,
-        device=device,
-        dtype=sizes.dtype,
-    )
-
-
-def _fastest(names: list[str], sizes: AttentionSizes, device: torch.device, inputs: StepMetadata) -> str:
-    """The fastest kernel by a timing of this machine, made once and kept in the user's cache folder."""
-    key = machine_key(names, sizes, device)
-    path = timings_file()
-    known = read_timings(path)
-    if key not in known:
-        if any(name in KERNELS for name in names):
-            logger.warning(WAIT)
-        times = {}
-        for name in names:
-            try:
-                times[name] = time_frame(build_kernel(name, sizes, device, inputs), sizes, device, inputs)
-            except (RuntimeError, OSError, ImportError) as error:  # FlashInfer compiles on first use, with nvcc
-                logger.warning("attention kernel %s does not work here: %s", name, str(error).strip().splitlines()[:1])
-        if not times:
-            raise ResourceError("no attention kernel works here: use --attention sdpa")
-        torch.cuda.empty_cache()  # the pools that were timed
-        known[key] = times
-        write_timings(path, known)
-    times = known[key]
-    fastest = min(times, key=lambda name: times[name] * (TIE if name in KERNELS else 1))
-    listed = ", ".join(f"{name} {milliseconds:.3f} ms" for name, milliseconds in times.items())
-    logger.info("attention by %s (a frame with a full cache: %s)", fastest, listed)
-    return fastest
+    return SpanAttention(metadata)

@@ -1,49 +1,38 @@
 """FlashInfer's paged kernels over the pool."""
 
+from math import gcd
+
 import torch
 from torch import Tensor
 
-from stream_recon.cache.attention import Span, merge_spans
+from stream_recon.cache.attention import AttentionSizes, Span, merge_spans
 
 WORKSPACE_BYTES = 256 * 2**20
-KERNELS = ("fa2", "fa3")
+"""FlashInfer's scratch space for partial sums: twice what its documentation recommends."""
 
 
 class FlashInferAttention:
-    """Paged prefill by FlashInfer's ``fa2`` or ``fa3``. A page is the largest run of tokens that both streams are made
-    of.
+    """Paged prefill by FlashInfer, which chooses its kernel for the GPU. A page divides special tokens and patches.
 
-    Steps of ``frame_tokens`` queries use buffers that stay where they are, as a captured graph needs it; ``plan`` then
-    belongs before each replay. The first step, of several frames, has a wrapper of its own.
+    Steps of one frame use buffers whose addresses never change, so that they can be captured; ``plan`` is then called
+    before each replay. The first step, of several frames, has a wrapper without fixed buffers.
 
     Raises ImportError where FlashInfer is not installed.
     """
 
+    name = "flashinfer"
     capturable = True
 
-    def __init__(
-        self,
-        kernel: str,
-        *,
-        heads: int,
-        head_dim: int,
-        page_size: int,
-        frame_tokens: int,
-        pool_tokens: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, sizes: AttentionSizes, device: torch.device) -> None:
         import flashinfer
 
-        self.name = kernel
-        self._shape = (heads, head_dim)
-        self._page = page_size
-        self._dtype = dtype
-        self._frame_tokens = frame_tokens
+        self._shape = (sizes.heads, sizes.head_dim)
+        self._page = page = gcd(sizes.special, sizes.patches)
+        self._dtype = sizes.dtype
+        self._frame_tokens = sizes.frame_tokens
         workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-
-        self._indices = torch.zeros(pool_tokens // page_size, dtype=torch.int32, device=device)
-        self._pinned = torch.zeros(pool_tokens // page_size, dtype=torch.int32, pin_memory=True)
+        self._indices = torch.zeros(sizes.pool_tokens // page, dtype=torch.int32, device=device)
+        self._pinned = torch.zeros(sizes.pool_tokens // page, dtype=torch.int32, pin_memory=True)
         numbers = [torch.zeros(n, dtype=torch.int32, device=device) for n in (2, 2, 1)]
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
         self._fixed = wrapper(
@@ -54,22 +43,22 @@ class FlashInferAttention:
             paged_kv_indptr_buf=numbers[1],
             paged_kv_indices_buf=self._indices,
             paged_kv_last_page_len_buf=numbers[2],
-            backend=kernel,
         )
-        self._free = wrapper(workspace, "NHD", backend=kernel)
+        self._free = wrapper(workspace, "NHD")
         self._wrapper = self._free
 
     def plan(self, queries: int, spans: list[Span]) -> None:
+        """See `AttentionBackend`."""
         page = self._page
         assert all(start % page == 0 and stop % page == 0 for start, stop in spans)
-        # The step before has to be over: its plan lies in the same pinned buffers.
+        # The previous step has to be over: its plan lies in the same pinned buffers.
         torch.cuda.current_stream().synchronize()
         runs = [torch.arange(start // page, stop // page, dtype=torch.int32) for start, stop in merge_spans(spans)]
         count = sum(len(run) for run in runs)
         torch.cat(runs, out=self._pinned[:count])
         self._wrapper = self._fixed if queries == self._frame_tokens else self._free
         heads, head_dim = self._shape
-        # CPU tensors but for the indices: plan() reads them on the host, and device tensors would block the stream.
+        # All but the indices on the CPU: plan() reads them on the host, and device tensors would block the stream.
         self._wrapper.plan(
             torch.tensor([0, queries], dtype=torch.int32),
             torch.tensor([0, count], dtype=torch.int32),
@@ -85,5 +74,6 @@ class FlashInferAttention:
         )
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
+        """See `AttentionBackend`."""
         pages = (keys.unflatten(0, (-1, self._page)), values.unflatten(0, (-1, self._page)))
         return self._wrapper.run(q.contiguous(), pages)  # type: ignore[no-any-return]

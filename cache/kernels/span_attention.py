@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""Our own attention kernel (Triton): a frame's queries over the visible runs of a pool, read in place.
+"""Attention kernel (Triton): a frame's queries over the visible spans of a pool, read in place.
 
-It differs from general kernels in two points that this cache allows. The runs' bounds come from device memory, so a
-captured graph serves every state of the cache. And there is no running maximum (as FlashAttention has it, Dao et al.
-2022): the largest norm of the keys is known since they were written, and by Cauchy and Schwarz it bounds every score of
-a query. Without maxima the accumulator is never rescaled, and blocks depend on one another through sums alone.
+It differs from general kernels in two points. The spans' bounds come from device memory, so a captured graph serves
+every state of the cache. And it keeps no running maximum, unlike FlashAttention (Dao et al. 2022): the largest norm of
+the keys is known when they are stored, and by Cauchy-Schwarz it bounds every score of a query. So the accumulator is
+never rescaled, and blocks depend on one another only through sums.
 """
 
 import math
@@ -18,12 +18,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stream_recon.cache.attention import Span, merge_spans
 from stream_recon.cache.kernels.split import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
-from stream_recon.cache.kernels.wave_schedule import KEY_BLOCK, QUERY_BLOCK
+from stream_recon.cache.kernels.tile_schedule import KEY_BLOCK, QUERY_BLOCK
 from stream_recon.cache.step_metadata import StepMetadata
 
 HEADROOM = 60.0
-"""Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small ones need the room."""
+"""Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small weights would
+underflow."""
 LOG2_E = math.log2(math.e)
+"""Turns exponents of e into exponents of 2, for which the GPU has an instruction."""
 
 
 @triton.jit
@@ -32,7 +34,7 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
     if TMA:
         return descriptor.load([start, head * D])
     else:
-        token = (start + columns).to(tl.int64)  # the pools of many streams are longer than 2^31 numbers
+        token = (start + columns).to(tl.int64)  # pools of many streams exceed 2^31 numbers
         return tl.load(
             pool + token[:, None] * (H * D) + head * D + channels[None, :], mask=token[:, None] < stop, other=0.0
         )
@@ -60,27 +62,27 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, seat, inputs_stride,
-            key_norms, tokens, whole, rest, row_blocks, scale, headroom, H: tl.constexpr, D: tl.constexpr,
-            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
-            PARTS: tl.constexpr):  # fmt: skip
-    tile, part, parts = tile_and_part(whole, rest, PARTS)
+def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, batch_slot,
+            metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, headroom,
+            H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+            TMA: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    tile, part, parts = tile_and_part(full_tiles, split_tiles, PARTS)
     stream, head = tile // row_blocks // H, tile // row_blocks % H
-    spans += stream * inputs_stride
-    key_norms += tl.load(seat + stream * inputs_stride) * H
+    spans += stream * metadata_stride
+    key_norms += tl.load(batch_slot + stream * metadata_stride) * H
     rows = tile % row_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     columns, channels = tl.arange(0, BLOCK_N), tl.arange(0, D)
-    place = (stream * tokens + rows[:, None]) * (H * D) + head * D + channels[None, :]
-    q = tl.load(queries + place, mask=rows[:, None] < tokens, other=0.0)
+    offset = (stream * tokens + rows[:, None]) * (H * D) + head * D + channels[None, :]
+    q = tl.load(queries + offset, mask=rows[:, None] < tokens, other=0.0)
     q32 = q.to(tl.float32)
-    # Whole binary orders: another bound then shifts exponents and changes no digit of the result.
+    # Integer powers of two: another bound then changes exponents and no digit of the result.
     bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale) - headroom
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    # Blocks of both spans are counted through, and those from first to last are this part's.
+    # Blocks are numbered over both spans; this part reads those from first to last.
     blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
-    blocks_in_all = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
-    first, last = blocks_in_all * part // parts, blocks_in_all * (part + 1) // parts
+    all_blocks = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
+    first, last = all_blocks * part // parts, all_blocks * (part + 1) // parts
     for span in tl.static_range(2):
         begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
         before = blocks * span
@@ -88,24 +90,24 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
         stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
         acc, total = _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop,
                                 scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
-    store_tile(acc, total, out, place, rows[:, None] < tokens, sums, totals, tile, part, whole, rest, channels,
-               BLOCK_M, D, PARTS)  # fmt: skip
+    store_tile(acc, total, out, offset, rows[:, None] < tokens, sums, totals, tile, part, full_tiles, split_tiles,
+               channels, BLOCK_M, D, PARTS)  # fmt: skip
 
 
 def attend_spans(
-    q: Tensor, keys: "SpanPool", values: "SpanPool", inputs: StepMetadata, key_norms: Tensor, visible: int
+    q: Tensor, keys: "SpanPool", values: "SpanPool", metadata: StepMetadata, key_norms: Tensor, visible: int
 ) -> Tensor:
-    """Attention of q [R, T, H, D], frames of R streams, over the spans of each row of ``inputs`` in pools [C, H, D]
-    -> [R, T, H, D], in what the values are in. Queries and keys are both in that, or both in e4m3.
+    """Attention of q [R, T, H, D], frames of R streams, over each row's spans in pools [C, H, D] -> [R, T, H, D].
 
-    ``key_norms``: float32 [seats, H], at least the norm of every key that the stream of that seat sees; ``visible``:
-    most tokens that one of them sees.
+    The result has the type of the values; queries and keys have that type too, or both are in e4m3. ``key_norms``:
+    float32 [batch slots, H], at least the norm of every key visible to that slot's stream; ``visible``: most tokens
+    that one stream sees.
     """
     _, tokens, heads, channels = q.shape
     q = q.contiguous()
-    output = SplitOutput.of(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
-    waves = output.waves
-    _attend[(waves.programs,)](
+    output = SplitOutput.allocate(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
+    schedule = output.schedule
+    _attend[(schedule.programs,)](
         q,
         keys.tensor,
         values.tensor,
@@ -114,13 +116,13 @@ def attend_spans(
         output.out,
         output.sums,
         output.totals,
-        inputs.spans,
-        inputs.seat,
-        inputs.stride,
+        metadata.spans,
+        metadata.batch_slot,
+        metadata.stride,
         key_norms,
         tokens,
-        waves.whole,
-        waves.rest,
+        schedule.full_tiles,
+        schedule.split_tiles,
         output.row_blocks,
         channels**-0.5 * LOG2_E,
         HEADROOM,
@@ -130,15 +132,15 @@ def attend_spans(
         BLOCK_N=KEY_BLOCK,
         STAGES=STAGES,
         TMA=keys.by_tma,
-        PARTS=waves.parts,
+        PARTS=schedule.parts,
         num_warps=WARPS,
     )
     return output.merged()
 
 
 class SpanPool:
-    """A pool [C, H, D], or pages [S, P, H, D] of one, as kernels take it: by tensor copies (TMA) where the GPU has
-    them, else by pointers."""
+    """A pool [C, H, D], or its pages [S, P, H, D], as kernel argument: read by TMA where the GPU has it, else by
+    pointers."""
 
     def __init__(self, tensor: Tensor) -> None:
         *pages, tokens, heads, channels = tensor.shape
@@ -153,23 +155,25 @@ class SpanPool:
 
 
 class SpanAttention:
-    """The kernel as an `AttentionBackend`. Capturable: ``plan`` only fills `StepMetadata`."""
+    """The kernel as `AttentionBackend`. It can be captured, as ``plan`` only fills `StepMetadata`."""
 
     name = "triton"
     capturable = True
 
-    def __init__(self, inputs: StepMetadata) -> None:
-        self._inputs = inputs
+    def __init__(self, metadata: StepMetadata) -> None:
+        self._metadata = metadata
         self._pools: dict[int, SpanPool] = {}
 
     def plan(self, queries: int, spans: list[Span]) -> None:
-        self._inputs.set_spans(merge_spans(spans))
+        self._metadata.set_spans(merge_spans(spans))
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
-        return attend_spans(q[None], self._pool(keys), self._pool(values), self._inputs, key_norms[None], len(keys))[0]
+        return attend_spans(q[None], self._pool(keys), self._pool(values), self._metadata, key_norms[None], len(keys))[
+            0
+        ]
 
     def _pool(self, tensor: Tensor) -> SpanPool:
-        known = self._pools.get(tensor.data_ptr())
-        if known is None:
-            known = self._pools[tensor.data_ptr()] = SpanPool(tensor)
-        return known
+        pool = self._pools.get(tensor.data_ptr())
+        if pool is None:
+            pool = self._pools[tensor.data_ptr()] = SpanPool(tensor)
+        return pool

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stream_recon.app.engine.device_transfer import Precision, fast_precision
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.weights import load_network
@@ -45,7 +45,7 @@ def bench_step(frames: int, precision: Precision) -> None:
     network = load_network(EMBEDDED_WEIGHTS, preset.network)
     if precision == "bf16":
         network.pack_for_cpu()
-    stream = Stream(network, preset, (12, 16), "sdpa", precision)
+    stream = Stream(network, preset, (12, 16), StepOptions("sdpa", precision))
     images = torch.rand(frames + 1, 3, 168, 224)
     scale = preset.stream.scale_frames
     stream.step(images[:scale])

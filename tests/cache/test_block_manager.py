@@ -3,73 +3,73 @@ import random
 
 import pytest
 
-from stream_recon.cache.block_manager import SlotWindow, SpecialLog
+from stream_recon.cache.block_manager import SlidingWindow, TokenLog
 
 
-def consistent(slots: SlotWindow) -> bool:
-    return slots.free + slots.held == slots.total
+def consistent(slots: SlidingWindow) -> bool:
+    return slots.free + slots.allocated == slots.total
 
 
 @pytest.mark.parametrize(("pinned", "window", "first"), [(1, 1, 1), (3, 4, 3), (3, 4, 2), (8, 64, 8)])
-def test_every_slot_is_free_or_held_whatever_happens(pinned: int, window: int, first: int) -> None:
+def test_every_slot_is_either_free_or_allocated(pinned: int, window: int, first: int) -> None:
     chance = random.Random(pinned * 100 + window)
-    slots = SlotWindow(pinned, window)
+    slots = SlidingWindow(pinned, window)
     slots.begin(first)
     assert consistent(slots)
     slots.commit()
     for _ in range(500):
-        lease = slots.begin(1, evict_first=chance.random() < 0.3)
+        allocation = slots.begin(1, evict_first=chance.random() < 0.3)
         assert consistent(slots)
-        assert len(set(lease.visible)) == len(lease.visible) <= pinned + window + 1
-        assert set(lease.written) <= set(lease.visible)
+        assert len(set(allocation.block_table)) == len(allocation.block_table) <= pinned + window + 1
+        assert set(allocation.slot_mapping) <= set(allocation.block_table)
         slots.commit() if chance.random() < 0.5 else slots.rollback()
         assert consistent(slots)
-        assert slots.held <= first + window
+        assert slots.allocated <= first + window
 
 
-def test_what_is_reset_is_as_new() -> None:
-    slots, log = SlotWindow(2, 3), SpecialLog(2, 8)
-    for machine in (slots, log):
-        new = copy.deepcopy(vars(machine))
-        machine.begin(2)
-        machine.commit()
+def test_a_reset_manager_equals_a_new_one() -> None:
+    slots, log = SlidingWindow(2, 3), TokenLog(2, 8)
+    for manager in (slots, log):
+        new = copy.deepcopy(vars(manager))
+        manager.begin(2)
+        manager.commit()
         for _ in range(20):
-            machine.begin(1)
-            machine.commit()
-        machine.begin(1)
-        assert vars(machine) != new
-        machine.reset()
-        assert vars(machine) == new
+            manager.begin(1)
+            manager.commit()
+        manager.begin(1)
+        assert vars(manager) != new
+        manager.reset()
+        assert vars(manager) == new
 
 
 def test_pinned_frames_are_always_visible_and_the_window_is_the_latest() -> None:
-    slots, owner = SlotWindow(2, 3), {}
-    lease = slots.begin(2)
-    owner.update(zip(lease.written, ("scale 0", "scale 1"), strict=True))
+    slots, owner = SlidingWindow(2, 3), {}
+    allocation = slots.begin(2)
+    owner.update(zip(allocation.slot_mapping, ("scale 0", "scale 1"), strict=True))
     slots.commit()
     for frame in range(10):
-        lease = slots.begin(1)
-        owner[lease.written[0]] = str(frame)
+        allocation = slots.begin(1)
+        owner[allocation.slot_mapping[0]] = str(frame)
         expected = {"scale 0", "scale 1", *(str(f) for f in range(max(0, frame - 3), frame + 1))}
-        assert {owner[slot] for slot in lease.visible} == expected
+        assert {owner[slot] for slot in allocation.block_table} == expected
         slots.commit()
 
 
 def test_a_window_that_counts_the_new_frame_hides_the_oldest_one_but_keeps_it_until_the_commit() -> None:
-    slots = SlotWindow(1, 2)
+    slots = SlidingWindow(1, 2)
     for _ in range(3):
         slots.begin(1)
         slots.commit()
-    before = slots.begin(1).visible
+    full = slots.begin(1).block_table
     slots.rollback()
-    hidden = slots.begin(1, evict_first=True).visible
+    hidden = slots.begin(1, evict_first=True).block_table
     slots.rollback()
-    assert len(hidden) == len(before) - 1
-    assert slots.begin(1).visible == before
+    assert len(hidden) == len(full) - 1
+    assert slots.begin(1).block_table == full
 
 
 def test_a_rolled_back_step_leaves_the_bookkeeping_as_it_was() -> None:
-    slots, log = SlotWindow(2, 3), SpecialLog(2, 8)
+    slots, log = SlidingWindow(2, 3), TokenLog(2, 8)
     for count in (2, 1, 1, 1, 1):
         slots.begin(count)
         slots.commit()
@@ -86,20 +86,20 @@ def test_a_rolled_back_step_leaves_the_bookkeeping_as_it_was() -> None:
 
 @pytest.mark.parametrize("window", [1, 4, 9])
 def test_visible_slots_are_one_run_when_nothing_is_hidden(window: int) -> None:
-    slots = SlotWindow(3, window)
+    slots = SlidingWindow(3, window)
     slots.begin(3)
     slots.commit()
     for frame in range(40):
-        visible = sorted(slots.begin(1).visible)
+        visible = sorted(slots.begin(1).block_table)
         assert visible == list(range(visible[0], visible[0] + len(visible)))
         slots.commit() if frame % 3 else slots.rollback()
 
 
-def test_the_special_log_stays_in_its_budget_forever_and_keeps_pinned_and_recent_entries() -> None:
-    log, frames, committed = SpecialLog(4, 32), list[int](), 0
+def test_the_token_log_stays_in_its_budget_and_keeps_pinned_and_recent_entries() -> None:
+    log, frames, committed = TokenLog(4, 32), list[int](), 0
     for step in range(10_000):
         count = 4 if step == 0 else 1
-        assert len(log.begin(count).visible) <= log.capacity
+        assert len(log.begin(count).block_table) <= log.capacity
         frames += range(committed, committed + count)
         committed += count
         kept = log.commit()

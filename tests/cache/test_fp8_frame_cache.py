@@ -1,4 +1,4 @@
-"""The cache in e4m3 on a CPU, with plain torch in the kernels' place."""
+"""The cache in e4m3 on a CPU, by torch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
-from stream_recon.cache.fp8_pages import LARGEST, hadamard_rotate, quantise, rounded
+from stream_recon.cache.fp8_pages import E4M3_MAX, hadamard_rotate, quantise, to_e4m3
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -16,17 +16,19 @@ CPU = torch.device("cpu")
 
 def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
     patches = GRID[0] * GRID[1]
-    schema = StreamSchema.of(preset.network, preset.stream, patches, torch.float32, cache="fp8" if in_fp8 else "full")
+    schema = StreamSchema.from_config(
+        preset.network, preset.stream, patches, torch.float32, cache="fp8" if in_fp8 else "full"
+    )
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
-def walk(memory: StreamMemory, preset: Preset, frames: int, *, intruders: bool = False) -> Tensor:
-    """Tokens of all frames' steps; ``intruders``: with a rejected frame before each."""
+def walk(memory: StreamMemory, preset: Preset, frames: int, *, rejects: bool = False) -> Tensor:
+    """Tokens of all frames' steps; ``rejects``: whether a rejected frame precedes each."""
     network, images, others = tiny_network(preset), random_images(frames), random_images(frames, seed=5)
     scale = preset.stream.scale_frames
     tokens = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
-        if intruders and index:
+        if rejects and index:
             memory.begin(1, evict_first=bool(index % 2))
             network(1000 * others[None, index : index + 1], memory)
             memory.rollback()
@@ -43,11 +45,9 @@ def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
     assert 1e-5 < error < 2e-2
 
 
-def test_a_rejected_frame_leaves_no_trace() -> None:
+def test_a_rejected_frame_changes_no_cache() -> None:
     preset = tiny_preset()
-    plain, disturbed = (
-        walk(memory_of(preset, in_fp8=True), preset, 14, intruders=intruders) for intruders in (False, True)
-    )
+    plain, disturbed = (walk(memory_of(preset, in_fp8=True), preset, 14, rejects=rejects) for rejects in (False, True))
     assert torch.equal(plain, disturbed)
 
 
@@ -56,36 +56,36 @@ def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     memory = memory_of(preset, in_fp8=True)
     cache = memory._frame_cache
     assert isinstance(cache, Fp8FrameCache)
-    tensors = [cache._keys, cache._values, cache._widened]
+    tensors = [cache._keys, cache._values, cache._dequantised]
     for pages in cache._pages:
         tensors += [pages.values, pages.scales]
     assert cache.bytes(cache.schema, torch.float32) == sum(tensor.nbytes for tensor in tensors)
 
 
-def test_a_page_is_half_a_rounding_step_from_what_it_was() -> None:
+def test_a_page_is_within_half_a_rounding_step() -> None:
     page = torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1, 1e3])[:, None]
     kept, scales = quantise(page)
-    restored = kept.float() * scales[:, None]
+    dequantised = kept.float() * scales[:, None]
     assert torch.allclose(kept.float().abs().amax(dim=(0, 2)), torch.tensor(448.0))
     # Three binary digits behind the first one; and the smallest step where numbers are small.
-    assert ((restored - page).abs() <= torch.maximum(page.abs() / 16, scales[:, None] * 2**-10) * 1.001).all()
+    assert ((dequantised - page).abs() <= torch.maximum(page.abs() / 16, scales[:, None] * 2**-10) * 1.001).all()
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30])
-def test_a_page_of_nothing_is_kept_as_nothing(scale: float) -> None:
+def test_a_page_of_zeros_stays_zero(scale: float) -> None:
     kept, scales = quantise(torch.full((4, 2, 32), scale))
     assert not kept.float().any() and (scales > 0).all()
 
 
-def test_numbers_are_rounded_by_half_a_step_and_none_is_lost_at_the_top() -> None:
+def test_numbers_are_rounded_by_half_a_step_and_saturated() -> None:
     numbers = torch.tensor([0.0, 1e-9, 2.0**-9, 0.3, -7.7, 440.0, 1e4, -1e4])
-    kept = rounded(numbers).float()
+    kept = to_e4m3(numbers).float()
     assert ((kept - numbers).abs() <= torch.maximum(numbers.abs() / 16, torch.tensor(2.0**-10)))[:6].all()
-    assert kept[-2:].tolist() == [LARGEST, -LARGEST]
+    assert kept[-2:].tolist() == [E4M3_MAX, -E4M3_MAX]
 
 
 @pytest.mark.parametrize("channels", [4, 32, 64])
-def test_products_are_those_of_what_is_spread(channels: int) -> None:
+def test_rotation_keeps_products(channels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randn(50, 3, channels, generator=generator) for _ in range(2))
     torch.testing.assert_close(
@@ -93,14 +93,14 @@ def test_products_are_those_of_what_is_spread(channels: int) -> None:
     )
 
 
-def test_what_is_spread_is_rounded_with_less_error_where_some_channels_are_large() -> None:
+def test_rotation_reduces_rounding_errors_where_some_channels_are_large() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randn(1000, 64, generator=generator) for _ in range(2))
     for vectors in (queries, keys):
         vectors[:, 5] *= 8
     exact = (queries * keys).sum(-1)
     plain, better = (
-        (rounded(q).float() * rounded(k).float()).sum(-1) - exact
+        (to_e4m3(q).float() * to_e4m3(k).float()).sum(-1) - exact
         for q, k in ((queries, keys), (hadamard_rotate(queries), hadamard_rotate(keys)))
     )
     assert better.norm() < 0.5 * plain.norm()

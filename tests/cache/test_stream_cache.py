@@ -5,7 +5,7 @@ import torch
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
-from stream_recon.cache.training_mask import ClipVisibility
+from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def memory_of(preset: Preset) -> StreamMemory:
-    schema = StreamSchema.of(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
     return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
 
 
@@ -24,16 +24,9 @@ Heads = tuple[Prediction, NetworkFeatures]
 
 
 def dense(network: StreamingNetwork, preset: Preset, images: torch.Tensor, window: int) -> Heads:
-    memory = ClipVisibility(
-        frames=len(images),
-        tokens=preset.network.special_tokens + GRID[0] * GRID[1],
-        special=preset.network.special_tokens,
-        scale_frames=preset.stream.scale_frames,
-        window=window,
-        camera_window=preset.stream.camera_window,
-        device=CPU,
-    )
-    return network.predict(images[None], memory)
+    special, stream = preset.network.special_tokens, preset.stream
+    clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, window)
+    return network.predict(images[None], TrainingMask(clip, stream.camera_window, CPU))
 
 
 def differences(streamed: list[Heads], reference: Heads) -> dict[str, float]:
@@ -68,23 +61,23 @@ def test_a_stream_gives_what_dense_attention_gives(evict_first: bool) -> None:
     assert_same(streamed, dense(network, preset, images, window))
 
 
-def test_the_reference_tells_windows_apart() -> None:
+def test_the_reference_depends_on_the_window() -> None:
     preset = tiny_preset()
     network, images = tiny_network(preset), random_images(14)
     one, other = (dense(network, preset, images, window) for window in (3, 4))
     assert min(differences([one], other).values()) > 1e-3
 
 
-def test_rejected_frames_leave_no_trace() -> None:
+def test_rejected_frames_change_no_cache() -> None:
     preset = tiny_preset()
     network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
-    intruders = random_images(14, seed=5)
+    rejected_images = random_images(14, seed=5)
     scale = preset.stream.scale_frames
     streamed = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         for evict_first in (False, True)[: 2 if index else 0]:
             memory.begin(1, evict_first=evict_first)
-            network.predict(intruders[None, index : index + 1], memory)
+            network.predict(rejected_images[None, index : index + 1], memory)
             memory.rollback()
         memory.begin(len(batch))
         streamed.append(network.predict(batch[None], memory))
@@ -127,9 +120,9 @@ def test_thinning_moves_entries_without_changing_them() -> None:
     assert kept[:3] == [1, 1, 1] and kept[-1] == 42
 
 
-def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_allocated() -> None:
+def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
     schema.check_fits(schema.bytes)
     with pytest.raises(ResourceError, match=r"needs .* MiB .* are free"):
         schema.check_fits(schema.bytes - 1)
@@ -137,7 +130,7 @@ def test_a_cache_that_does_not_fit_says_so_with_numbers_before_anything_is_alloc
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.of(preset.network, preset.stream, 6, torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
     memory = memory_of(preset)
     pools = [
         getattr(cache, name) for cache in (memory._frame_cache, memory._camera_cache) for name in ("_keys", "_values")

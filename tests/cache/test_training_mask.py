@@ -5,10 +5,11 @@ from stream_recon.cache.training_mask import (
     FULL,
     HIDDEN,
     SPECIAL_ONLY,
-    ClipVisibility,
-    _dense_mask,
+    ClipLayout,
+    TrainingMask,
     attend_in_blocks,
     clip_block_mask,
+    dense_mask,
     frame_visibility,
 )
 
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 SPECIAL = 6
 
 
-def test_a_frame_sees_scale_frames_window_and_itself_and_specials_of_all_the_past() -> None:
+def test_a_frame_sees_scale_frames_window_itself_and_all_past_special_tokens() -> None:
     seen = frame_visibility(8, 2, 3, CPU)
     assert seen[0].tolist() == [FULL, FULL] + [HIDDEN] * 6
     assert seen[7].tolist() == [FULL, FULL, SPECIAL_ONLY, SPECIAL_ONLY, FULL, FULL, FULL, FULL]
@@ -24,23 +25,14 @@ def test_a_frame_sees_scale_frames_window_and_itself_and_specials_of_all_the_pas
 
 
 def clip(frames: int, patches: int, *, heads: int, channels: int, seed: int) -> list[torch.Tensor]:
-    """q, k, v and weights for the sum of what comes out."""
+    """q, k, v and weights for a sum over the output."""
     generator = torch.Generator().manual_seed(seed)
     shape = (2, frames * (patches + SPECIAL), heads, channels)
     return [torch.randn(shape, generator=generator) for _ in range(4)]
 
 
-def memory_of(frames: int, patches: int, scale_frames: int, window: int, device: str, flex: bool) -> ClipVisibility:
-    return ClipVisibility(
-        frames=frames,
-        tokens=patches + SPECIAL,
-        special=SPECIAL,
-        scale_frames=scale_frames,
-        window=window,
-        camera_window=4,
-        device=torch.device(device),
-        flex=flex,
-    )
+def layout(frames: int, patches: int, scale_frames: int, window: int) -> ClipLayout:
+    return ClipLayout(frames, patches + SPECIAL, SPECIAL, scale_frames, window)
 
 
 CLIPS = [(6, 12, 1, 1), (6, 12, 2, 3), (4, 64, 3, 1), (5, 30, 4, 2), (2, 45, 2, 8), (1, 9, 1, 4)]
@@ -49,9 +41,9 @@ CLIPS = [(6, 12, 1, 1), (6, 12, 2, 3), (4, 64, 3, 1), (5, 30, 4, 2), (2, 45, 2, 
 @pytest.mark.parametrize(("frames", "patches", "scale_frames", "window"), CLIPS)
 def test_attention_in_blocks_is_dense_attention(frames: int, patches: int, scale_frames: int, window: int) -> None:
     q, k, v, _ = (x.double() for x in clip(frames, patches, heads=2, channels=8, seed=frames))
-    mask = clip_block_mask(frames, patches + SPECIAL, SPECIAL, scale_frames, window, CPU)
-    got = attend_in_blocks(q, k, v, frames, SPECIAL, mask, None)
-    expected = memory_of(frames, patches, scale_frames, window, "cpu", flex=False).attend(0, q, k, v)
+    sizes = layout(frames, patches, scale_frames, window)
+    got = attend_in_blocks(q, k, v, frames, SPECIAL, clip_block_mask(sizes, CPU))
+    expected = TrainingMask(sizes, 4, CPU).attend(0, q, k, v)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
@@ -64,7 +56,8 @@ def test_compiled_attention_and_its_gradient_are_those_of_dense_attention(
 
     def outcome(dtype: torch.dtype, flex: bool) -> list[torch.Tensor]:
         own = [x.bfloat16().to(dtype).requires_grad_() for x in inputs]
-        y = memory_of(frames, patches, scale_frames, window, "cuda:0", flex).attend(0, *own)
+        sizes, device = layout(frames, patches, scale_frames, window), torch.device("cuda:0")
+        y = TrainingMask(sizes, 4, device, flex=flex).attend(0, *own)
         return [x.float() for x in (y, *torch.autograd.grad((y * weights.to(dtype)).sum(), own))]
 
     for got, expected in zip(outcome(torch.bfloat16, True), outcome(torch.float32, False), strict=True):
@@ -72,9 +65,9 @@ def test_compiled_attention_and_its_gradient_are_those_of_dense_attention(
 
 
 def test_most_pairs_of_a_long_clip_lie_in_blocks_that_need_no_mask() -> None:
-    frames, tokens = 32, 198
-    mask = clip_block_mask(frames, tokens, SPECIAL, 4, 8, CPU)
-    visible = int(_dense_mask(frames, tokens, SPECIAL, 4, 8, CPU).sum())
+    sizes = layout(32, 192, 4, 8)
+    mask = clip_block_mask(sizes, CPU)
+    visible = int(dense_mask(sizes, CPU).sum())
     assert mask.full_kv_num_blocks is not None
-    whole, partial = (int(n.sum()) * 128 * 128 for n in (mask.full_kv_num_blocks, mask.kv_num_blocks))
-    assert whole > 0.8 * visible and whole + partial < 1.2 * visible
+    full, partial = (int(n.sum()) * 128 * 128 for n in (mask.full_kv_num_blocks, mask.kv_num_blocks))
+    assert full > 0.8 * visible and full + partial < 1.2 * visible

@@ -72,8 +72,8 @@ class SceneGenerator:
     """Draws scenes and renders clips of them.
 
     The same seed and calls give the same clips on the same device. tiles: the file of scripts/data/make_tiles.py;
-    without it textures are procedural only. compile: fuse shading and augmentation with torch.compile. degrade: apply sensor
-    augmentation to the clean renderings. shares: sampling probabilities.
+    without it textures are procedural only. compile: fuse shading and augmentation with torch.compile. degrade: apply
+    sensor augmentation to the clean renderings. shares: sampling probabilities.
     """
 
     def __init__(

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from bench.gpu.measure import Variant, begin_table, measure_step, random_network, release_memory, row
+from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
-from stream_recon.app.planning.search import Choice, choices, parse_memory
-from stream_recon.configs.schema import Preset, load_preset, preset_names, preset_to_toml
+from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset, preset_names, preset_to_toml
 
 BUDGETS = ("24GB", "8GB")
 SOURCE_SIZE = (1280, 720)
@@ -32,17 +33,17 @@ def bench_budgets() -> None:
     presets = [(name, load_preset(name)) for name in preset_names()]
     for text in BUDGETS:
         budget = parse_memory(text)
-        for choice in choices(presets, SOURCE_SIZE, budget, rates)[:CHOICES]:
+        for choice in search_configurations(presets, SOURCE_SIZE, budget, rates)[:CHOICES]:
             row(f"{text}: {describe_choice(choice)}", compare(choice, budget))
 
 
-def describe_choice(choice: Choice) -> str:
-    way = choice.way
+def describe_choice(choice: PlannedRun) -> str:
+    way = choice.configuration
     size = "x".join(map(str, way.image_size))
     return f"preset {way.base}, window {way.preset.stream.window}, {size}, cache {way.cache}"
 
 
-def compare(choice: Choice, budget: int) -> str:
+def compare(choice: PlannedRun, budget: int) -> str:
     """Memory and speed as predicted and as measured."""
     found = run_apart(choice, budget)
     if "error" in found:
@@ -56,19 +57,19 @@ def compare(choice: Choice, budget: int) -> str:
     return f"{memory} ({taken}, {context / 1e9:.2f} CUDA's), {verdict}; {speed}"
 
 
-def run_apart(choice: Choice, budget: int) -> dict[str, Any]:
+def run_apart(choice: PlannedRun, budget: int) -> dict[str, Any]:
     """`main` in a process of its own; with ``in_use``, what it holds of the device at its end."""
     scripts = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join([str(scripts), os.environ.get("PYTHONPATH", "")])
     free, _ = torch.cuda.mem_get_info()
     preset = dataclasses.replace(
-        choice.way.preset, stream=dataclasses.replace(choice.way.preset.stream, keyframes="every")
+        choice.configuration.preset, stream=dataclasses.replace(choice.configuration.preset.stream, keyframes="every")
     )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "preset.toml"
         file.write_text(preset_to_toml(preset))
-        command = [sys.executable, "-m", "bench.gpu.budgets", str(file), *map(str, (*choice.way.grid, budget))]
-        command.append(choice.way.cache)
+        shape = map(str, (*choice.configuration.grid, budget))
+        command = [sys.executable, "-m", "bench.gpu.budgets", str(file), *shape, choice.configuration.cache]
         done = subprocess.run(
             command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
         )
@@ -79,12 +80,12 @@ def run_apart(choice: Choice, budget: int) -> dict[str, Any]:
     return figures
 
 
-def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: str) -> dict[str, Any]:
+def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: CacheChoice) -> dict[str, Any]:
     """A stream's steps with a full window where torch may take what ``budget`` bytes leave beside the context."""
     network = random_network(preset)
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction((budget - CONTEXT_BYTES) / total)
-    variant = Variant("step", options={"cache": cache})
+    variant = Variant("step", StepOptions(cache=cache))
     _stream, figures = measure_step(network, preset, grid, FRAMES, variant)
     free, _ = torch.cuda.mem_get_info()
     return {**dataclasses.asdict(figures), "reserved_now": torch.cuda.memory_reserved(), "free": free}
@@ -92,7 +93,8 @@ def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: str) -
 
 def main() -> None:
     preset, rows, columns, budget, cache = sys.argv[1:]
-    print(json.dumps(run_within(load_preset(preset), (int(rows), int(columns)), int(budget), cache)))
+    choice: CacheChoice = "fp8" if cache == "fp8" else "full"
+    print(json.dumps(run_within(load_preset(preset), (int(rows), int(columns)), int(budget), choice)))
 
 
 if __name__ == "__main__":

@@ -3,21 +3,19 @@
 import gc
 import importlib.metadata
 import importlib.util
-import inspect
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.stream import Stream
-from stream_recon.configs.schema import AttentionChoice, Preset
+from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
 
 GRID = (27, 36)
@@ -42,13 +40,7 @@ class Variant:
     """A way to run the stream's step."""
 
     name: str
-    attention: AttentionChoice = "auto"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of `Stream`."""
-
-    @property
-    def is_known(self) -> bool:
-        return set(self.options) <= set(inspect.signature(Stream).parameters)
+    options: StepOptions = field(default_factory=StepOptions)
 
 
 AUTO = Variant("step")
@@ -147,7 +139,7 @@ def measure_step(
     """``frames`` steps after the window is full; every frame has to be a keyframe in ``preset``."""
     assert preset.stream.keyframes == "every"
     release_memory()
-    stream = Stream(network, preset, grid, variant.attention, **variant.options)
+    stream = Stream(network, preset, grid, variant.options)
     image = image_of(grid, preset.network.patch_size)
     stream.step(image.expand(preset.stream.scale_frames, -1, -1, -1))
     times = []

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,12 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, row
 from stream_recon.app.engine.device_transfer import StepGraph
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.attention import AttentionBackend, TorchAttention
-from stream_recon.cache.kernels.choose import build_kernel, installed_kernels
-from stream_recon.cache.kernels.timing import AttentionSizes
+from stream_recon.cache.attention import AttentionBackend, AttentionSizes, TorchAttention
+from stream_recon.cache.kernels.choose import choose_attention
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamSchema
-from stream_recon.configs.schema import NetworkConfig, Preset
+from stream_recon.configs.schema import AttentionChoice, NetworkConfig, Preset
 from stream_recon.models.network import StreamingNetwork
 
 PATCHES = GRID[0] * GRID[1]
@@ -36,23 +36,23 @@ class Part:
 def bench_attention(preset: Preset) -> None:
     """Every kernel on one layer's pool, full."""
     config, cuda = preset.network, torch.device("cuda")
-    special = StreamSchema.of(config, preset.stream, PATCHES, torch.bfloat16).frames.special
+    special = StreamSchema.from_config(config, preset.stream, PATCHES, torch.bfloat16).frames.special
     keys = (preset.stream.scale_frames + preset.stream.window) * PATCHES
-    sizes = AttentionSizes(config.depth, config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
+    sizes = AttentionSizes(config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
     begin_table(f"attention of a layer, {sizes.frame_tokens} queries, {keys} keys, {config.heads} heads")
     flops = attention_flops(config, sizes.frame_tokens, keys)
-    inputs = StepMetadata(8, cuda)
+    metadata = StepMetadata(8, cuda)
+    kernels: list[AttentionChoice] = ["triton", "flashinfer"] if find_spec("flashinfer") else ["triton"]
     backends: list[AttentionBackend] = [
-        *(build_kernel(name, sizes, cuda, inputs) for name in installed_kernels("auto")),
-        TorchAttention(cudnn=True),
+        *(choose_attention(name, sizes, cuda, metadata) for name in kernels),
         TorchAttention(),
     ]
     for backend in backends:
-        took = time_layer(backend, sizes, inputs)
+        took = time_layer(backend, sizes, metadata)
         row(backend.name, f"{took:.3f} ms, {flops / took / 1e9:.0f} TFLOP/s")
 
 
-def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepMetadata) -> float:
+def time_layer(backend: AttentionBackend, sizes: AttentionSizes, metadata: StepMetadata) -> float:
     """Milliseconds of the kernel alone."""
     shape = (sizes.heads, sizes.head_dim)
     q, keys, values = (
@@ -60,9 +60,9 @@ def time_layer(backend: AttentionBackend, sizes: AttentionSizes, inputs: StepMet
         for n in (sizes.frame_tokens, sizes.pool_tokens, sizes.pool_tokens)
     )
     norms = keys.float().norm(dim=-1).amax(0)
-    inputs.open()
+    metadata.wait_for_upload()
     backend.plan(len(q), [(0, sizes.pool_tokens)])
-    inputs.upload()
+    metadata.upload()
     return milliseconds(lambda: backend.attend(q, keys, values, norms))
 
 

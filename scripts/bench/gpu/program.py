@@ -174,7 +174,7 @@ def step_times(network: StreamingNetwork, preset: Preset, images: list[NDArray[n
     patch, scale = preset.network.patch_size, preset.stream.scale_frames
     grid = (images[0].shape[0] // patch, images[0].shape[1] // patch)
     device = network.image_mean.device
-    stream = Stream(network, preset, grid, "auto")
+    stream = Stream(network, preset, grid)
     pixels = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2).contiguous()
     times: list[float] = []
     for batch in (pixels[:scale], *pixels[scale:].split(1)):

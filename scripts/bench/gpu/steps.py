@@ -5,27 +5,26 @@ from unittest import mock
 
 import torch
 
-from bench.gpu.measure import GRID, Rates, Variant, begin_table, image_of, measure_step, row
+from bench.gpu.measure import GRID, Rates, StepFigures, Variant, begin_table, image_of, measure_step, row
 from bench.gpu.parts import print_parts
 from bench.gpu.program import embedded_network
-from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.kernels import wave_schedule
-from stream_recon.cache.kernels.choose import installed_kernels
+from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
+from stream_recon.cache.kernels import tile_schedule
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import Preset, load_preset
+from stream_recon.configs.schema import AttentionChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET
 from stream_recon.models.network import StreamingNetwork
 
-EIGHT_BITS = Variant("cache in 8 bits", options={"cache": "fp8"})
+EIGHT_BITS = Variant("cache in 8 bits", StepOptions(cache="fp8"))
+KERNELS: tuple[AttentionChoice, ...] = ("triton", "flashinfer")
 VARIANTS = (
     Variant("as the program runs it"),
-    Variant("without a captured graph", options={"capture": False}),
-    Variant("FlashInfer's fa2, captured", "fa2"),
-    Variant("FlashInfer's fa3, captured", "fa3"),
-    Variant("cuDNN, not captured", "cudnn"),
+    Variant("without a captured graph", StepOptions(capture=False)),
+    Variant("FlashInfer, captured", StepOptions("flashinfer")),
+    Variant("torch, not captured", StepOptions("sdpa")),
     EIGHT_BITS,
 )
-"""Those whose options `Stream` does not have are left out."""
 SAME = 1.03
 """Steps as much apart are equally fast: two runs of one differ by so much."""
 SIZES = ((28, 37), (27, 36), (21, 37), (18, 32))
@@ -48,8 +47,6 @@ def bench_step(network: StreamingNetwork, preset: Preset, frames: int, rates: Ra
 def bench_kernels(network: StreamingNetwork, preset: Preset, frames: int) -> None:
     begin_table(f"ways to run the step at {place_of(preset)}")
     for variant in VARIANTS:
-        if not variant.is_known:
-            continue
         try:
             # The stream is let go of at once: the next one's memory is measured, too.
             figures = measure_step(network, preset, GRID, frames, variant)[1]
@@ -65,11 +62,11 @@ def bench_choice(network: StreamingNetwork, preset: Preset, frames: int) -> None
     small = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     cases = [(embedded_network(small), small, (12, 16)), *((network, preset, size) for size in SIZES)]
     for of_preset, chosen_preset, grid in cases:
-        taken = Stream(of_preset, chosen_preset, grid, "auto").attention
-        took = {}
-        for name in installed_kernels("auto"):
+        taken = Stream(of_preset, chosen_preset, grid).attention
+        took: dict[str, StepFigures] = {}
+        for name in KERNELS:
             try:
-                variant = Variant(name, name)  # type: ignore[arg-type]  # names of kernels are choices
+                variant = Variant(name, StepOptions(name))
                 took[name] = measure_step(of_preset, chosen_preset, grid, frames, variant)[1]
             except (ResourceError, ImportError, RuntimeError) as error:
                 row(name, f"not here: {str(error).splitlines()[0]}")
@@ -88,19 +85,19 @@ def bench_eight_bits(network: StreamingNetwork, preset: Preset, frames: int) -> 
 
 
 def bench_sizes(network: StreamingNetwork, preset: Preset, frames: int) -> None:
-    """What splitting attention into parts gives, both ways in turn; see `waves`."""
+    """What splitting attention into parts gives, both ways in turn; see `tile_schedule`."""
     begin_table(
         f"step with window {preset.stream.window} full, all keyframes: attention in whole tiles, in parts, twice"
     )
     for rows, columns in SIZES:
-        for cache in ("full", "fp8"):
-            variant = Variant(cache, "triton", {"cache": cache})
+        for cache in CACHE_CHOICES:
+            variant = Variant(cache, StepOptions("triton", cache=cache))
             took = []
-            for most_parts in (1, wave_schedule.MOST_PARTS) * 2:
-                with mock.patch.object(wave_schedule, "MOST_PARTS", most_parts):
-                    wave_schedule.plan_waves.cache_clear()
+            for max_parts in (1, tile_schedule.MAX_PARTS) * 2:
+                with mock.patch.object(tile_schedule, "MAX_PARTS", max_parts):
+                    tile_schedule.schedule_tiles.cache_clear()
                     took.append(measure_step(network, preset, (rows, columns), frames, variant)[1].p50)
-            wave_schedule.plan_waves.cache_clear()
+            tile_schedule.schedule_tiles.cache_clear()
             shown = ", ".join(f"{milliseconds:.2f}" for milliseconds in took)
             row(f"{14 * columns}x{14 * rows}, cache {cache}", f"{shown} ms")
 
@@ -109,7 +106,7 @@ def bench_long(network: StreamingNetwork, preset: Preset, frames: int) -> None:
     """Whether steps and memory stay what they are."""
     assert frames >= 1500, "the last 500 steps come after step 1,000"
     begin_table(f"a stream of {frames:,} frames at {place_of(preset)}")
-    stream, image = Stream(network, preset, GRID, "auto"), image_of(GRID)
+    stream, image = Stream(network, preset, GRID), image_of(GRID)
     stream.step(image.expand(preset.stream.scale_frames, -1, -1, -1))
     marks: dict[int, tuple[float, int, int]] = {}
     for index in range(frames + 1):

@@ -23,7 +23,7 @@ from bench.gpu.pictures import SIZE, Picture, frame_at, sample_frames
 from bench.gpu.program import describe_weights, embedded_network
 from stream_recon.app.core.types import Frame
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.device_transfer import host_views, to_images
+from stream_recon.app.engine.device_transfer import to_host, to_images
 from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
@@ -59,8 +59,8 @@ def run_streams(
     side, device = preset.network.patch_size, network.image_mean.device
     grid = (transform.network_size[1] // side, transform.network_size[0] // side)
     batch = StreamBatch(network, preset, grid, count)
-    assert batch.seats == count, "there is no memory for so many"
-    seats = [batch.take() for _ in range(count)]
+    assert batch.slots == count, "there is no memory for so many"
+    slots = [batch.allocate_slot() for _ in range(count)]
     crops = [(float(SIZE[0]), float(SIZE[1]))] * count
 
     def prepared(stream: int, index: int) -> Picture:
@@ -68,11 +68,11 @@ def run_streams(
         return prepare(frame, transform).rgb
 
     scale = preset.stream.scale_frames
-    for stream, seat in enumerate(seats):
-        assert seat is not None
+    for stream, slot in enumerate(slots):
+        assert slot is not None
         first = np.stack([prepared(stream, index) for index in range(scale)])
-        batch.begin(seat, to_images(first, device))
-    places = [seat for seat in seats if seat is not None]
+        batch.begin(slot, to_images(first, device))
+    places = [slot for slot in slots if slot is not None]
     seconds, steps = [], []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ahead = list(pool.map(partial(prepared, index=scale), range(count)))
@@ -82,7 +82,7 @@ def run_streams(
             prediction, _ = batch.step(places, to_images(images, device))
             torch.cuda.synchronize()
             steps.append(time.perf_counter() - begin)
-            results = host_views(prediction.pose[:, 0], prediction.depth[:, 0], prediction.confidence[:, 0], crops)
+            results = to_host(prediction.pose[:, 0], prediction.depth[:, 0], prediction.confidence[:, 0], crops)
             assert len(list(results)) == count
             ahead = list(coming)
             seconds.append(time.perf_counter() - begin)

@@ -1,4 +1,4 @@
-"""Streams stepped together against each of them alone."""
+"""Batched steps against steps of each stream alone."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from tests.networks import GRID, random_images, tiny_network, tiny_preset
 Outputs = tuple[torch.Tensor, torch.Tensor, list[bool]]
 """Poses [N, 9], log depth and confidence [N, 2, h, w], which frames became keyframes."""
 LENGTHS = (14, 3, 9, 23, 5, 2)
-"""Of the streams; the last one ends before its scale frames are complete."""
+"""Frames of each stream; the last one ends before its scale frames are complete."""
 
 
 def clips(preset: Preset) -> list[torch.Tensor]:
@@ -39,88 +39,88 @@ def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.
 
 
 def alone(preset: Preset, images: torch.Tensor) -> Outputs:
-    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    stream = Stream(tiny_network(preset), preset, GRID)
     return joined([row_of(*stream.step(batch), 0) for batch in batches(images, preset)])
 
 
 def together(batch: StreamBatch, preset: Preset, streams: list[torch.Tensor]) -> list[Outputs]:
-    """Every stream gets the next free seat, and its turn in three of four rounds."""
+    """Outputs of all streams; each gets the next free slot, and a frame in three of four rounds."""
     waiting = list(enumerate(streams))
     under_way: dict[int, tuple[int, Iterator[torch.Tensor]]] = {}
     results: list[list[tuple[torch.Tensor, torch.Tensor, bool]]] = [[] for _ in streams]
-    turn = 0
+    round_number = 0
     while waiting or under_way:
-        while waiting and (seat := batch.take()) is not None:
+        while waiting and (slot := batch.allocate_slot()) is not None:
             number, images = waiting.pop(0)
             parts = batches(images, preset)
-            prediction, decision = batch.begin(seat, next(parts))
+            prediction, decision = batch.begin(slot, next(parts))
             results[number].append(row_of(prediction, decision, 0))
-            under_way[seat] = (number, parts)
-        turn += 1
+            under_way[slot] = (number, parts)
+        round_number += 1
         frames = {}
-        for seat in [seat for seat in under_way if (seat + turn) % 4]:
-            frame = next(under_way[seat][1], None)
+        for slot in [slot for slot in under_way if (slot + round_number) % 4]:
+            frame = next(under_way[slot][1], None)
             if frame is None:
-                batch.leave(seat)
-                del under_way[seat]
+                batch.release_slot(slot)
+                del under_way[slot]
             else:
-                frames[seat] = frame
+                frames[slot] = frame
         if frames:
             prediction, decisions = batch.step(list(frames), torch.cat(list(frames.values())))
-            for row, (seat, decision) in enumerate(zip(frames, decisions, strict=True)):
-                results[under_way[seat][0]].append(row_of(prediction, decision, row))
+            for row, (slot, decision) in enumerate(zip(frames, decisions, strict=True)):
+                results[under_way[slot][0]].append(row_of(prediction, decision, row))
     return [joined(steps) for steps in results]
 
 
 @pytest.mark.parametrize("keyframes", ["flow", "every", "interval"])
-@pytest.mark.parametrize("seats", [1, 3, 8])
-def test_each_stream_gives_what_it_gives_alone(seats: int, keyframes: str) -> None:
-    """Streams of different lengths, out of step with one another, in seats that others had before."""
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_each_stream_gives_what_it_gives_alone(slots: int, keyframes: str) -> None:
+    """Streams of different lengths, out of step with one another, in slots that other streams used."""
     preset = tiny_preset(
         keyframes=keyframes, keyframe_interval=2, flow_threshold=5.0, max_gap=3, special_budget=8, camera_window=3
     )
-    batch = StreamBatch(tiny_network(preset), preset, GRID, seats)
+    batch = StreamBatch(tiny_network(preset), preset, GRID, slots)
     streams = clips(preset)
     for got, images in zip(together(batch, preset, streams), streams, strict=True):
         poses, maps, chosen = alone(preset, images)
         assert got[2] == chosen
         torch.testing.assert_close(got[0], poses, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got[1], maps, rtol=1e-5, atol=1e-4)
-    assert batch.taken == 0
+    assert batch.used == 0
 
 
-@pytest.mark.parametrize("seats", [1, 3])
-def test_each_stream_looks_back_at_its_own_frames(seats: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Noise is never seen again: turns that are tried in vain would only enlarge what rounding does.
+@pytest.mark.parametrize("slots", [1, 3])
+def test_each_stream_matches_its_own_keyframes(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Noise has no overlap: a rotation search in vain would only amplify rounding errors.
     monkeypatch.setattr(rotation_search, "LOST", -1.0)
     preset = tiny_preset(keyframe_matcher=True, keyframes="interval", keyframe_interval=2)
     streams = clips(preset)
-    batch = StreamBatch(tiny_network(preset), preset, GRID, seats)
+    batch = StreamBatch(tiny_network(preset), preset, GRID, slots)
     for got, images in zip(together(batch, preset, streams), streams, strict=True):
         poses, maps, _ = alone(preset, images)
         torch.testing.assert_close(got[0], poses, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(got[1], maps, rtol=1e-4, atol=1e-3)
 
 
-def test_depths_are_drawn_towards_those_of_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of random weights are trusted here, for them to have a say. The map of the frame before is read at the
-    nearest pixel, so what rounding moves across the middle between two is another surface; and random matches determine
-    a motion, and so parallax, badly. Where neither happens, the median, it is the same."""
+def test_depths_are_fused_with_those_of_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Motions by random weights are trusted here, so that they have an effect. The previous depth map is read at the
+    nearest pixel, so rounding may pick another surface; and random matches determine a motion, and so parallax, badly.
+    The median pixel has neither problem."""
     monkeypatch.setattr(depth_filter, "SUPPORTED", -1.0)
     preset = tiny_preset(keyframes="interval", keyframe_interval=2)
     streams = clips(preset)
 
-    def apart() -> list[torch.Tensor]:
+    def differences() -> list[torch.Tensor]:
         batch = StreamBatch(tiny_network(preset), preset, GRID, 3)
         pairs = zip(together(batch, preset, streams), streams, strict=True)
         return [(got[1] - alone(preset, images)[1]).abs() for got, images in pairs]
 
-    assert all(float(each.median()) < 0.01 for each in apart())
-    monkeypatch.setattr(depth_filter, "DEPTH_SIGMA", 1e-9)  # maps are beyond correction: parallax has no say
-    assert all(float(each.mean()) < 0.02 for each in apart())
+    assert all(float(each.median()) < 0.01 for each in differences())
+    monkeypatch.setattr(depth_filter, "DEPTH_SIGMA", 1e-9)  # depth maps are certain: parallax has no effect
+    assert all(float(each.mean()) < 0.02 for each in differences())
 
 
-def test_there_are_as_many_seats_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_as_many_slots_as_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     from stream_recon.app.engine import batched
     from stream_recon.app.engine.stream import stream_schema
 
@@ -128,14 +128,14 @@ def test_there_are_as_many_seats_as_memory_has_room_for(monkeypatch: pytest.Monk
     one = stream_schema(preset, GRID, torch.device("cpu"), half=False).bytes
     monkeypatch.setattr(batched, "available_memory", lambda device: int(3.5 * one / batched.MEMORY_SHARE))
     batch = StreamBatch(tiny_network(preset), preset, GRID, 8)
-    assert batch.seats == 3
-    assert [batch.take() for _ in range(4)] == [0, 1, 2, None]
-    batch.leave(1)
-    assert batch.take() == 1
+    assert batch.slots == 3
+    assert [batch.allocate_slot() for _ in range(4)] == [0, 1, 2, None]
+    batch.release_slot(1)
+    assert batch.allocate_slot() == 1
 
 
-def test_a_step_has_room_for_every_number_of_frames() -> None:
-    for seats in range(1, 70):
-        sizes = step_sizes(seats)
-        assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == seats
-        assert all(next(size for size in sizes if size >= count) <= max(2 * count - 1, 1) for count in range(1, seats))
+def test_there_is_a_batch_size_for_every_number_of_frames() -> None:
+    for slots in range(1, 70):
+        sizes = step_sizes(slots)
+        assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == slots
+        assert all(next(size for size in sizes if size >= count) <= max(2 * count - 1, 1) for count in range(1, slots))

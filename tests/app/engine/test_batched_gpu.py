@@ -1,4 +1,4 @@
-"""Streams stepped together on the GPU, in captured steps of several sizes, against each of them alone."""
+"""Batched steps on the GPU, captured in several sizes, against steps of each stream alone."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.configs.schema import Preset
 from tests.app.engine.test_stream_gpu import GRID, network_of, outputs, preset_of, walk
 
@@ -16,19 +16,19 @@ pytestmark = pytest.mark.gpu
 Outputs = tuple[torch.Tensor, torch.Tensor]
 """Poses [N, 9] and dense maps [N, 2, h, w]."""
 STARTS = (0, 40, 10, 25, 60)
-"""Where in one walk each stream begins; they are of different lengths, too."""
+"""First frame of each stream in one video; their lengths differ."""
 
 
 def narrow_preset(keyframes: str) -> Preset:
-    """Slots are used again, and the log is thinned."""
+    """Preset with which slots are reused and the log is thinned."""
     return preset_of(keyframes=keyframes, keyframe_interval=2, window=4, special_budget=24, camera_window=16)
 
 
 @lru_cache(maxsize=2)
 def alone(keyframes: str) -> list[Outputs]:
-    """Of each stream by itself, on the fast path."""
+    """Outputs of each stream alone, on the fast path."""
     preset = narrow_preset(keyframes)
-    stream, results = Stream(network_of(preset, fast=True), preset, GRID, "triton"), []
+    stream, results = Stream(network_of(preset, fast=True), preset, GRID, StepOptions("triton")), []
     for images in streams():
         stream.reset()
         results.append(outputs(stream, preset, images)[:2])
@@ -37,9 +37,10 @@ def alone(keyframes: str) -> list[Outputs]:
 
 @lru_cache(maxsize=2)
 def exact(keyframes: str) -> list[Outputs]:
-    """The same on the plain path in fp32."""
+    """Outputs of each stream alone, on the plain path in fp32."""
     preset = narrow_preset(keyframes)
-    stream, results = Stream(network_of(preset, fast=False), preset, GRID, "sdpa", "fp32", capture=False), []
+    options = StepOptions("sdpa", "fp32", capture=False)
+    stream, results = Stream(network_of(preset, fast=False), preset, GRID, options), []
     with torch.backends.cudnn.flags(allow_tf32=False):
         for images in streams():
             stream.reset()
@@ -53,21 +54,21 @@ def streams() -> list[torch.Tensor]:
 
 
 def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[Outputs]:
-    """Of each stream; those that are over leave their seats to others."""
+    """Outputs of each stream; a stream that ends frees its slot."""
     waiting, under_way = list(range(len(clips))), {}
     poses: list[list[torch.Tensor]] = [[] for _ in clips]
     maps: list[list[torch.Tensor]] = [[] for _ in clips]
     at = [scale] * len(clips)
     while waiting or under_way:
-        while waiting and (seat := batch.take()) is not None:
-            number = under_way[seat] = waiting.pop(0)
-            prediction, _ = batch.begin(seat, clips[number][:scale])
+        while waiting and (slot := batch.allocate_slot()) is not None:
+            number = under_way[slot] = waiting.pop(0)
+            prediction, _ = batch.begin(slot, clips[number][:scale])
             poses[number].append(prediction.pose[-1, 0].cpu())
             maps[number].append(prediction.head_maps[0].cpu())
-        for seat, number in list(under_way.items()):
+        for slot, number in list(under_way.items()):
             if at[number] == len(clips[number]):
-                batch.leave(seat)
-                del under_way[seat]
+                batch.release_slot(slot)
+                del under_way[slot]
         if not under_way:
             continue
         prediction, _ = batch.step(
@@ -85,48 +86,48 @@ def distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("keyframes", ["interval", "every"])
-@pytest.mark.parametrize("seats", [1, 3, 8])
-def test_each_stream_is_as_near_to_fp32_as_it_is_alone(seats: int, keyframes: str) -> None:
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_each_stream_is_as_near_to_fp32_as_it_is_alone(slots: int, keyframes: str) -> None:
     preset = narrow_preset(keyframes)
-    batch = StreamBatch(network_of(preset, fast=True), preset, GRID, seats)
+    batch = StreamBatch(network_of(preset, fast=True), preset, GRID, slots)
     got = together(batch, streams(), preset.stream.scale_frames)
     for ours, single_outputs, truth in zip(got, alone(keyframes), exact(keyframes), strict=True):
         for what, rows, single, true in zip(("poses", "maps"), ours, single_outputs, truth, strict=True):
             error, noise = distance(rows, true), distance(single, true)
-            print(f"{seats} seats, {what}: error {error:.2e}, alone {noise:.2e}")
+            print(f"{slots} slots, {what}: error {error:.2e}, alone {noise:.2e}")
             assert error < 1.3 * noise
 
 
-def test_a_rejected_frame_leaves_the_streams_beside_it_alone() -> None:
-    """Only one of two streams changes its pace: the other one's results stay bit for bit."""
+def test_a_rejected_frame_changes_no_other_stream() -> None:
+    """Only one of two streams has other keyframes: the other one's results stay bit for bit."""
     preset = preset_of(keyframes="flow", flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     scale, results = preset.stream.scale_frames, []
     for others in (images.flip(0), images[:1].expand(60, -1, -1, -1)):
         batch = StreamBatch(network, preset, GRID, 2)
-        seats = [batch.take(), batch.take()]
-        assert seats == [0, 1]
-        for seat, clip in enumerate((images, others)):
-            batch.begin(seat, clip[:scale])
+        slots = [batch.allocate_slot(), batch.allocate_slot()]
+        assert slots == [0, 1]
+        for slot, clip in enumerate((images, others)):
+            batch.begin(slot, clip[:scale])
         steps = [batch.step([0, 1], torch.stack([images[i], others[i]]))[0] for i in range(scale, 60)]
         results.append(steps[-1].head_maps[0].cpu())
     assert torch.equal(*results)
 
 
-def test_batches_of_two_shapes_that_share_a_network_leave_one_another_alone() -> None:
-    """Bit for bit, while the graphs of both are at work."""
+def test_batches_of_two_shapes_that_share_a_network_are_independent() -> None:
+    """Bit for bit, while both graphs are replayed."""
     preset = narrow_preset("every")
     images, network, scale = walk(40), network_of(preset, fast=True), preset.stream.scale_frames
     upright, results = images.transpose(-1, -2).contiguous(), []
-    for beside in (False, True):
+    for with_other in (False, True):
         batch, other = (StreamBatch(network, preset, grid, 1) for grid in (GRID, GRID[::-1]))
-        assert batch.take() == other.take() == 0
+        assert batch.allocate_slot() == other.allocate_slot() == 0
         batch.begin(0, images[:scale])
-        if beside:
+        if with_other:
             other.begin(0, upright[:scale])
         for index in range(scale, 40):
             prediction, _ = batch.step([0], images[index, None])
-            if beside:
+            if with_other:
                 other.step([0], upright[index, None])
         results.append(prediction.head_maps[0].cpu())
     assert torch.equal(*results)

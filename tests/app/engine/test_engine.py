@@ -67,7 +67,7 @@ def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, mon
     assert load_engine(device="cpu").precision == "fp32"
 
 
-def test_weights_are_told_by_their_digest_which_may_be_known() -> None:
+def test_weights_are_identified_by_their_digest_which_may_be_given() -> None:
     assert load_engine(device="cpu").weights_sha256 == file_sha256(EMBEDDED_WEIGHTS)
     assert load_engine(device="cpu", weights_sha256="ab" * 32).weights_sha256 == "ab" * 32
 
@@ -90,7 +90,7 @@ def test_an_empty_stream_has_no_results() -> None:
     assert list(tiny_engine().stream([])) == []
 
 
-def test_a_reset_engine_begins_anew() -> None:
+def test_a_reset_engine_equals_a_new_one() -> None:
     engine = tiny_engine(keyframes="flow", flow_threshold=5.0, max_gap=3, window=2, special_budget=8)
     first = list(engine.stream(frames(16)))
     engine.reset()
@@ -130,7 +130,7 @@ def test_frames_may_be_prepared_ahead() -> None:
         ahead.prepare(next(frames(1, size=(40, 40))))
 
 
-def test_memory_is_checked_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "available_memory", lambda device: 1000)
     with pytest.raises(ResourceError, match="cache needs"):
         list(tiny_engine().stream(frames(3)))
@@ -155,6 +155,8 @@ def test_impossible_choices_are_errors() -> None:
         load_engine(device="cpu", cache="fp8")
     with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
         list(Engine(tiny_network(tiny_preset()), tiny_preset(), "", cache="fp8").stream(frames(3)))
+    with pytest.raises(ResourceError, match="unknown attention kernel 'fa2'"):
+        load_engine(device="cpu", attention="fa2")  # type: ignore[arg-type]  # a choice of version 0.1
     with pytest.raises(ResourceError, match="unknown device"):
         load_engine(device="tpu")
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Engines whose steps another process does, against the engine that does them itself. Here that process is a thread."""
+"""Engines of a server, which is a thread here, against an engine in this process."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.engine import server
 from stream_recon.app.engine.client import RemoteEngine, connect
 from stream_recon.app.engine.engine import Engine, LoadedModel
-from stream_recon.app.engine.server import StreamServer, open_listener, refuse
+from stream_recon.app.engine.server import StreamServer, open_listener, serve_error
 from stream_recon.configs.errors import ResourceError, WeightsError
 from stream_recon.configs.schema import Preset
 from tests.app.engine.test_engine import frames
@@ -27,7 +27,7 @@ def preset() -> Preset:
 
 @pytest.fixture
 def socket(tmp_path: Path) -> Iterator[Path]:
-    """Of a server with two seats."""
+    """Socket of a server with two slots."""
     path = tmp_path / "s"
     with open_listener(path, 8) as listener:
         model = LoadedModel(tiny_network(preset()), preset(), WEIGHTS, "fp32")
@@ -50,8 +50,8 @@ def assert_same(got: list[FrameResult], expected: list[FrameResult]) -> None:
         assert (result.is_keyframe, result.transform) == (wanted.is_keyframe, wanted.transform)
 
 
-def test_engines_at_the_same_time_get_what_each_gets_alone(socket: Path) -> None:
-    """Four scenes in three threads and two seats; one is of another shape, one ends before its scale frames do."""
+def test_concurrent_engines_get_the_results_of_each_alone(socket: Path) -> None:
+    """Four scenes in three threads and two slots; one is of another shape, one ends before its scale frames do."""
     scenes = [(14, 1, (84, 56)), (9, 2, (84, 56)), (11, 3, (56, 84)), (2, 4, (84, 56))]
     results: dict[int, list[FrameResult]] = {}
 
@@ -71,7 +71,7 @@ def test_engines_at_the_same_time_get_what_each_gets_alone(socket: Path) -> None
         assert_same(results[number], alone(count, seed, size))
 
 
-def test_an_engine_that_breaks_off_leaves_its_seat_to_others(socket: Path) -> None:
+def test_an_engine_that_breaks_off_frees_its_slot(socket: Path) -> None:
     expected = alone(8, 5)
     for _ in range(4):
         engine = connect(socket, 20)
@@ -81,7 +81,7 @@ def test_an_engine_that_breaks_off_leaves_its_seat_to_others(socket: Path) -> No
     assert_same(list(connect(socket, 20).stream(frames(8, seed=5))), expected)
 
 
-def test_an_engine_says_what_it_is(socket: Path) -> None:
+def test_an_engine_has_the_properties_of_the_server(socket: Path) -> None:
     engine: RemoteEngine = connect(socket, 20)
     assert (engine.device, engine.precision, engine.cache, engine.threads) == ("cpu", "fp32", "full", 0)
     assert engine.weights_sha256 == WEIGHTS and engine.preset == preset()
@@ -89,7 +89,7 @@ def test_an_engine_says_what_it_is(socket: Path) -> None:
     assert engine.attention == "sdpa"
 
 
-def test_memory_that_is_short_is_an_error_of_the_one_who_asked(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_an_error_of_the_client_that_asked(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = connect(socket, 20)
     with monkeypatch.context() as short:
         short.setattr(server.StreamBatch, "__init__", _no_room)
@@ -103,10 +103,10 @@ def _no_room(*_: object, **__: object) -> None:
     raise ResourceError("no room")
 
 
-def test_a_network_that_cannot_be_loaded_and_a_server_that_is_gone_are_clear_errors(tmp_path: Path) -> None:
+def test_a_load_error_and_an_absent_server_are_clear_errors(tmp_path: Path) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(open_listener(tmp_path / "s", 8))
-        threading.Thread(target=refuse, args=(listener, WeightsError("of another family")), daemon=True).start()
+        threading.Thread(target=serve_error, args=(listener, WeightsError("of another family")), daemon=True).start()
         with pytest.raises(WeightsError, match="of another family"):
             connect(tmp_path / "s", 20)
     with pytest.raises(ResourceError, match="does not answer"):

@@ -1,9 +1,10 @@
-"""Whole streams with a cache in e4m3 on the GPU: its error, captured against not, and what a rejected frame leaves."""
+"""Streams with a cache in e4m3 on the GPU: errors, captured against uncaptured, and with rejected frames."""
 
 import pytest
 import torch
 
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.frame_cache import FrameCache
 from stream_recon.cache.kernels.choose import supports_fp8
@@ -20,18 +21,20 @@ from tests.app.engine.test_stream_gpu import (
 
 pytestmark = pytest.mark.gpu
 
+FP8_CACHE = StepOptions(cache="fp8")
+
 
 @pytest.fixture(autouse=True)
 def able() -> None:
     if not supports_fp8(torch.device("cuda")):
-        pytest.skip("e4m3 is not here")
+        pytest.skip("this GPU has no e4m3")
 
 
 def test_the_error_is_small() -> None:
     preset, images = long_preset(), walk(FRAMES)
     fast, exact = network_of(preset, fast=True), plain_outputs("fp32")
-    in_half = outputs(Stream(fast, preset, GRID, "triton"), preset, images)
-    ours = outputs(Stream(fast, preset, GRID, "auto", cache="fp8"), preset, images)
+    in_half = outputs(Stream(fast, preset, GRID, StepOptions("triton")), preset, images)
+    ours = outputs(Stream(fast, preset, GRID, FP8_CACHE), preset, images)
     for name, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
         error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
         print(f"{name}: error {error:.2e} with the cache in fp8, {noise:.2e} in bf16")
@@ -43,7 +46,7 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
     preset = preset_of(keyframes=keyframes, keyframe_interval=2, flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     captured, bare = (
-        outputs(Stream(network, preset, GRID, "auto", cache="fp8", capture=capture), preset, images)
+        outputs(Stream(network, preset, GRID, StepOptions(cache="fp8", capture=capture)), preset, images)
         for capture in (True, False)
     )
     assert captured[2] == bare[2]
@@ -53,10 +56,10 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_rejected_frame_leaves_no_trace() -> None:
+def test_a_rejected_frame_changes_no_cache() -> None:
     preset = preset_of(keyframes="every", window=3)
     images, network = walk(40), network_of(preset, fast=True)
-    untouched, disturbed = (Stream(network, preset, GRID, "auto", cache="fp8") for _ in range(2))
+    untouched, disturbed = (Stream(network, preset, GRID, FP8_CACHE) for _ in range(2))
     scale = preset.stream.scale_frames
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         expected = untouched.step(batch)[0].head_maps.clone()
@@ -73,15 +76,15 @@ def requested() -> int:
     return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
 
 
-def test_the_frames_cache_takes_the_memory_that_the_schema_says() -> None:
+def test_the_cache_takes_the_memory_of_its_schema() -> None:
     preset = preset_of()
     network = network_of(preset, fast=True)
     taken = []
-    Stream(network, preset, GRID, "triton")  # what is made once, the kernels' constants, is there from now on
-    for cache in ("full", "fp8"):
+    Stream(network, preset, GRID)  # allocates the kernels' constants, once
+    for cache in CACHE_CHOICES:
         torch.cuda.synchronize()
         before = requested()
-        stream = Stream(network, preset, GRID, "triton", cache=cache)  # type: ignore[arg-type]  # of a tuple
+        stream = Stream(network, preset, GRID, StepOptions(cache=cache))
         taken.append(requested() - before)
         schema = stream.memory._frame_cache.schema
         del stream

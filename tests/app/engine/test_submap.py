@@ -1,4 +1,4 @@
-"""A camera that turns around in a room: exact results, in a world and unit of each stream's own."""
+"""A camera that rotates in a room: exact results, in a world and scale of each stream."""
 
 from dataclasses import replace
 
@@ -23,26 +23,26 @@ def prepared(result: FrameResult) -> PreparedFrame:
 
 
 def play(results: list[FrameResult], overlap: float) -> tuple[list[FrameResult], list[int]]:
-    """What `SubmapManager` makes of a run, and before which frames a new stream began."""
-    anchor, world, begun, placed = SubmapManager(overlap, SCALE), world_of(0), [], []
+    """Aligned results of a run, and the frames before which new submaps started."""
+    manager, world, starts, aligned = SubmapManager(overlap, SCALE), world_of(0), [], []
     first, rest = results[:SCALE], results[SCALE:]
-    placed += anchor.place([prepared(r) for r in first], first)
+    aligned += manager.align([prepared(r) for r in first], first)
     known = {result.index: result for result in results}
     for result in rest:
-        if anchor.is_lost:
-            begun.append(result.index)
+        if manager.needs_submap:
+            starts.append(result.index)
             world = world_of(result.index)
-            anchor.renew([transform_result(known[frame.index], world) for frame in anchor.frames])
-        placed += anchor.place([prepared(result)], [transform_result(result, world)])
-    return placed, begun
+            manager.start_submap([transform_result(known[frame.index], world) for frame in manager.recent_frames])
+        aligned += manager.align([prepared(result)], [transform_result(result, world)])
+    return aligned, starts
 
 
-def test_new_streams_lie_in_the_first_ones_world() -> None:
+def test_submaps_are_aligned_with_the_first_one() -> None:
     truth = [room_result(index) for index in range(110)]
-    placed, begun = play(truth, 0.3)
-    assert len(begun) >= 2 and min(np.diff([0, *begun])) >= MIN_FRAMES - SCALE
-    assert [result.index for result in placed] == list(range(110))
-    for result, true in zip(placed, truth, strict=True):
+    aligned, starts = play(truth, 0.3)
+    assert len(starts) >= 2 and min(np.diff([0, *starts])) >= MIN_FRAMES - SCALE
+    assert [result.index for result in aligned] == list(range(110))
+    for result, true in zip(aligned, truth, strict=True):
         np.testing.assert_allclose(result.T_world_camera, true.T_world_camera, atol=1e-5)
         np.testing.assert_allclose(result.depth, true.depth, rtol=1e-4)
 
@@ -57,25 +57,25 @@ def test_only_keyframes_count() -> None:
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.3])
-def test_what_follows_a_gap_begins_where_the_last_frame_was_seen_from(overlap: float) -> None:
+def test_a_segment_after_a_gap_starts_at_the_last_pose(overlap: float) -> None:
     truth = [room_result(index) for index in range(40)]
-    anchor, placed = SubmapManager(overlap, SCALE), []
+    manager, aligned = SubmapManager(overlap, SCALE), []
     for begin, end, world in ((0, 20, world_of(0)), (20, 40, world_of(20))):
         part = [transform_result(result, world) for result in truth[begin:end]]
-        placed += anchor.place([prepared(r) for r in part[:SCALE]], part[:SCALE])
+        aligned += manager.align([prepared(r) for r in part[:SCALE]], part[:SCALE])
         for result in part[SCALE:]:
-            assert not anchor.is_lost
-            placed += anchor.place([prepared(result)], [result])
-        anchor.part()
-    np.testing.assert_allclose(placed[20].T_world_camera, placed[19].T_world_camera, atol=1e-9)
-    # Each stretch keeps its shape.
+            assert not manager.needs_submap
+            aligned += manager.align([prepared(result)], [result])
+        manager.end_segment()
+    np.testing.assert_allclose(aligned[20].T_world_camera, aligned[19].T_world_camera, atol=1e-9)
+    # Each segment keeps its shape.
     for a, b in ((0, 7), (20, 27)):
-        apart = np.linalg.inv(placed[a].T_world_camera) @ placed[b].T_world_camera
+        relative = np.linalg.inv(aligned[a].T_world_camera) @ aligned[b].T_world_camera
         true = np.linalg.inv(truth[a].T_world_camera) @ truth[b].T_world_camera
-        np.testing.assert_allclose(apart[:3, :3], true[:3, :3], atol=1e-6)
+        np.testing.assert_allclose(relative[:3, :3], true[:3, :3], atol=1e-6)
 
 
-def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> None:
+def test_a_segment_is_a_new_submap_without_memory_of_the_previous_one() -> None:
     engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
     images = list(noise_frames(12))
     results = [r for n, f in enumerate(images) for r in engine.push(replace(f, segment=int(n >= 5)))]
@@ -91,19 +91,19 @@ def test_a_stretch_is_a_stream_of_its_own_without_memory_of_the_one_before() -> 
     assert len([r for f in images for r in engine.push(f)]) == 12 and engine.submaps == 1
 
 
-def test_without_an_overlap_nothing_is_touched() -> None:
+def test_without_an_overlap_results_are_unchanged() -> None:
     truth = [room_result(index) for index in range(110)]
-    placed, begun = play(truth, 0.0)
-    assert begun == [] and all(a is b for a, b in zip(placed[:SCALE], truth, strict=False))
+    aligned, starts = play(truth, 0.0)
+    assert starts == [] and all(a is b for a, b in zip(aligned[:SCALE], truth, strict=False))
 
 
 class Restless(SubmapManager):
     @property
-    def is_lost(self) -> bool:
+    def needs_submap(self) -> bool:
         return self._count >= 12 and len(self._recent) == self._recent.maxlen
 
 
-def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_gives_one_result_per_frame_over_many_submaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "SubmapManager", Restless)
     preset = tiny_preset(keyframes="every", submap_overlap=0.2)
     engine = Engine(tiny_network(preset), preset, "0" * 64)
@@ -114,7 +114,7 @@ def test_the_engine_answers_every_frame_once_whatever_streams_there_are(monkeypa
 
 
 @pytest.mark.parametrize("kind", [SubmapManager, Restless])
-def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
+def test_a_resumed_run_has_the_caches_of_the_interrupted_one(
     monkeypatch: pytest.MonkeyPatch, kind: type[SubmapManager]
 ) -> None:
     monkeypatch.setattr(session, "SubmapManager", kind)
@@ -126,11 +126,11 @@ def test_a_run_that_is_gone_on_with_has_the_memory_that_it_had(
     pairs = {frame.index: (frame, result) for frame, result in zip(frames, results, strict=False)}
     reference_frames = engine.reference_frames
     assert (reference_frames[0] > 0) is (kind is Restless)
-    seam = again.resume(
+    overlap = again.resume(
         [pairs[index] for index in reference_frames],
         [pair for index, pair in pairs.items() if index > reference_frames[-1]],
     )
-    assert again.reference_frames == reference_frames and seam.index == frames[20].index and seam.position < 1e-4
+    assert again.reference_frames == reference_frames and overlap.index == frames[20].index and overlap.position < 1e-4
     for frame in frames[21:]:
         (ours,), (theirs,) = engine.push(frame), again.push(frame)
         np.testing.assert_allclose(theirs.T_world_camera, ours.T_world_camera, atol=1e-4)

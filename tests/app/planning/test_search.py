@@ -4,7 +4,7 @@ import re
 import pytest
 
 from stream_recon.app.planning.budget import H200, run_memory
-from stream_recon.app.planning.search import Choice, choices, parse_memory
+from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ConfigError, ResourceError
 from stream_recon.configs.schema import CacheChoice, Preset, load_preset
@@ -13,15 +13,15 @@ from tests.networks import tiny_preset
 SOURCE = (640, 480)
 SMALL, TINY = load_preset("small"), tiny_preset()
 BOTH = [("tiny", TINY), ("small", SMALL)]
-WHOLE = run_memory(SMALL, (12, 16)).total
+FULL_TOTAL = run_memory(SMALL, (12, 16)).total
 
 
 def found(
     budget: int,
     presets: list[tuple[str, Preset]] = BOTH,
     caches: tuple[CacheChoice, ...] = CACHE_CHOICES,
-) -> list[Choice]:
-    return choices(presets, SOURCE, budget, H200, caches)
+) -> list[PlannedRun]:
+    return search_configurations(presets, SOURCE, budget, H200, caches)
 
 
 def least() -> int:
@@ -47,43 +47,64 @@ def test_no_sizes_of_memory(text: str) -> None:
 
 
 def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
-    first, *others = found(2 * WHOLE)
-    assert (first.way.base, first.way.preset, first.way.image_size) == ("small", SMALL, (224, 168))
-    assert [choice.way.base for choice in others].count("tiny") == 1
-    assert len({choice.way.image_size for choice in found(2 * WHOLE) if choice.way.base == "small"}) > 2
+    first, *others = found(2 * FULL_TOTAL)
+    assert (first.configuration.base, first.configuration.preset, first.configuration.image_size) == (
+        "small",
+        SMALL,
+        (224, 168),
+    )
+    assert [choice.configuration.base for choice in others].count("tiny") == 1
+    assert (
+        len(
+            {
+                choice.configuration.image_size
+                for choice in found(2 * FULL_TOTAL)
+                if choice.configuration.base == "small"
+            }
+        )
+        > 2
+    )
 
 
-def test_the_window_gives_way_before_the_image_down_to_a_quarter() -> None:
-    for budget in range(WHOLE - 1, WHOLE - 30_000_000, -2_000_000):
-        best = found(budget, [("small", SMALL)])[0].way
+def test_the_window_shrinks_before_the_image_down_to_a_quarter() -> None:
+    for budget in range(FULL_TOTAL - 1, FULL_TOTAL - 30_000_000, -2_000_000):
+        best = found(budget, [("small", SMALL)])[0].configuration
         stream = best.preset.stream
-        whole = SMALL.stream
-        assert stream.special_budget == whole.special_budget * stream.window // whole.window
-        assert stream.window >= whole.window / 4 and (best.image_size == (224, 168) or stream.window < whole.window)
+        full = SMALL.stream
+        assert stream.special_budget == full.special_budget * stream.window // full.window
+        assert stream.window >= full.window / 4 and (best.image_size == (224, 168) or stream.window < full.window)
 
 
 def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
     rank: tuple[float, ...] = ()
     sizes = set()
-    for budget in range(least(), WHOLE + 4_000_000, 4_000_000):
+    for budget in range(least(), FULL_TOTAL + 4_000_000, 4_000_000):
         listed = found(budget)
         assert all(choice.memory.total <= budget and choice.seconds > 0 for choice in listed)
-        assert [choice.way.rank for choice in listed] == sorted((c.way.rank for c in listed), reverse=True)
-        assert listed[0].way.rank >= rank
-        rank = listed[0].way.rank
-        sizes.add((listed[0].way.base, listed[0].way.image_size, listed[0].way.preset.stream.window))
+        assert [choice.configuration.rank for choice in listed] == sorted(
+            (c.configuration.rank for c in listed), reverse=True
+        )
+        assert listed[0].configuration.rank >= rank
+        rank = listed[0].configuration.rank
+        sizes.add(
+            (
+                listed[0].configuration.base,
+                listed[0].configuration.image_size,
+                listed[0].configuration.preset.stream.window,
+            )
+        )
     assert len(sizes) > 3
 
 
 def test_a_smaller_cache_element_is_taken_only_where_it_gains() -> None:
-    assert found(WHOLE)[0].way.cache == "full"
-    tight = found(WHOLE - 1)[0].way
+    assert found(FULL_TOTAL)[0].configuration.cache == "full"
+    tight = found(FULL_TOTAL - 1)[0].configuration
     assert (tight.cache, tight.preset) == ("fp8", SMALL)
 
 
 def test_a_changed_preset_has_the_shape_that_was_planned() -> None:
     preset = dataclasses.replace(SMALL, image=dataclasses.replace(SMALL.image, max_side=200))
-    for choice in found(2 * WHOLE, [("own", preset)]):
-        assert max(choice.way.image_size) <= choice.way.preset.image.max_side
-        rows, columns = choice.way.grid
-        assert rows * columns <= choice.way.preset.image.max_patches
+    for choice in found(2 * FULL_TOTAL, [("own", preset)]):
+        assert max(choice.configuration.image_size) <= choice.configuration.preset.image.max_side
+        rows, columns = choice.configuration.grid
+        assert rows * columns <= choice.configuration.preset.image.max_patches

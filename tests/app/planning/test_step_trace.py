@@ -1,4 +1,4 @@
-"""The traced step against what torch's CPU allocator says of the same step with numbers in it."""
+"""The traced step against the CPU allocator's figures of the same step with numbers."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from stream_recon.models.odometry import refinement, rotation_search
 
 SMALL = load_preset("small").network
 ALONE = dataclasses.replace(SMALL, keyframe_matcher=False)
-"""Frames have nothing to do with one another but attention: looking back is for all but the first, and in fp32."""
+"""Network without keyframe matching, which runs for all frames but the first, in fp32."""
 MIDDLE = dataclasses.replace(
     load_preset("lingbot-map").network,
     dim=256,
@@ -31,7 +31,7 @@ MIDDLE = dataclasses.replace(
 
 
 class OwnFrames:
-    """A `Memory` that sees the step's own frames."""
+    """A `Memory` of only the step's own frames."""
 
     def __init__(self, frames: int) -> None:
         self.times = torch.arange(frames)[None]
@@ -57,7 +57,7 @@ def measured_peak(config: NetworkConfig, grid: tuple[int, int], frames: int) -> 
     return peak
 
 
-# Grids of no other test: position tables that exist already would not be measured.
+# Grids of no other test: cached position tables would not be measured.
 @pytest.mark.parametrize(
     ("config", "grid", "frames"),
     [(SMALL, (7, 11), 4), (SMALL, (11, 7), 1), (MIDDLE, (11, 13), 3), (MIDDLE, (13, 11), 1)],
@@ -65,11 +65,11 @@ def measured_peak(config: NetworkConfig, grid: tuple[int, int], frames: int) -> 
 def test_the_estimate_covers_the_peak_and_not_much_more(
     config: NetworkConfig, grid: tuple[int, int], frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on a GPU: a turn is searched and looked at in any case.
+    # As on a GPU: a rotation is searched in any case.
     for module in (refinement, rotation_search):
         monkeypatch.setattr(module, "is_surely_none", lambda _: False)
     estimate = trace_step(config, grid, frames, half=False).peak_bytes
-    # Kernels' own scratch space is not seen: a CPU's may lay a map out anew to resize it.
+    # Scratch space of kernels is not traced: a CPU's kernel may copy a map to resize it.
     assert 0.94 < estimate / measured_peak(config, grid, frames) < 1.25
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
-from stream_recon.cache.fp8_pages import FP8, ValuePages, hadamard_rotate, rounded
+from stream_recon.cache.fp8_pages import FP8, ValuePages, hadamard_rotate, to_e4m3
 from stream_recon.cache.kernels.choose import supports_fp8
 from stream_recon.cache.step_metadata import StepMetadata
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def able() -> None:
     if not supports_fp8(torch.device("cuda")):
-        pytest.skip("e4m3 is not here")
+        pytest.skip("this GPU has no e4m3")
 
 
 HEADS, CHANNELS, SPECIAL, BASE, SLOTS = 6, 64, 6, 198, 7
@@ -51,28 +51,28 @@ def spans_of(slots: list[tuple[int, int]], patches: int, special_from: int) -> l
 
 @pytest.mark.parametrize("slots", [[(0, 1)], [(0, 7)], [(0, 2), (3, 7)], [(0, 5), (6, 7)]])
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-def test_exactly_what_is_visible_is_widened(slots: list[tuple[int, int]], patches: int) -> None:
+def test_exactly_the_visible_tokens_are_dequantised(slots: list[tuple[int, int]], patches: int) -> None:
     """With or without the step's own frame."""
-    from stream_recon.cache.kernels.dequantize import ALL_BUT_OWN, EVERYTHING, widen
+    from stream_recon.cache.kernels.dequantise import ALL_VISIBLE, PAST_ONLY, dequantise
 
     pages, log = random_pages(patches), random(BASE, HEADS, CHANNELS)
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
-    inputs = StepMetadata(4, torch.device("cuda"))
-    inputs.open()
+    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata.wait_for_upload()
     own = slots[-1][1] - 1
-    inputs.set_frame(0, BASE - 5 * SPECIAL, BASE + own * patches)
-    inputs.set_spans(spans)
-    inputs.upload()
+    metadata.set_frame(0, BASE - 5 * SPECIAL, BASE + own * patches)
+    metadata.set_spans(spans)
+    metadata.upload()
     seen = torch.zeros(BASE + SLOTS * patches, dtype=torch.bool, device="cuda")
     for start, stop in spans:
         seen[start:stop] = True
     is_own = torch.zeros_like(seen)
     is_own[BASE - 5 * SPECIAL : BASE - 4 * SPECIAL] = is_own[BASE + own * patches : BASE + (own + 1) * patches] = True
-    expected = torch.cat([log, pages.restored().to(torch.bfloat16)])
-    for what, wanted in ((EVERYTHING, seen), (ALL_BUT_OWN, seen & ~is_own)):
+    expected = torch.cat([log, pages.dequantised().to(torch.bfloat16)])
+    for what, wanted in ((ALL_VISIBLE, seen), (PAST_ONLY, seen & ~is_own)):
         pool = random(len(seen), HEADS, CHANNELS, seed=2)
         before = pool.clone()
-        widen(log, pages, pool, SPECIAL, inputs, what)
+        dequantise(log, pages, pool, SPECIAL, metadata, what)
         assert torch.equal(pool, torch.where(wanted[:, None, None], expected, before))
 
 
@@ -83,14 +83,14 @@ def same_but_for_ties(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("patches", PAGE_SIZES)
-def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
+def test_a_frame_is_stored_at_its_positions_in_e4m3(patches: int) -> None:
     from stream_recon.cache.kernels.fp8_store import store_frame
 
     slot, tokens = 3, SPECIAL + patches
-    inputs = StepMetadata(4, torch.device("cuda"))
-    inputs.open()
-    inputs.set_frame(7, 30, BASE + slot * patches)
-    inputs.upload()
+    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata.wait_for_upload()
+    metadata.set_frame(7, 30, BASE + slot * patches)
+    metadata.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     qkv[:, :SPECIAL] *= 100  # no part of the page, and of its scale
     q, k, v = qkv[0].unbind(1)  # strided, as they come
@@ -98,26 +98,28 @@ def test_a_frame_is_rounded_into_its_places(patches: int) -> None:
     values = torch.zeros(BASE, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16)
     norms = torch.zeros(HEADS, device="cuda")
     pages, expected = empty_pages(patches), empty_pages(patches)
-    widened = torch.zeros_like(keys, dtype=torch.bfloat16)
+    dequantised = torch.zeros_like(keys, dtype=torch.bfloat16)
     own = BASE + slot * patches
-    for _ in range(2):  # a place that was used before
+    for _ in range(2):  # a slot that was used before
         expected.write(slot, v[SPECIAL:])
-        queries = store_frame(q, k, v, keys, values, pages, widened, norms, inputs)
+        queries = store_frame(q, k, v, keys, values, pages, dequantised, norms, metadata)
         assert same_but_for_ties(pages.values, expected.values)
         torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
-        assert same_but_for_ties(queries, rounded(hadamard_rotate(q)))
+        assert same_but_for_ties(queries, to_e4m3(hadamard_rotate(q)))
         kept = torch.zeros_like(keys)
-        as_kept = rounded(hadamard_rotate(k))
+        as_kept = to_e4m3(hadamard_rotate(k))
         kept[30 : 30 + SPECIAL], kept[own : own + patches] = as_kept[:SPECIAL], as_kept[SPECIAL:]
         assert same_but_for_ties(keys, kept)
         torch.testing.assert_close(norms, as_kept.float().norm(dim=-1).amax(0), rtol=1e-3, atol=0)
         assert torch.equal(values[30 : 30 + SPECIAL], v[:SPECIAL])
         values[30 : 30 + SPECIAL] = 0
         assert not values.any()
-        assert torch.equal(widened[30 : 30 + SPECIAL], v[:SPECIAL])
-        assert torch.equal(widened[own : own + patches], pages.restored()[own - BASE :][:patches].to(torch.bfloat16))
-        widened[30 : 30 + SPECIAL] = widened[own : own + patches] = 0
-        assert not widened.any()
+        assert torch.equal(dequantised[30 : 30 + SPECIAL], v[:SPECIAL])
+        assert torch.equal(
+            dequantised[own : own + patches], pages.dequantised()[own - BASE :][:patches].to(torch.bfloat16)
+        )
+        dequantised[30 : 30 + SPECIAL] = dequantised[own : own + patches] = 0
+        assert not dequantised.any()
         qkv[:, SPECIAL:] /= 8
         norms.zero_()
 
@@ -131,13 +133,13 @@ def test_attention_by_queries_and_keys_in_e4m3_is_that_of_the_same_numbers(
 
     spans = spans_of(slots, patches, special_from=BASE - 5 * SPECIAL)
     tokens = BASE + SLOTS * patches
-    q, keys = rounded(2 * random(SPECIAL + patches, HEADS, CHANNELS)), rounded(random(tokens, HEADS, CHANNELS, seed=1))
+    q, keys = to_e4m3(2 * random(SPECIAL + patches, HEADS, CHANNELS)), to_e4m3(random(tokens, HEADS, CHANNELS, seed=1))
     values = random(tokens, HEADS, CHANNELS, seed=2)
-    inputs = StepMetadata(4, torch.device("cuda"))
-    inputs.open()
-    attention = SpanAttention(inputs)
+    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata.wait_for_upload()
+    attention = SpanAttention(metadata)
     attention.plan(len(q), spans)
-    inputs.upload()
+    metadata.upload()
     got = attention.attend(q, keys, values, keys.float().norm(dim=-1).amax(0))
     exact = TorchAttention()
     exact.plan(len(q), spans)

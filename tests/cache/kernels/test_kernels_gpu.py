@@ -1,4 +1,4 @@
-"""Our kernels against plain torch."""
+"""The Triton kernels against torch."""
 
 import pytest
 import torch
@@ -21,19 +21,19 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def inputs_with(spans: list[Span]) -> StepMetadata:
-    """Of one stream, on the device."""
-    inputs = StepMetadata(4, torch.device("cuda"))
-    inputs.open()
-    inputs.set_spans(spans)
-    inputs.upload()
-    return inputs
+def metadata_of(spans: list[Span]) -> StepMetadata:
+    """Metadata of one stream, on the device."""
+    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata.wait_for_upload()
+    metadata.set_spans(spans)
+    metadata.upload()
+    return metadata
 
 
 @pytest.mark.parametrize("spans", SPANS)
 @pytest.mark.parametrize("queries", [5, 198, 792, 2900])
 def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int) -> None:
-    """In one part and in several; 2,900 queries of 6 heads are a wave and some more on an H200."""
+    """In one part and in several; 2,900 queries of 6 heads are more than one wave on an H200."""
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (queries, POOL, POOL + 1))
@@ -46,33 +46,33 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
         hidden[start:stop] = False
     norms = keys.float().norm(dim=-1).amax(0)
     keys[hidden], values[hidden] = 1e4, 1e4
-    pools, inputs = (SpanPool(keys), SpanPool(values)), inputs_with(spans)
-    assert relative(attend_spans(q[None], *pools, inputs, norms[None], POOL)[0], expected) < 5e-3
+    pools, metadata = (SpanPool(keys), SpanPool(values)), metadata_of(spans)
+    assert relative(attend_spans(q[None], *pools, metadata, norms[None], POOL)[0], expected) < 5e-3
     # A bound that is too high by far costs nothing.
-    assert relative(attend_spans(q[None], *pools, inputs, 4 * norms[None], POOL)[0], expected) < 5e-3
+    assert relative(attend_spans(q[None], *pools, metadata, 4 * norms[None], POOL)[0], expected) < 5e-3
 
 
 @pytest.mark.parametrize("queries", [5, 198, 500])
-def test_each_row_reads_the_spans_of_its_own_seat(queries: int) -> None:
-    """500 queries of 9 streams and 6 heads are a wave and some more on an H200."""
+def test_each_row_reads_the_spans_of_its_batch_slot(queries: int) -> None:
+    """500 queries of 9 streams and 6 heads are more than one wave on an H200."""
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
-    seats = [7, 0, 3, 2, 8, 1, 9, 5, 4]
-    q = random(len(seats), queries, HEADS, CHANNELS)
+    batch_slots = [7, 0, 3, 2, 8, 1, 9, 5, 4]
+    q = random(len(batch_slots), queries, HEADS, CHANNELS)
     keys, values = (random(10 * POOL, HEADS, CHANNELS, seed=i) for i in (1, 2))
     keys *= torch.linspace(0.5, 1.5, 10, device="cuda").repeat_interleave(POOL)[:, None, None]
     norms = keys.float().norm(dim=-1).unflatten(0, (10, POOL)).amax(1)
-    inputs, plain = StepMetadata(4, torch.device("cuda"), len(seats)), TorchAttention()
-    inputs.open()
+    metadata, plain = StepMetadata(4, torch.device("cuda"), len(batch_slots)), TorchAttention()
+    metadata.wait_for_upload()
     expected = []
-    for row, seat in enumerate(seats):
+    for row, batch_slot in enumerate(batch_slots):
         spans = SPANS[row % len(SPANS)]
-        inputs.copy_row(row, inputs_with(spans), seat, seat * POOL)
+        metadata.copy_row(row, metadata_of(spans), batch_slot, batch_slot * POOL)
         plain.plan(queries, spans)
-        own = slice(seat * POOL, (seat + 1) * POOL)
+        own = slice(batch_slot * POOL, (batch_slot + 1) * POOL)
         expected.append(plain.attend(q[row].float(), keys[own].float(), values[own].float()))
-    inputs.upload()
-    got = attend_spans(q, SpanPool(keys), SpanPool(values), inputs, norms, POOL)
+    metadata.upload()
+    got = attend_spans(q, SpanPool(keys), SpanPool(values), metadata, norms, POOL)
     for row, wanted in zip(got, expected, strict=True):
         assert relative(row, wanted) < 5e-3
 
@@ -82,30 +82,30 @@ def test_a_higher_bound_changes_next_to_nothing() -> None:
 
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (198, POOL, POOL))
     norms = keys.float().norm(dim=-1).amax(0)
-    pools, inputs = (SpanPool(keys), SpanPool(values)), inputs_with([(6, 2000)])
-    results = [attend_spans(q[None], *pools, inputs, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
+    pools, metadata = (SpanPool(keys), SpanPool(values)), metadata_of([(6, 2000)])
+    results = [attend_spans(q[None], *pools, metadata, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
     assert relative(*results) < 1e-4
 
 
-def test_a_frame_is_stored_where_the_step_says() -> None:
+def test_a_frame_is_stored_at_the_positions_of_the_metadata() -> None:
     from stream_recon.cache.kernels.store import store_frame
 
     special, tokens = 6, 198
-    inputs = StepMetadata(4, torch.device("cuda"))
-    inputs.open()
-    inputs.set_frame(7, 30, 600)
-    inputs.upload()
+    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata.wait_for_upload()
+    metadata.set_frame(7, 30, 600)
+    metadata.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     k, v = qkv[:, :, 1], qkv[:, :, 2]  # strided, as they come
     pools = [torch.zeros(POOL, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     norms = torch.zeros(1, HEADS, device="cuda")
-    store_frame(k, v, *pools, norms, special, inputs)
+    store_frame(k, v, *pools, norms, special, metadata)
     for pool, new in zip(pools, (k[0], v[0]), strict=True):
         assert torch.equal(pool[30:36], new[:special]) and torch.equal(pool[600:792], new[special:])
         pool[30:36], pool[600:792] = 0, 0
         assert not pool.any()
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
-    store_frame(k / 2, v, *pools, norms, special, inputs)
+    store_frame(k / 2, v, *pools, norms, special, metadata)
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
 
 
@@ -118,11 +118,11 @@ def test_the_camera_token_sees_the_visible_slots_and_itself() -> None:
     visible = (0, 1, 2, 3, 70, 71, 150, 151, 9)
     expected_keys, expected_values = keys.clone(), values.clone()
     expected_keys[:, 9], expected_values[:, 9] = k[0], v[0]
-    inputs = StepMetadata(slots, torch.device("cuda"))
-    inputs.open()
-    inputs.set_camera(9, visible)
-    inputs.upload()
-    got = attend_slots(q, k, v, keys[None], values[None], inputs)
+    metadata = StepMetadata(slots, torch.device("cuda"))
+    metadata.wait_for_upload()
+    metadata.set_camera(9, visible)
+    metadata.upload()
+    got = attend_slots(q, k, v, keys[None], values[None], metadata)
     assert torch.equal(keys, expected_keys) and torch.equal(values, expected_values)
     chosen = [pool[:, list(visible)].float() for pool in (expected_keys, expected_values)]
     expected = torch.nn.functional.scaled_dot_product_attention(q.float().transpose(0, 1), *chosen).transpose(0, 1)

@@ -56,7 +56,7 @@ def measured(dense_frames: torch.Tensor | None = None) -> RelativeMotion:
 def streamed() -> list[Prediction]:
     """The same frames as of `whole`, the scale frames together and each later one alone."""
     preset, images = tiny_preset(), random_images(FRAMES)
-    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    stream = Stream(tiny_network(preset), preset, GRID)
     first = preset.stream.scale_frames
     return [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
 

@@ -45,7 +45,7 @@ def test_a_stream_says_what_the_whole_clip_says(monkeypatch: pytest.MonkeyPatch)
     # Noise is never seen again: turns that are tried in vain would only enlarge what rounding does.
     monkeypatch.setattr(rotation_search, "LOST", -1.0)
     preset, images = tiny_preset(keyframe_matcher=True), random_images(FRAMES)
-    stream = Stream(tiny_network(preset), preset, GRID, "auto")
+    stream = Stream(tiny_network(preset), preset, GRID)
     first = preset.stream.scale_frames
     parts = [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
     together = whole()
