@@ -39,7 +39,7 @@ def bench_stream(frames: int = 5_000) -> None:
     """A camera that looks at a wall and moves along it, there and back; a network that errs by some percent."""
     rng = np.random.default_rng(0)
     wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
-    back_end, spent = OnlineBackEnd(together=8), []
+    back_end, spent = OnlineBackEnd(prefill=8), []
     revised = 0
     for index in range(frames):
         place = abs((index + 400) % 800 - 400) * STEP_PX

@@ -43,6 +43,12 @@ def log(R: FloatArray) -> FloatArray:
     return np.asarray(factor * q[..., :3])
 
 
+def nearest(R: FloatArray) -> FloatArray:
+    """Orthonormal matrices [..., 3, 3] nearest to almost orthonormal ones, by SVD."""
+    u, _, vt = np.linalg.svd(R)
+    return np.asarray(u @ vt)
+
+
 def inverse_right_jacobian(v: FloatArray) -> FloatArray:
     """[..., 3, 3] with log(exp(v) @ exp(d)) = v + it @ d to first order in d (Sola et al. 2018, eq. 144)."""
     square = np.sum(v * v, axis=-1)[..., None, None]

@@ -1,4 +1,4 @@
-"""Points from where several cameras saw them: linear first (DLT on rays), then by reprojection errors."""
+"""Triangulation of tracks: linear (DLT on rays), then by reprojection errors."""
 
 from dataclasses import dataclass, replace
 
@@ -22,20 +22,20 @@ IntArray = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 _FARTHEST = 1e5
-"""Points lie no farther off than this many times the extent of the cameras that saw them."""
+"""Largest distance of a point, in multiples of the extent of the cameras that see it."""
 
 
 @dataclass(frozen=True)
 class Triangulation:
-    """Of M tracks; those seen less than twice are NaN, with an angle of 0 and not in front."""
+    """Points of M tracks; those with fewer than two views are NaN, with angle 0 and not in front."""
 
     points: FloatArray  # [M, 3], in the world
     angle_deg: FloatArray  # [M]
-    """Between rays far apart: at least half of the widest angle between any two, and mostly that itself."""
+    """Approximate widest angle between two rays; at least half of it."""
     in_front: Mask  # [M]
-    """Of all cameras of the track."""
+    """Whether the point is in front of all cameras of its track."""
     rms_px: FloatArray  # [M]
-    """Reprojection error; inf where behind a camera."""
+    """RMS reprojection error; inf behind a camera."""
     views: IntArray  # [M]
 
 
@@ -47,10 +47,10 @@ def triangulate(
     loss_scale: float = 1e3,
     iterations: int = 5,
 ) -> Triangulation:
-    """Points of ``count`` tracks, which are what ``observations`` calls points.
+    """Points of ``count`` tracks, which the observations call points. Measured depths are ignored.
 
-    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; wide, so that a track
-    with a wrong member shows. Measured depths are not looked at.
+    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; large, so that the error
+    shows a wrong member of a track.
     """
     T = np.asarray(T_world_camera, np.float64)
     seen = replace(observations, depth=None)
@@ -59,9 +59,9 @@ def triangulate(
     rays = np.einsum("oij,oj->oi", T[seen.camera, :3, :3], np.column_stack([plane, np.ones(len(seen))]))
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
     start = _linear(T[seen.camera, :3, 3], rays, seen.point, count)
-    variables = ParameterBlocks.of(BAScene(T, start, lens), np.arange(len(T)))
+    variables = ParameterBlocks.from_scene(BAScene(T, start, lens), np.arange(len(T)))
     sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
-    # A point that starts behind a camera has nothing to descend on there.
+    # Points that start behind a camera would have zero gradient there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
     points, _ = minimise_each(model, start, iterations, 1e-6, damping=1e-6)
     error, z = pixel_errors(model.variables(points), model.sightings)
@@ -79,10 +79,10 @@ def triangulate(
 
 
 def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """Points [count, 3] of least distance to the rays, homogeneous, so that far ones do no harm.
+    """Points [count, 3] of least distance to the rays, homogeneous, so that far points stay well conditioned.
 
-    Unit rays d from c say (I - d d^T) (X - c w) = 0 of (X, w). Coordinates are about the mean of a track's centres, in
-    units of their extent.
+    Each unit ray d from c gives (I - d d^T) (X - c w) = 0 for (X, w). Coordinates are relative to the mean of a
+    track's camera centres and scaled by their extent.
     """
     views = np.maximum(np.bincount(point, minlength=count), 1)
     mean = _summed(centres, point, count) / views[:, None]
@@ -98,14 +98,14 @@ def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) 
     A[:, 3, 3] = np.bincount(point, (Pc * away).sum(axis=1), count)
     _, vectors = np.linalg.eigh(A)
     X, w = vectors[:, :3, 0], vectors[:, 3, 0]
-    # In front of the cameras on the whole, also where w has lost its sign to noise.
+    # The sign that is in front of the cameras on average, also where noise dominates w.
     forward = np.sign((_summed(rays, point, count) * X).sum(axis=1))
     w = np.where(np.abs(w) * _FARTHEST < 1, np.where(forward < 0, -1, 1) / _FARTHEST, w)
     return np.asarray(mean + extent[:, None] * X / w[:, None])
 
 
 def _widest_angle_deg(rays: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """From the ray farthest from each track's first one to the one farthest from that."""
+    """Angles [count] from the ray farthest from each track's first one to the ray farthest from that."""
     order = np.argsort(point, kind="stable")
     track = point[order]
     starts = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, np.intp)
@@ -120,19 +120,19 @@ def _widest_angle_deg(rays: FloatArray, point: IntArray, count: int) -> FloatArr
         chord = np.linalg.norm(ordered - np.repeat(far, lengths, axis=0), axis=1)
         widest = np.maximum.reduceat(chord, starts)
         farthest = np.flatnonzero(chord == np.repeat(widest, lengths))
-        # The first of equals.
+        # The first of several equal ones.
         far = ordered[farthest[np.searchsorted(farthest, starts)]]
     angle[track[starts]] = np.degrees(2 * np.arcsin(np.minimum(widest / 2, 1.0)))
     return angle
 
 
 def _summed(values: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """Rows [O, k] over the sightings of each point: [count, k]."""
+    """Sums [count, k] of rows [O, k] over the sightings of each point."""
     return np.stack([np.bincount(point, column, count) for column in values.T], axis=1)
 
 
 class _Points:
-    """`levenberg.Many`: a state is [M, 3], in the world."""
+    """`levenberg.IndependentProblems`: the state is the points [M, 3] in the world."""
 
     def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
         self.sightings = sightings

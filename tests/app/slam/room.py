@@ -127,7 +127,7 @@ class Video:
     ) -> None:
         self.truth = truth
         random = np.random.default_rng(5)
-        self.scale = Scale.of(SIZE)
+        self.scale = Scale.from_source_size(SIZE)
         self.pictures, self.results = [], []
         for index, (T, guess) in enumerate(zip(truth, guessed, strict=True)):
             rgb, depth = picture(T, draw)
@@ -191,8 +191,8 @@ class Video:
         writer.finish(RunSummary(interrupted=False))
 
     def views(self) -> list[FrameData]:
-        return [FrameData.of(result, self.scale) for result in self.results]
+        return [FrameData.from_result(result, self.scale) for result in self.results]
 
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         for k in positions:
-            yield k, self.scale.grey(self.pictures[k]), partial(DepthReader.of, self.results[k], self.scale)
+            yield k, self.scale.grey(self.pictures[k]), partial(DepthReader.from_result, self.results[k], self.scale)

@@ -156,7 +156,7 @@ def test_blurred_frames_are_passed_over() -> None:
 def test_frames_that_show_the_same_look_alike() -> None:
     there = walk(8)
     truth = np.concatenate([there, there[:2]])
-    alike = retrieval.likeness(detected(Video(truth, truth)))
+    alike = retrieval.similarity_matrix(detected(Video(truth, truth)))
     assert alike[8].argsort()[-2] == 0 and alike[9].argsort()[-2] == 1
 
 
@@ -179,7 +179,7 @@ def test_graph_joins_keyframes_of_different_units() -> None:
                for j in range(6) for i in range(j)}  # fmt: skip
     edges = relative_poses.estimate_relative_poses(found, LENS, {pair: m for pair, m in matches.items() if len(m)})
     blind = np.tile(truth[0], (6, 1, 1))
-    T, log_scale = relative_poses.graph_start(blind, edges, 2.0 * units)
+    T, log_scale = relative_poses.pose_graph_initialization(blind, edges, 2.0 * units)
     moved = invert_pose(T[0]) @ T
     true = invert_pose(truth[0]) @ truth
     assert np.abs(moved[:, :3, :3] - true[:, :3, :3]).max() < 0.02
@@ -229,9 +229,9 @@ def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
 def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
     seen = problem.Observations(np.zeros(9, np.intp), np.arange(9), np.zeros((9, 2)))
     scene = problem.BAScene(np.eye(4)[None], np.ones((9, 3)), LENS)
-    priors = robust_ba.first_priors(FOCAL, 0.1)
+    priors = robust_ba.first_pass_priors(FOCAL, 0.1)
     sigmas = [
-        robust_ba.last_priors(
+        robust_ba.second_pass_priors(
             priors, robust_ba.BAState(scene, seen, np.arange(9), np.full(9, px), np.ones(9))
         ).log_focal_sigma
         for px in (0.0, 0.1, 0.3, 1.0, 1e3)
@@ -269,11 +269,11 @@ def test_held_out_features_are_in_no_track_of_the_first_pass() -> None:
     video = Video(truth, truth, focal=FOCAL)
     found = detected(video)
     views = video.views()
-    wanted = covisibility.candidates(views, LENS, retrieval.likeness(found))
+    wanted = covisibility.candidate_pairs(views, LENS, retrieval.similarity_matrix(found))
     result = covisibility.match_pairs(views, found, LENS, wanted)
     assert result.held_out
     for (i, j), m in result.held_out.items():
-        out = covisibility.held_out(found[i])[m[:, 0]] | covisibility.held_out(found[j])[m[:, 1]]
+        out = covisibility.held_out_mask(found[i])[m[:, 0]] | covisibility.held_out_mask(found[j])[m[:, 1]]
         assert out.all()
 
 
@@ -282,7 +282,7 @@ def test_dropping_keeps_points_that_two_see() -> None:
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
     m = {(k, k + 1): matching.verify(found[k], found[k + 1], matching.match(found[k], found[k + 1])) for k in range(5)}
-    begun = robust_ba.start(truth, LENS, found, build_tracks([len(f) for f in found], m))
-    kept = robust_ba.dropped(begun, 3.0)
+    begun = robust_ba.initial_state(truth, LENS, found, build_tracks([len(f) for f in found], m))
+    kept = robust_ba.without_outliers(begun, 3.0)
     assert 0 < len(kept.observations) < len(begun.observations)
     assert (kept.errors < 3).all() and (kept.views_of_points >= 2).all()

@@ -54,9 +54,9 @@ def test_derivatives_of_relative_poses_agree_with_finite_differences() -> None:
     world = walk(5, 20, 3)
     problem = Problem(world.start, seen(world), steps(world.truth.T_world_camera))
     model = _Adjustment(problem, 1.0)
-    assert model.links is not None
+    assert model.relative is not None
     # Without the loss's weight the rows are the residuals' derivatives.
-    links = replace(model.links, loss_scale=1e9)
+    links = replace(model.relative, loss_scale=1e9)
     _, J_first, J_second = links.linearised(model.start, 7)
     h = 1e-6
     for camera in range(4):

@@ -63,7 +63,7 @@ def test_gradient_agrees_with_finite_differences() -> None:
     edges = replace(edges, rotation_sigma=sigmas[0], translation_sigma=sigmas[1], log_scale_sigma=sigmas[2])
     model = _Graph(edges, np.arange(6) > 0)
     model.loss_scale = 5.0
-    state = _Nodes.of(S).stepped(np.arange(6), 0.02 * rng.normal(size=(6, 7)))
+    state = _Nodes.from_matrices(S).stepped(np.arange(6), 0.02 * rng.normal(size=(6, 7)))
     gradient = model.linearise(state).gradient.reshape(-1)
     h = 1e-6
 
@@ -98,7 +98,7 @@ def test_what_agrees_stays() -> None:
 def test_a_disturbed_start_comes_back() -> None:
     truth = circle(60)
     noise = np.random.default_rng(1).normal(size=(60, 7)) * 0.1
-    start = _Nodes.of(truth).stepped(np.arange(1, 60), noise[1:]).matrices()
+    start = _Nodes.from_matrices(truth).stepped(np.arange(1, 60), noise[1:]).matrices()
     start[0] = truth[0]
     assert np.allclose(solve_pose_graph(start, ring(truth)).S_world_node, truth, atol=1e-4)
 

@@ -21,9 +21,9 @@ def test_groups_make_up_the_whole(loops: int) -> None:
     whole = np.zeros((cameras, size, points, 3))
     whole[camera, :, point] = Y.transpose(2, 0, 1)
     flat = whole.reshape(cameras * size, -1)
-    np.testing.assert_allclose(SchurProducts(camera, point, cameras, points).of(Y), flat @ flat.T, atol=1e-9)
+    np.testing.assert_allclose(SchurProducts(camera, point, cameras, points).product(Y), flat @ flat.T, atol=1e-9)
 
 
 def test_nothing_seen_takes_nothing() -> None:
     none = np.zeros(0, np.intp)
-    assert not SchurProducts(none, none, 3, 5).of(np.zeros((7, 3, 0))).any()
+    assert not SchurProducts(none, none, 3, 5).product(np.zeros((7, 3, 0))).any()

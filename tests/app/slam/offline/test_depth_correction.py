@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, factors
 from stream_recon.app.slam.offline import depth_correction
-from stream_recon.app.slam.offline.depth_correction import Seen, fitted, of_all
+from stream_recon.app.slam.offline.depth_correction import DepthSamples, fit_fields, interpolate_fields
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import Refinement
 from tests.app.slam.room import Video, drifting, pose, walk
@@ -68,9 +68,9 @@ def test_without_parallax_there_is_no_field() -> None:
     assert np.abs(found.depth_fields).max() < 0.03
 
 
-def seen(log_ratio: FloatArray, xy: FloatArray, sigma: float) -> Seen:
+def seen(log_ratio: FloatArray, xy: FloatArray, sigma: float) -> DepthSamples:
     count = len(xy)
-    return Seen(np.zeros(count, int), np.arange(count), xy, log_ratio, np.full(count, sigma**2))
+    return DepthSamples(np.zeros(count, int), np.arange(count), xy, log_ratio, np.full(count, sigma**2))
 
 
 def test_wrong_points_do_not_count() -> None:
@@ -79,16 +79,16 @@ def test_wrong_points_do_not_count() -> None:
     true = 0.2 * (xy[:, 0] - xy[:, 1])
     wrong = true.copy()
     wrong[::10] += 1.5
-    fields = [fitted(seen(value, xy, 0.08), 1)[0] for value in (true, wrong)]
+    fields = [fit_fields(seen(value, xy, 0.08), 1)[0] for value in (true, wrong)]
     assert np.abs(fields[0]).max() > 0.1
     assert np.abs(fields[1] - fields[0]).max() < 0.02
 
 
 def test_points_that_say_little_leave_the_scale_alone() -> None:
     xy = np.random.default_rng(0).uniform(0, 1, (300, 2))
-    (field,) = fitted(seen(np.full(300, 0.2), xy, 5.0), 1)
+    (field,) = fit_fields(seen(np.full(300, 0.2), xy, 5.0), 1)
     assert np.abs(field).max() < 0.03
-    assert not fitted(seen(np.full(10, 0.2), xy[:10], 0.08), 1).any(), "too few to say anything"
+    assert not fit_fields(seen(np.full(10, 0.2), xy[:10], 0.08), 1).any(), "too few to say anything"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -96,16 +96,16 @@ def test_what_was_held_out_has_the_last_word(share: float, monkeypatch: pytest.M
     """A field that fits the points it was made of, and no others, is not kept."""
     truth = walk(12)
     video = bent(Video(truth, truth), bulge())
-    made = depth_correction.fitted
-    monkeypatch.setattr(depth_correction, "fitted", lambda points, count: -share * made(points, count))
+    made = depth_correction.fit_fields
+    monkeypatch.setattr(depth_correction, "fit_fields", lambda points, count: -share * made(points, count))
     found = refine(video.views(), video, video.scale)
     assert not found.depth_fields.any() and found.report.depth_fields == 0
 
 
 def test_frames_between_keyframes_have_their_mix() -> None:
     nodes = np.arange(3)[:, None, None] * 0.1 * np.ones((3, GRID, GRID))
-    mixed = of_all(nodes, [1, 5, 6], np.array([0, 0, 0, 0, 0, 0, 1, 1]))
+    mixed = interpolate_fields(nodes, [1, 5, 6], np.array([0, 0, 0, 0, 0, 0, 1, 1]))
     np.testing.assert_allclose(mixed[:, 3, 3], [0, 0, 0.025, 0.05, 0.075, 0.1, 0.2, 0.2], atol=1e-3)
-    assert of_all(nodes[:1] + 0.3, [2], np.zeros(4, int))[:, 0, 0] == pytest.approx([0.3] * 4, abs=1e-3)
-    across = of_all(nodes, [1, 4, 6], np.array([0, 0, 0, 1, 1, 1, 1, 1]))
+    assert interpolate_fields(nodes[:1] + 0.3, [2], np.zeros(4, int))[:, 0, 0] == pytest.approx([0.3] * 4, abs=1e-3)
+    across = interpolate_fields(nodes, [1, 4, 6], np.array([0, 0, 0, 1, 1, 1, 1, 1]))
     np.testing.assert_allclose(across[:, 0, 0], [0, 0, 0, 0.1, 0.1, 0.15, 0.2, 0.2], atol=1e-3)

@@ -33,7 +33,7 @@ def test_the_side_that_is_right_is_preferred() -> None:
     right, wrong, video = sides()
     found = detected(video)
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
-    good, bad = (HeldOutError.of(side, found, held) for side in (right, wrong))
+    good, bad = (HeldOutError.measure(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
     agreement = model_selection.depth_agreement(wrong, right, grids)
     assert good.mean < bad.mean
@@ -57,7 +57,7 @@ def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
     network.T_world_camera[5:] = right.T_world_camera[5:]
     mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
-    evidence = [HeldOutError.of(side, found, held) for side in (mapped, network)]
+    evidence = [HeldOutError.measure(side, found, held) for side in (mapped, network)]
     agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()])
     worse = model_selection.worse_keyframes(evidence[0], evidence[1], agreement, TIES)
     assert worse[6:].all() and not worse[:4].any()
@@ -95,8 +95,8 @@ def test_keyframes_far_apart_are_compared_with_their_like() -> None:
 def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
-    few = {(0, 1): matching.match(found[0], found[1])[: model_selection.FEWEST - 1]}
-    assert not HeldOutError.of(right, found, few).pairs
+    few = {(0, 1): matching.match(found[0], found[1])[: model_selection.MIN_MATCHES - 1]}
+    assert not HeldOutError.measure(right, found, few).pairs
 
 
 def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
-from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, WarmStart
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
 
@@ -43,7 +43,7 @@ def test_a_known_lens_is_kept() -> None:
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     views = [replace(view, focal=1.05 * view.focal) for view in video.views()]
     free = refine(views, video, video.scale)
-    kept = refine(views, video, video.scale, known_intrinsics=True)
+    kept = refine(views, video, video.scale, RefineOptions(known_intrinsics=True))
     assert free.lens.focal != views[0].focal
     assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
 
@@ -175,8 +175,8 @@ def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPa
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     alone = refine(video.views(), video, video.scale)
     features = [detect(grey, depth()) for _, grey, depth in video.read(alone.keyframes)]
-    monkeypatch.setattr("stream_recon.app.slam.offline.refine.detect", None)
-    again = refine(video.views(), video, video.scale, known=WarmStart(alone.keyframes, features))
+    monkeypatch.setattr("stream_recon.app.slam.offline.keyframe_matching.detect", None)
+    again = refine(video.views(), video, video.scale, RefineOptions(known=WarmStart(alone.keyframes, features)))
     assert np.abs(again.T_world_camera - alone.T_world_camera).max() < 1e-6
 
 
@@ -186,14 +186,16 @@ def test_it_begins_where_a_stream_has_put_the_frames_if_that_is_nearer() -> None
     network = refine(video.views(), video, video.scale)
     elsewhere = Similarity.of_quaternion(np.array([0.1, 0.5, 0.2, 0.8]), np.array([2.0, 1.0, -1.0]), 3.0)
     near = elsewhere.move_pose(drifting(truth, turn_deg=0.1, move=0.01))
-    found = refine(video.views(), video, video.scale, placed=InitialPoses(near, np.full(16, 3.0), FOCAL))
+    found = refine(
+        video.views(), video, video.scale, RefineOptions(initial_poses=InitialPoses(near, np.full(16, 3.0), FOCAL))
+    )
     assert (network.report.start, found.report.start) == ("network", "stream")
     assert found.report.reprojection_px_before == network.report.reprojection_px_before
     assert np.allclose(found.T_world_camera[0], video.views()[0].T_world_camera, atol=1e-3)
     before, after = (errors(run.T_world_camera, truth).ate_m for run in (network, found))
     assert before is not None and after is not None and after < max(1.2 * before, 0.005)
     far = InitialPoses(elsewhere.move_pose(drifting(truth, turn_deg=5.0, move=0.5)), np.full(16, 3.0), FOCAL)
-    other = refine(video.views(), video, video.scale, placed=far)
+    other = refine(video.views(), video, video.scale, RefineOptions(initial_poses=far))
     assert other.report.start == "network"
     assert np.array_equal(other.T_world_camera, network.T_world_camera)
 
@@ -203,11 +205,11 @@ def test_whoever_watches_sees_it_come_nearer() -> None:
     guess = drifting(truth, turn_deg=0.8, move=0.1)
     video = Video(truth, guess)
     seen: list[IntermediateState] = []
-    found = refine(video.views(), video, video.scale, on_sketch=seen.append)
+    found = refine(video.views(), video, video.scale, RefineOptions(on_state=seen.append))
     assert len(seen) == 2
     before = errors(guess, truth).ate_m
-    for sketch in seen:
-        after = errors(sketch.T_world_camera, truth).ate_m
+    for state in seen:
+        after = errors(state.T_world_camera, truth).ate_m
         assert before is not None and after is not None and after < 0.3 * before
-        assert len(sketch.points) and sketch.depth_scale.shape == (12,)
+        assert len(state.points) and state.depth_scale.shape == (12,)
     assert np.allclose(seen[-1].T_world_camera[found.keyframes], found.T_world_camera[found.keyframes])

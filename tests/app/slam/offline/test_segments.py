@@ -76,11 +76,11 @@ def test_one_pair_that_says_otherwise_is_not_believed() -> None:
         return Edge(i, j, S, 50)
 
     one = {(1, 5): edge(1, 5)}
-    assert segments.laid(seen, segment, np.ones(8), one)[1][0] == 1
-    assert segments.laid(seen, segment, np.ones(8), {}, {(3, 4)})[1][0] == 1
-    guessed = segments.laid(seen, segment, np.ones(8), {}, {(3, 4), (3, 5)})
+    assert segments.align(seen, segment, np.ones(8), one)[1][0] == 1
+    assert segments.align(seen, segment, np.ones(8), {}, {(3, 4)})[1][0] == 1
+    guessed = segments.align(seen, segment, np.ones(8), {}, {(3, 4), (3, 5)})
     assert guessed[1][0] == 0 and np.array_equal(guessed[1][1].matrix, np.eye(4))
-    ties = segments.laid(seen, segment, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
+    ties = segments.align(seen, segment, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
     assert ties[0][0] == ties[1][0] == 0
     assert np.allclose(ties[1][1].matrix, back.matrix)
 

@@ -1,4 +1,4 @@
-"""What the stage is made of, piece by piece."""
+"""What the back end is made of, piece by piece."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -9,13 +9,21 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.problem import CameraModel, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.frame_data import project_points
 from stream_recon.app.slam.online.global_ba import ROUNDS
-from stream_recon.app.slam.online.keyframe import MOST_LOOPED, NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
-from stream_recon.app.slam.online.keyframe_features import MOST_FAINT, CornerQuality
-from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjust_window, network_steps
-from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_otherwise, network_is_better
-from stream_recon.app.slam.online.resectioning import TrackingResult, refine_attached_pose, weighed
+from stream_recon.app.slam.online.keyframe import (
+    MAX_LOOP_TRACKS,
+    NO_TRACKS,
+    AttachedFrame,
+    Keyframe,
+    TrackedPoints,
+    common_rows,
+)
+from stream_recon.app.slam.online.keyframe_features import MAX_FAINT, CornerQuality
+from stream_recon.app.slam.online.local_ba import UNCERTAIN, BAResult, adjust_window, network_motion_priors
+from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
+from stream_recon.app.slam.online.resectioning import TrackingResult, fused_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -37,28 +45,30 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
         np.ones(len(CLOUD), np.float32),
-        members=[AttachedFrame(number, np.eye(4), 0.0)],
+        attached=[AttachedFrame(number, np.eye(4), 0.0)],
     )
 
 
 def test_points_and_members_come_along_with_a_keyframe() -> None:
     one = keyframe(0, pose((0.1, 0, 0), 0.1))
-    one.members.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
+    one.attached.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
     before, T = one.points(LENS), pose((3, 1, 0), 0.5)
     assert np.allclose(before, CLOUD, atol=1e-3)
-    one.move(T, np.log(2))
+    one.set_pose(T, np.log(2))
     local = (CLOUD - (0.1, 0, 0)) @ pose((0, 0, 0), 0.1)[:3, :3]
     assert np.allclose(one.points(LENS), 2 * local @ T[:3, :3].T + T[:3, 3], atol=1e-2)
-    assert np.allclose(one.pose_of(one.members[0]), T)
-    assert np.allclose(one.pose_of(one.members[1]), T @ pose((0.4, 0, 0), 0.0))
+    assert np.allclose(one.pose_of(one.attached[0]), T)
+    assert np.allclose(one.pose_of(one.attached[1]), T @ pose((0.4, 0, 0), 0.0))
 
 
 def test_shared_tracks() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
-    second.forget()
-    second.extend(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32))
-    assert shared(first, second).tolist() == [[3, 1], [7, 0]]
-    assert second.usual_depth == first.usual_depth, "known although the tracks are forgotten"
+    second.drop_tracks()
+    second.add_tracks(
+        np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
+    )
+    assert common_rows(first, second).tolist() == [[3, 1], [7, 0]]
+    assert second.median_depth == first.median_depth, "known although the tracks are forgotten"
 
 
 def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
@@ -75,11 +85,11 @@ def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
 def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     for k, one in enumerate(frames):
-        one.given = pose((0.33 * k, 0, 0), 0)
+        one.T_output = pose((0.33 * k, 0, 0), 0)
     same = np.array([one.T_world_camera for one in frames])
     found = BAResult(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.33 * np.arange(5), atol=0.01)
-    assert abs(found.jump(frames[-1])) < 1e-9, "that is no jump of the unit"
+    assert abs(found.scale_jump(frames[-1])) < 1e-9, "that is no jump of the unit"
 
 
 def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before() -> None:
@@ -106,7 +116,7 @@ def test_a_network_whose_unit_drifts_bends_no_path() -> None:
         T = np.eye(4)
         T[0, 3] = 0.3 * float(np.exp(-0.5 * (before.log_scale + one.log_scale)))
         one.T_network = before.T_network @ T
-    found = adjust_window(frames, LENS, ROUNDS)
+    found = adjust_window(frames, LENS, ROUNDS, SolveOptions(free_focal=False))
     assert found is not None
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(12), rtol=0.005)
     assert np.allclose(found.log_scale, drift, atol=0.02)
@@ -120,7 +130,7 @@ def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pul
         # Its places are off by as much wherever they are.
         one.T_network = pose((0.1 * k + 0.01 * float(noise.normal()), 0, 0), 0)
         one.sigma = np.full(len(CLOUD), sigma, np.float32)
-    steps = network_steps(frames, np.zeros(13))
+    steps = network_motion_priors(frames, np.zeros(13))
     assert ((steps.second - steps.first).max() == 12) == pulled
     assert np.allclose(
         steps.T_first_second[:, 0, 3],
@@ -133,9 +143,9 @@ def test_the_network_is_held_more_firmly_where_tracks_are_unsure() -> None:
         frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(3)]
         for one in frames:
             one.sigma = np.full(len(CLOUD), sigma, np.float32)
-        return network_steps(frames, np.zeros(3))
+        return network_motion_priors(frames, np.zeros(3))
 
-    sure, unsure, more = (held(sigma) for sigma in (1.0, UNSURE, 2 * UNSURE))
+    sure, unsure, more = (held(sigma) for sigma in (1.0, UNCERTAIN, 2 * UNCERTAIN))
     assert np.allclose(sure.rotation_sigma, unsure.rotation_sigma), "as long as the tracks know enough"
     for name in ("rotation_sigma", "translation_sigma"):
         assert np.allclose(getattr(more, name), getattr(unsure, name) / 2)
@@ -170,7 +180,7 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
 @pytest.mark.parametrize("firm", [True, False])
 def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
-    found = weighed(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
+    found = fused_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
 
 
@@ -200,11 +210,11 @@ def test_doubt_takes_a_way_that_leads_elsewhere_and_what_contradicts_it_or_much_
 ) -> None:
     doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(6):
-        doubt.look(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
-    assert doubt.holds == doubted
+        doubt.update(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
+    assert doubt.positive == doubted
     for _ in range(6):
-        doubt.look(last, located(ahead, 1.0), ahead, 320)
-    assert not doubt.holds
+        doubt.update(last, located(ahead, 1.0), ahead, 320)
+    assert not doubt.positive
 
 
 def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
@@ -215,7 +225,7 @@ def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
     sigma = CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(
         np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]])
     )
-    assert sigma[0] == sigma[1] >= MOST_FAINT, "neither a blank wall nor an edge says where along it one is"
+    assert sigma[0] == sigma[1] >= MAX_FAINT, "neither a blank wall nor an edge says where along it one is"
     assert sigma[2] < 0.2 * sigma[0]
 
 
@@ -233,19 +243,19 @@ def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) 
 def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
     doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(10):
-        doubt.look(last, located(ahead, 0.5), ahead, 320)
-    assert not doubt.holds
+        doubt.update(last, located(ahead, 0.5), ahead, 320)
+    assert not doubt.positive
     for _ in range(2):
-        doubt.look(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
-    assert doubt.holds
+        doubt.update(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
+    assert doubt.positive
 
 
 def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
     noise = np.random.default_rng(0)
     uv = noise.uniform((0, 0), (320, 240), (600, 2))
-    assert moving_otherwise(uv, np.full((600, 2), 8.0), 320) == 1
-    assert moving_otherwise(uv, noise.normal(0, 20, (600, 2)), 320) < 0.1
-    assert moving_otherwise(uv, np.full((600, 2), np.inf), 320) == 0
+    assert moving_share(uv, np.full((600, 2), 8.0), 320) == 1
+    assert moving_share(uv, noise.normal(0, 20, (600, 2)), 320) < 0.1
+    assert moving_share(uv, np.full((600, 2), np.inf), 320) == 0
 
 
 @pytest.mark.parametrize(
@@ -256,17 +266,17 @@ def test_a_jump_of_the_unit_raises_doubt_where_parts_contradict_and_the_camera_m
     change: float, moved: float, missed_px: float, doubted: bool
 ) -> None:
     doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
-    doubt.look(last, located(ahead, missed_px), ahead, 320)
-    assert doubt.jumped(-change, last.seen_depth) == doubt.holds == doubted
+    doubt.update(last, located(ahead, missed_px), ahead, 320)
+    assert doubt.rejects_scale_jump(-change, last.median_depth_network) == doubt.positive == doubted
 
 
 def test_what_closes_loops_is_kept_alike_at_both_ends_and_is_bounded() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
-    first.looped, second.looped = np.arange(0, 300), np.arange(100, 400)
+    first.loop_tracks, second.loop_tracks = np.arange(0, 300), np.arange(100, 400)
     for one in (first, second):
-        one.forget()
-        assert len(one.track) == MOST_LOOPED and np.array_equal(np.sort(one.track), one.looped)
-    assert len(shared(first, second)) > MOST_LOOPED // 3
-    first.looped = NO_TRACKS
-    first.forget()
-    assert not len(first.track) and first.usual_depth > 0
+        one.drop_tracks()
+        assert len(one.track) == MAX_LOOP_TRACKS and np.array_equal(np.sort(one.track), one.loop_tracks)
+    assert len(common_rows(first, second)) > MAX_LOOP_TRACKS // 3
+    first.loop_tracks = NO_TRACKS
+    first.drop_tracks()
+    assert not len(first.track) and first.median_depth > 0

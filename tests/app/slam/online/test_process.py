@@ -1,4 +1,4 @@
-"""The stage in a process of its own: it says what the stage itself says, and its end is told."""
+"""The stage in a process of its own: it says what the back end itself says, and its end is told."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def figures(item: Item) -> list[Any]:
 
 
 def test_it_says_the_same_in_the_same_order(video: Video) -> None:
-    here, remote = OnlineBackEnd(together=4), ProcessBackEnd(together=4)
+    here, remote = OnlineBackEnd(prefill=4), ProcessBackEnd(prefill=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
@@ -54,7 +54,7 @@ def test_it_says_the_same_in_the_same_order(video: Video) -> None:
 
 
 def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
-    back_end = ProcessBackEnd(together=4)
+    back_end = ProcessBackEnd(prefill=4)
     items = list(back_end.push(*pushed(video, 0)))
     for process in back_end._processes:
         assert process.pid is not None
@@ -64,7 +64,7 @@ def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
     assert [item.index for item in items if isinstance(item, FrameResult)] == [0, 1]
 
 
-@pytest.mark.parametrize("which", ["whole", "loops", "mapping"])
+@pytest.mark.parametrize("which", ["global-ba", "loops", "tracking"])
 def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: str) -> None:
     back_end = ProcessBackEnd()
     [process] = [process for process in back_end._processes if process.name == which]
@@ -101,7 +101,7 @@ def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pyt
     ahead = 2
     monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)
     for live in (False, True):
-        back_end = ProcessBackEnd(together=1, live=live)
+        back_end = ProcessBackEnd(prefill=1, live=live)
         given = [list(back_end.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
         late = [first.get(number, 9) - number for number in range(6 - ahead)]

@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.online.worker import ProcessWorker, StopTest, ThreadWorker, Worker, serve
+from stream_recon.app.slam.online.worker import BackgroundWorker, ProcessWorker, StopTest, ThreadWorker, serve
 from stream_recon.configs.errors import ResourceError
 
 
@@ -42,47 +42,47 @@ def in_process() -> tuple[ProcessWorker, BaseProcess]:
 
 
 @pytest.fixture(params=["thread", "process"])
-def aside(request: pytest.FixtureRequest) -> Iterator[Worker]:
+def worker(request: pytest.FixtureRequest) -> Iterator[BackgroundWorker]:
     if request.param == "thread":
         yield ThreadWorker(Counter(), "counter")
         return
-    aside, process = in_process()
-    yield aside
+    worker, process = in_process()
+    yield worker
     process.join(20)
     assert process.exitcode == 0, "it ends when it is closed"
 
 
-def test_it_does_one_thing_after_the_other_and_remembers(aside: Worker) -> None:
-    asked = [aside.ask("add", number) for number in range(5)]
+def test_it_does_one_thing_after_the_other_and_remembers(worker: BackgroundWorker) -> None:
+    asked = [worker.submit("add", number) for number in range(5)]
     assert [each.future.result() for each in asked] == [0, 1, 3, 6, 10]
-    aside.close()
+    worker.close()
 
 
-def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(aside: Worker) -> None:
+def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(worker: BackgroundWorker) -> None:
     with pytest.raises(SingularError, match="nothing holds it"):
-        aside.ask("fail").future.result()
-    assert aside.ask("add", 2).future.result() == 2
-    aside.close()
+        worker.submit("fail").future.result()
+    assert worker.submit("add", 2).future.result() == 2
+    worker.close()
 
 
-def test_what_nobody_wants_ends_and_what_comes_after_does_not(aside: Worker) -> None:
-    first = aside.ask("wait")
+def test_what_nobody_wants_ends_and_what_comes_after_does_not(worker: BackgroundWorker) -> None:
+    first = worker.submit("wait")
     time.sleep(0.2)
     first.stop()
     assert first.future.result() is True
     first.stop()
-    after = aside.ask("wait")
+    after = worker.submit("wait")
     time.sleep(0.2)
     assert not after.future.done(), "a stop too late is nobody else's"
     after.stop()
-    aside.close()
+    worker.close()
 
 
 def test_where_it_is_gone_whoever_asks_is_told() -> None:
-    aside, process = in_process()
-    asked = aside.ask("wait")
+    worker, process = in_process()
+    asked = worker.submit("wait")
     process.kill()
-    for each in (asked, aside.ask("add", 1)):
+    for each in (asked, worker.submit("add", 1)):
         with pytest.raises(ResourceError, match="--resume"):
             each.future.result()
-    aside.close()
+    worker.close()
