@@ -1,11 +1,8 @@
 """Rotations and their tangent vectors, in stacks of any shape."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import quaternion_xyzw
-
-FloatArray = NDArray[np.float64]
+from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
 
 _SMALL = 1e-4
 """Below this angle in rad series take the place of quotients of nothing by nothing."""

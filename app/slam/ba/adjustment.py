@@ -8,11 +8,10 @@ the last solution and without observations of large error.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.slam.ba.pose_priors import RelativePosePriors
-from stream_recon.app.slam.ba.problem import BAScene, ParameterBlocks, Problem
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, ParameterBlocks, Problem
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     linearise_sightings,
@@ -22,9 +21,6 @@ from stream_recon.app.slam.ba.residuals import (
     squared_errors,
 )
 from stream_recon.app.slam.ba.schur import Elimination, Normal, damped_square
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 _UNDAMPED = 1e-9
 """Damping for information matrices: unconstrained unknowns stay solvable."""
@@ -56,11 +52,6 @@ class Solution:
         """RMS reprojection error over points in front of their cameras; NaN without any."""
         distances = self.distances[np.isfinite(self.distances)]
         return float(np.sqrt(np.mean(distances**2))) if len(distances) else float("nan")
-
-    @property
-    def median_px(self) -> float:
-        """Median reprojection error; NaN without observations."""
-        return float(np.median(self.distances)) if len(self.errors) else float("nan")
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-
-FloatArray = NDArray[np.float64]
 
 StateT = TypeVar("StateT")
 LinearT = TypeVar("LinearT")
@@ -86,45 +83,3 @@ def minimise(
                 converged = True
                 break
     return Minimum(state, before, cost, done, converged)
-
-
-class IndependentProblems(Protocol):
-    """K independent small sums of squares, each with d unknowns."""
-
-    def costs(self, state: FloatArray) -> FloatArray:
-        """Costs [K] of a state [K, ...]."""
-        ...
-
-    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Normal matrices H [K, d, d] and gradients g [K, d]."""
-        ...
-
-    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
-        """The state after ``steps`` [K, d]."""
-        ...
-
-
-def minimise_each(
-    model: IndependentProblems, state: FloatArray, iterations: int, tolerance: float, damping: float = _FIRST_DAMPING
-) -> tuple[FloatArray, FloatArray]:
-    """States [K, ...] reached from ``state`` and their costs [K]; each problem has its own damping."""
-    costs = model.costs(state)
-    dampings = np.full(len(state), damping)
-    for _ in range(iterations):
-        H, g = model.normals(state)
-        d = H.shape[1]
-        diagonal = H[:, range(d), range(d)]
-        # A floor keeps unconstrained unknowns where they are.
-        floor = np.maximum(_NOISE * diagonal.max(axis=1, initial=0.0, keepdims=True), np.finfo(float).tiny)
-        added = dampings[:, None] * np.maximum(diagonal, floor) + floor
-        steps = -np.linalg.solve(H + added[:, :, None] * np.eye(d), g[..., None])[..., 0]
-        candidate = model.stepped(state, steps)
-        reached = model.costs(candidate)
-        better = reached < costs
-        converged = costs - reached <= tolerance * costs
-        state = np.where(better.reshape(-1, *[1] * (state.ndim - 1)), candidate, state)
-        costs = np.where(better, reached, costs)
-        dampings = np.where(better, np.maximum(dampings / 10, _LEAST_DAMPING), dampings * 10)
-        if bool(np.all((better & converged) | (dampings > _MOST_DAMPING) | (np.abs(steps).max(axis=1) == 0))):
-            break
-    return state, costs

@@ -8,13 +8,10 @@ import numpy as np
 import scipy.linalg as dense
 import scipy.sparse as sparse
 import scipy.sparse.linalg as sparse_linalg
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray
 
 Solve = Callable[[FloatArray], FloatArray]
 """Maps right-hand sides [n, k] to solutions [n, k]."""

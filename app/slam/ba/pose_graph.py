@@ -9,16 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.levenberg import SingularError, minimise
 from stream_recon.app.slam.ba.linear import block_diagonal, damping_diagonal, factorised, off_diagonal
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray, Mask
 from stream_recon.app.slam.ba.residuals import cauchy
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 _TOLERANCE = 1e-6
 """Share of the cost below which a decrease ends the search; far below what changes a pose visibly."""
@@ -48,10 +44,8 @@ class GraphSolution:
     """Result of a pose graph."""
 
     S_world_node: FloatArray  # [N, 4, 4]
-    distances_before: FloatArray  # [E]
-    """Errors of the edges in sigmas at the start."""
     distances: FloatArray  # [E]
-    """Errors of the edges in sigmas at the end; robust ones far above the loss scale were rejected."""
+    """Errors of the edges in sigmas; robust ones far above the loss scale were rejected."""
 
 
 def solve_pose_graph(
@@ -75,12 +69,11 @@ def solve_pose_graph(
         moves[0] = False
     graph = _Graph(edges, moves)
     state = _Nodes.from_matrices(np.asarray(S_world_node, np.float64))
-    before = graph.distances(state)
     for graph.loss_scale in loss_scales:
         if moves.any() and len(edges.first):
             state = minimise(graph, state, iterations, _TOLERANCE).state
     nodes = np.where(moves[:, None, None], state.matrices(), S_world_node)
-    return GraphSolution(nodes, before, graph.distances(state))
+    return GraphSolution(nodes, graph.distances(state))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import CameraModel, Observations
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations
 from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR
-
-FloatArray = NDArray[np.float64]
 
 _FIRST_DAMPING = 1e-4
 """Start of the damping, as a share of the normal matrix's diagonal: nearly Gauss-Newton."""

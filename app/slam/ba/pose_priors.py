@@ -3,16 +3,12 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.linear import off_diagonal
-from stream_recon.app.slam.ba.problem import ParameterBlocks, RelativePoses
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray, ParameterBlocks, RelativePoses
 from stream_recon.app.slam.ba.residuals import cauchy
 from stream_recon.app.slam.ba.schur import Normal
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True)

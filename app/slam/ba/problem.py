@@ -57,13 +57,8 @@ class Observations:
 
     def take(self, chosen: IntArray | Mask) -> "Observations":
         """The observations at ``chosen`` (indices or a mask)."""
-        return Observations(
-            self.camera[chosen],
-            self.point[chosen],
-            self.pixel[chosen],
-            None if self.sigma is None else self.sigma[chosen],
-            None if self.depth is None else self.depth[chosen],
-        )
+        sigma, depth = (None if each is None else each[chosen] for each in (self.sigma, self.depth))
+        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], sigma, depth)
 
 
 @dataclass(frozen=True)
@@ -160,14 +155,8 @@ class ParameterBlocks:
         T = np.asarray(scene.T_world_camera, np.float64)[order]
         scale = np.zeros(len(order)) if scene.log_depth_scale is None else scene.log_depth_scale[order]
         points = np.ascontiguousarray(np.asarray(scene.points, np.float64).reshape(-1, 3).T)
-        return cls(
-            T[:, :3, :3],
-            T[:, :3, 3],
-            np.asarray(scale, np.float64),
-            points,
-            float(np.log(scene.lens.focal)),
-            float(scene.lens.k1),
-        )
+        scale, log_focal = np.asarray(scale, np.float64), float(np.log(scene.lens.focal))
+        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, float(scene.lens.k1))
 
     def stepped(self, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> "ParameterBlocks":
         """Unknowns after a step of the first n cameras [n, 6 or 7], the points [3, M], and (log focal, k1)."""

@@ -6,12 +6,8 @@ Arrays are ordered by component, observations last, so that operations run over 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, Observations, ParameterBlocks
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, IntArray, Observations, ParameterBlocks
 
 BEHIND_PX = 1e3
 """Reprojection error of a point behind a camera: large, and with zero derivatives."""

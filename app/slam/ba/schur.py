@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, damping_diagonal, factorised
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray
 from stream_recon.app.slam.ba.residuals import ResidualRows, Sightings
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 SPAN = 10
 """Width in cameras of the bins of a group's first and last camera; wider bins give fewer products with more zeros."""
@@ -173,18 +170,9 @@ class Elimination:
             [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
             for k in range(2)
         ]
-        return Normal(
-            rows,
-            joint[:, :size, :size],
-            joint[:, :size, size:-1],
-            joint[:, :size, -1],
-            lens[:2, :2],
-            lens[:2, 2],
-            np.array(point),
-            np.array(point_lens),
-            np.array(gradient),
-            None,
-        )
+        cameras = joint[:, :size, :size], joint[:, :size, size:-1], joint[:, :size, -1]
+        points = np.array(point), np.array(point_lens), np.array(gradient)
+        return Normal(rows, *cameras, lens[:2, :2], lens[:2, 2], *points, None)
 
     def reduced(self, normal: Normal, damping: float) -> Reduced:
         """Damped system after elimination of the points. Raises SingularError."""
@@ -204,18 +192,11 @@ class Elimination:
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
-        return Reduced(
-            cameras,
-            normal.camera_lens.reshape(-1, 2) - lost[:, :2],
-            lost[:, 2] - normal.camera_gradient.reshape(-1),
-            normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T,
-            flat @ y_point.reshape(-1) - normal.lens_gradient,
-            points_first,
-            y_lens,
-            y_point,
-            root,
-            len(Y),
-        )
+        border = normal.camera_lens.reshape(-1, 2) - lost[:, :2]
+        rhs = lost[:, 2] - normal.camera_gradient.reshape(-1)
+        lens = normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T
+        lens_rhs = flat @ y_point.reshape(-1) - normal.lens_gradient
+        return Reduced(cameras, border, rhs, lens, lens_rhs, points_first, y_lens, y_point, root, len(Y))
 
     def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Reduced matrix [2, 2] and right-hand side [2] of the intrinsics, and the cameras' solutions [C D, 3].

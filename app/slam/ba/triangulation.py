@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.levenberg import minimise_each
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, ParameterBlocks
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
@@ -23,6 +22,10 @@ Mask = NDArray[np.bool_]
 
 _FARTHEST = 1e5
 """Largest distance of a point, in multiples of the extent of the cameras that see it."""
+_DAMPING = 1e-6
+"""Initial damping; small, since the linear solution is close."""
+_TOLERANCE = 1e-6
+"""Share of the cost below which a decrease ends the search."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,15 @@ def triangulate(
     sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
     # Points that start behind a camera would have zero gradient there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
-    points, _ = minimise_each(model, start, iterations, 1e-6, damping=1e-6)
+    points = model.minimise(start, iterations)
     error, z = pixel_errors(model.variables(points), model.sightings)
     square = np.where(np.isnan(error[0]), np.inf, (error**2).sum(axis=0))
     behind = np.bincount(sightings.point, ~(z > 0), count) > 0
     known = views >= 2
     rms = np.sqrt(np.bincount(sightings.point, square, count) / np.maximum(views, 1))
-    return Triangulation(
-        np.where(known[:, None], points, np.nan),
-        np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0),
-        known & ~behind,
-        np.where(known, rms, np.inf),
-        views,
-    )
+    angle = np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0)
+    points, rms = np.where(known[:, None], points, np.nan), np.where(known, rms, np.inf)
+    return Triangulation(points, angle, known & ~behind, rms, views)
 
 
 def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) -> FloatArray:
@@ -132,26 +131,42 @@ def _summed(values: FloatArray, point: IntArray, count: int) -> FloatArray:
 
 
 class _Points:
-    """`levenberg.IndependentProblems`: the state is the points [M, 3] in the world."""
+    """Independent adjustment of each point [M, 3] with cameras fixed."""
 
     def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
         self.sightings = sightings
         self._start, self._losses = start, RobustLosses(loss_scale, 1.0)
 
-    def variables(self, state: FloatArray) -> ParameterBlocks:
-        return replace(self._start, points=np.ascontiguousarray(state.T))
+    def variables(self, points: FloatArray) -> ParameterBlocks:
+        return replace(self._start, points=np.ascontiguousarray(points.T))
 
-    def costs(self, state: FloatArray) -> FloatArray:
-        square = squared_errors(pixel_errors(self.variables(state), self.sightings)[0], self.sightings)
+    def minimise(self, points: FloatArray, iterations: int) -> FloatArray:
+        """Points after Levenberg-Marquardt; each has its own damping."""
+        costs, damping = self._costs(points), np.full(len(points), _DAMPING)
+        for _ in range(iterations):
+            H, g = self._normal_equations(points)
+            diagonal = H[:, range(3), range(3)]
+            # A floor keeps unconstrained coordinates where they are.
+            floor = np.maximum(1e-15 * diagonal.max(axis=1, initial=0.0, keepdims=True), np.finfo(float).tiny)
+            added = damping[:, None] * np.maximum(diagonal, floor) + floor
+            steps = -np.linalg.solve(H + added[:, :, None] * np.eye(3), g[..., None])[..., 0]
+            candidate = points + steps
+            reached = self._costs(candidate)
+            better, converged = reached < costs, costs - reached <= _TOLERANCE * costs
+            points, costs = np.where(better[:, None], candidate, points), np.where(better, reached, costs)
+            damping = np.where(better, np.maximum(damping / 10, 1e-9), damping * 10)
+            if bool(np.all((better & converged) | (damping > 1e6) | (np.abs(steps).max(axis=1) == 0))):
+                break
+        return points
+
+    def _costs(self, points: FloatArray) -> FloatArray:
+        square = squared_errors(pixel_errors(self.variables(points), self.sightings)[0], self.sightings)
         scale = self._losses.pixel
         each = 0.5 * scale**2 * np.log1p(square / scale**2)
-        return np.bincount(self.sightings.point, each, len(state)).astype(np.float64, copy=False)
+        return np.bincount(self.sightings.point, each, len(points)).astype(np.float64, copy=False)
 
-    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        rows = linearise_sightings(self.variables(state), self.sightings, self._losses)
-        J, point, count = rows.point, self.sightings.point, len(state)
+    def _normal_equations(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rows = linearise_sightings(self.variables(points), self.sightings, self._losses)
+        J, point, count = rows.point, self.sightings.point, len(points)
         H = _summed(np.einsum("rio,rjo->oij", J, J).reshape(-1, 9), point, count).reshape(-1, 3, 3)
         return H, _summed(np.einsum("rio,ro->oi", J, rows.residual), point, count)
-
-    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
-        return np.asarray(state + steps)

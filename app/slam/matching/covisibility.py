@@ -177,9 +177,9 @@ def match_pairs(
     lens: CameraModel,
     pairs: Sequence[CandidatePair],
     workers: int = 2,
-    advance: Callable[[], None] | None = None,
+    advance: Callable[[float], None] | None = None,
 ) -> PairMatches:
-    """Verified matches of all pairs, computed in ``workers`` threads; ``advance`` is called after each pair."""
+    """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
     radius = RADIUS * 2 * max(lens.cx, lens.cy)
 
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
@@ -206,7 +206,7 @@ def match_pairs(
             if pair.kind == "near":
                 result.held_out[pair.first, pair.second] = held
             if advance:
-                advance()
+                advance(result.tried / len(pairs))
     return result
 
 

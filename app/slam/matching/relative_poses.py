@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import FrameData, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
-
-FloatArray = NDArray[np.float64]
 
 MIN_INLIERS = 20
 """Least number of PnP inliers; fewer can agree by chance."""
@@ -149,13 +147,7 @@ def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraMod
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     limit = PNP_PX / lens.focal
     found, rotation, translation, inliers = cv2.solvePnPRansac(
-        xyz,
-        plane,
-        np.eye(3),
-        None,
-        iterationsCount=200,
-        reprojectionError=limit,
-        flags=cv2.SOLVEPNP_SQPNP,
+        xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )
     if not found or inliers is None or len(inliers) < MIN_INLIERS:
         return None

@@ -95,11 +95,7 @@ def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[ND
 
 
 def _refine_frame(
-    fit: BAState,
-    frame: int,
-    image: Grey,
-    sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],
-    T: FloatArray,
+    fit: BAState, frame: int, image: Grey, sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]], T: FloatArray
 ) -> None:
     """Adjust the pose ``T[frame]`` if enough points are found.
 

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, MOST, factors_at, weights
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
 from stream_recon.app.slam.offline.pose_interpolation import interpolated
-
-FloatArray = NDArray[np.float64]
 
 MIN_VIEWS = 3
 """Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""

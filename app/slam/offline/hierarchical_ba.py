@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
-from stream_recon.app.slam.ba.problem import Priors, RelativePoses
+from stream_recon.app.slam.ba.problem import IntArray, Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 MAX_AT_ONCE = 400
 """Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""
@@ -94,13 +91,10 @@ def _subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_]) -> BAState
     keep = keep & (np.bincount(seen.point[keep], minlength=len(scene.points))[seen.point] >= 2)
     used, point = np.unique(seen.point[keep], return_inverse=True)
     scale = None if scene.log_depth_scale is None else scene.log_depth_scale[cameras]
-    return BAState(
-        replace(scene, T_world_camera=scene.T_world_camera[cameras], points=scene.points[used], log_depth_scale=scale),
-        replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point),
-        fit.feature[keep],
-        fit.errors[keep],
-        fit.depth[keep],
-    )
+    T, points = scene.T_world_camera[cameras], scene.points[used]
+    scene = replace(scene, T_world_camera=T, points=points, log_depth_scale=scale)
+    seen = replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point)
+    return BAState(scene, seen, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
 def composed(motions: RelativePoses | None, cameras: IntArray) -> RelativePoses | None:

@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
@@ -19,8 +18,6 @@ from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.matching.tracks import Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
 from stream_recon.app.slam.offline.report import InitialPoses
-
-FloatArray = NDArray[np.float64]
 
 EXPLAINED = 0.7
 """Share of observations explained from the given poses, below which initialization from matches is tried."""

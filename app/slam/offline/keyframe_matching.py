@@ -9,16 +9,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
 from stream_recon.app.slam.matching.features import Features, detect
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.matching.retrieval import similarity_matrix
 from stream_recon.app.slam.offline import segments
-from stream_recon.app.slam.offline.progress import StageProgress
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 
@@ -120,12 +118,12 @@ def align_segments(data: VideoData, lens: CameraModel, workers: int) -> VideoDat
 
 
 def match_keyframes_of(
-    data: VideoData, lens: CameraModel, workers: int, progress: StageProgress
+    data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
 ) -> covisibility.PairMatches:
     """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""
     views, features = data.keyframe_views, data.features
     pairs = covisibility.candidate_pairs(views, lens, similarity_matrix(features))
-    found = covisibility.match_pairs(views, features, lens, pairs, workers, progress.counter(len(pairs)))
+    found = covisibility.match_pairs(views, features, lens, pairs, workers, advance)
     found.matches.update(data.cross_matches)
     found.loops |= data.cross_matches.keys()
     far = {pair: found.matches[pair] for pair in found.loops}

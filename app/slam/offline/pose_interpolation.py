@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import project_points
-
-FloatArray = NDArray[np.float64]
 
 WINDOW = 21
 """Window of KLT in pixels; OpenCV's default."""

@@ -5,7 +5,9 @@ without held-out features, which then decide where the result falls back to the 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import cv2
@@ -20,8 +22,7 @@ from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.tracks import build_tracks
-from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, model_selection, segments
-from stream_recon.app.slam.offline.acceptance import HeldOutTest
+from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
 from stream_recon.app.slam.offline.keyframe_matching import (
@@ -32,7 +33,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     match_keyframes_of,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.progress import Progress, StageProgress
+from stream_recon.app.slam.offline.model_selection import REASON, HeldOutTest, runs
 from stream_recon.app.slam.offline.report import (
     InitialPoses,
     IntermediateState,
@@ -43,7 +44,6 @@ from stream_recon.app.slam.offline.report import (
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
 
 MIN_KEYFRAMES = 3
 """Least number of keyframes; fewer give no points in three views."""
@@ -51,6 +51,20 @@ DOUBTFUL = 0.8
 """Share of observations explained from the online poses, below which the network's poses are tried, too."""
 MIN_OBSERVATIONS = 100
 """Least number of observations of an adjustment."""
+
+Progress = Callable[[float, str], None]
+"""Called with the share that is done and the name of the stage."""
+
+STAGES = {
+    "keyframes": 0.0,
+    "features": 0.02,
+    "matches": 0.3,
+    "adjustment": 0.5,
+    "judgement": 0.68,
+    "adjustment again": 0.7,
+    "frames between": 0.85,
+}
+"""Share of the total time at which each stage usually starts."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ class _Refiner:
         # With several segments, online poses do not share one world with the aligned segments.
         self._online = options.initial_poses if numbered[-1].segment == 0 else None
         self._report = RefinementReport()
-        self._progress = StageProgress(options.progress, self._report.seconds)
+        self._progress = _StageProgress(options.progress, self._report.seconds)
         focal = float(np.median([view.focal for view in views]))
         self._lens = CameraModel(focal, scale.size[0] / 2, scale.size[1] / 2)
         self._T_input = self._data.T_network
@@ -100,11 +114,11 @@ class _Refiner:
     def run(self) -> Refinement:
         """All stages of the refinement."""
         stage, report, workers = self._progress.stage, self._report, self._options.workers
+        advance = self._progress.advance
         with stage("keyframes"):
             known = self._options.known
             keyframes = known.keyframes if known else choose_keyframes(self._data.views, self._scale.size)
         with stage("features"):
-            advance = self._progress.advance
             features = known.features if known else detect_features(self._images, keyframes, workers, advance)
         self._data = replace(self._data, keyframes=keyframes, features=features)
         report.keyframes, report.features = len(keyframes), sum(len(f) for f in features)
@@ -113,7 +127,7 @@ class _Refiner:
         with stage("matches"):
             self._data = align_segments(self._data, self._lens, workers)
             report.segments = len(np.unique(self._data.keyframe_segment))
-            found = match_keyframes_of(self._data, self._lens, workers, self._progress)
+            found = match_keyframes_of(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
             report.loops = len(found.loops)
         test = HeldOutTest(self._data, self._lens, found)
@@ -127,7 +141,7 @@ class _Refiner:
         with stage("judgement"):
             fallback = test.fallback(candidate.fit, report)
         if fallback.all():
-            return self.unchanged(model_selection.REASON)
+            return self.unchanged(REASON)
         with stage("adjustment again"):
             fit = self._with_network_layout(self._second_pass(candidate, found, fallback), fallback)
         self._show(fit, found, fallback)
@@ -192,22 +206,14 @@ class _Refiner:
         T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
-        for begin, end in model_selection.runs(fallback):
-            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], model_selection.REASON)
+        for begin, end in runs(fallback):
+            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], REASON)
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
-        return Refinement(
-            T,
-            depth_scale * data.segment_scale,
-            lens,
-            self._scale,
-            data.keyframes,
-            fit,
-            sorted(found.loops),
-            report,
-            self._depth_fields(fit, fallback),
-        )
+        depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
+        fields = self._depth_fields(fit, fallback)
+        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields)
 
     def _depth_fields(self, fit: BAState, fallback: NDArray[np.bool_]) -> NDArray[np.float16]:
         """Depth corrections of all frames [N, GRID, GRID]."""
@@ -235,3 +241,26 @@ class _Refiner:
     def _report_fallback(self, first: int, last: int, reason: str) -> None:
         views = self._data.views
         self._report.fallback_segments.append({"first": views[first].index, "last": views[last].index, "why": reason})
+
+
+class _StageProgress:
+    """Reports progress and records the seconds of each stage."""
+
+    def __init__(self, progress: Progress, seconds: dict[str, float]) -> None:
+        self._progress, self._seconds = progress, seconds
+        self._stage = ""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Run a stage."""
+        started = time.monotonic()
+        self._stage = name
+        self._progress(STAGES[name], name)
+        yield
+        self._seconds[name] = round(time.monotonic() - started, 3)
+
+    def advance(self, share: float) -> None:
+        """Report the share of the present stage that is done."""
+        starts = [*STAGES.values(), 1.0]
+        index = list(STAGES).index(self._stage)
+        self._progress(starts[index] + share * (starts[index + 1] - starts[index]), self._stage)

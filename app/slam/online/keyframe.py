@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import unproject
-
-FloatArray = NDArray[np.float64]
 
 NO_TRACKS = np.zeros(0, np.int64)
 MAX_LOOP_TRACKS = 60
@@ -52,11 +50,14 @@ class Keyframe:
     T_world_camera: FloatArray  # [4, 4], in the map's world
     log_scale: float
     """Log of length in the map per length of the network's depth here."""
-    track: NDArray[np.int64]  # [N], track ids
-    uv: NDArray[np.float32]  # [N, 2], positions in working pixels
-    z_network: NDArray[np.float32]  # [N], the network's depth; 0 where there is none
-    z: FloatArray  # [N], depth in the map; NaN where only the network's is known
-    sigma: NDArray[np.float32]  # [N], standard deviation relative to good texture, see `CornerQuality`
+    track: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)  # [N], track ids
+    uv: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 2), np.float32))
+    """[N, 2], positions in working pixels."""
+    z_network: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """[N], the network's depth; 0 where there is none."""
+    z: FloatArray = field(default_factory=lambda: np.zeros(0))  # [N], in the map; NaN where only the network's is known
+    sigma: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """[N], standard deviation relative to good texture, see `CornerQuality`."""
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
     scale_ratio: float = 1.0

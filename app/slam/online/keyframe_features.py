@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthReader, reproject, unproject
+from stream_recon.app.slam.matching.covisibility import RADIUS
 from stream_recon.app.slam.matching.features import Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 TRACKS = 350
@@ -28,8 +28,6 @@ DESCRIBED = 600
 """Features of a keyframe with descriptors; enough to recognize it."""
 UNGUIDED = 2
 """Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
-RADIUS = 0.12
-"""Search radius of guided matches, as a share of the image's longer side."""
 SHARP_RATIO = 0.25
 """Ratio of the Laplacian's variance at half to that at quarter size, below which an image is blurred: sharp images have
 0.3 to 0.7, those blurred by 1 % of their width 0.11. Sigmas grow with the square root of the deficit."""

@@ -105,17 +105,14 @@ class BAResult:
 
 
 def adjust_window(
-    keyframes: Sequence[Keyframe],
-    lens: CameraModel,
-    rounds: Sequence[BARound],
-    options: SolveOptions,
+    keyframes: Sequence[Keyframe], lens: CameraModel, rounds: Sequence[BARound], options: SolveOptions
 ) -> BAResult | None:
     """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
-    unit = _neighbourhood_scales(keyframes)
-    start = _initial_state(keyframes, lens, unit)
+    prior_scale = _neighbourhood_scales(keyframes)
+    start = _initial_state(keyframes, lens, prior_scale)
     if start is None:
         return None
-    motions = network_motion_priors(keyframes, unit)
+    motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = Priors(
         focal=focal_network,
@@ -131,7 +128,7 @@ def adjust_window(
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
     if len(fitted.observations) < MIN_OBSERVATIONS or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
-    return _result(keyframes, fitted, unit)
+    return _result(keyframes, fitted, prior_scale)
 
 
 def _neighbourhood_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
@@ -158,10 +155,10 @@ def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] 
     return focal_network * float(np.exp(change * information / (information + prior)))
 
 
-def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, unit: FloatArray) -> BAState | None:
+def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale: FloatArray) -> BAState | None:
     """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
-    ``unit``: [K], log factor of the network's lengths, apart from the depth scales.
+    ``prior_scale``: [K], log factor of the network's lengths, apart from the depth scales.
     """
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
@@ -193,17 +190,17 @@ def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, unit: Float
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
         (np.where(trusted, 1.0, UNTRUSTED) * gathered([keyframe.sigma for keyframe in keyframes]))[usable],
-        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
+        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(prior_scale[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
-    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
+    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - prior_scale)
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 
-def network_motion_priors(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
+def network_motion_priors(keyframes: Sequence[Keyframe], prior_scale: FloatArray) -> RelativePoses:
     """Priors of the network's motion between keyframes, over longer intervals where tracks are uncertain.
 
-    ``unit``: [K], log of length in the map per length in the network's world.
+    ``prior_scale``: [K], log of length in the map per length in the network's world.
     """
     uncertainty = np.array([keyframe.uncertainty for keyframe in keyframes])
     count = len(keyframes)
@@ -219,7 +216,7 @@ def network_motion_priors(keyframes: Sequence[Keyframe], unit: FloatArray) -> Re
     first, second = pairs.T
     T = np.array([keyframe.T_network for keyframe in keyframes])
     relative = np.asarray(invert_pose(T[first]) @ T[second])
-    relative[:, :3, 3] *= np.exp(0.5 * (unit[first] + unit[second]))[:, None]
+    relative[:, :3, 3] *= np.exp(0.5 * (prior_scale[first] + prior_scale[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
     share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / UNCERTAIN, 1.0)
@@ -227,10 +224,10 @@ def network_motion_priors(keyframes: Sequence[Keyframe], unit: FloatArray) -> Re
     return RelativePoses(first, second, relative, rotation, robust_ba.TRANSLATION_SIGMA * share)
 
 
-def _result(keyframes: Sequence[Keyframe], fitted: BAState, unit: FloatArray) -> BAResult:
+def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray) -> BAResult:
     good = fitted.errors < GOOD_PX
     assert fitted.scene.log_depth_scale is not None
-    log_scale = fitted.scene.log_depth_scale + unit
+    log_scale = fitted.scene.log_depth_scale + prior_scale
     z = []
     for k, keyframe in enumerate(keyframes):
         mine = np.flatnonzero(good & (fitted.observations.camera == k) & (fitted.depth > 0))

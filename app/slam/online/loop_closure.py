@@ -20,7 +20,7 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
 from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
@@ -31,7 +31,6 @@ from stream_recon.app.slam.online.worker import BackgroundWorker, Task
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
 
 ENTRY_SPACING = 0.15
 """Image displacement between entries of the keyframe database, as a share of the longer side."""

@@ -6,14 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
 from stream_recon.app.slam.online.keyframe_features import TrackIds, merge_tracks
 from stream_recon.app.slam.online.local_ba import UNCERTAIN, BAResult
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
 from stream_recon.app.slam.online.resectioning import LEAST_MOTION, refine_attached_pose
-
-FloatArray = NDArray[np.float64]
 
 ACTIVE = 150
 """Newest keyframes, which keep their tracks and can be adjusted; bounds memory and the time of global adjustment."""

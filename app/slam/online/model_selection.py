@@ -7,13 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.offline.model_selection import PARTS, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
-
-FloatArray = NDArray[np.float64]
 
 MARGIN = 0.06
 """Share of the image by which the map's held-out error must exceed the network's before the network is preferred."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthReader
 from stream_recon.app.slam.matching.covisibility import MAX_SIMILAR, MIN_SIMILARITY, non_maximum_suppression
 from stream_recon.app.slam.matching.features import Features, detect
@@ -16,8 +16,6 @@ from stream_recon.app.slam.matching.relative_poses import estimate_relative_pose
 from stream_recon.app.slam.matching.retrieval import cosine_similarities, learn_vocabulary, vlad
 from stream_recon.app.slam.online.keyframe_features import DESCRIBED
 from stream_recon.app.slam.online.worker import StopTest
-
-FloatArray = NDArray[np.float64]
 
 LEAST_GAP = 8
 """Keyframes between a query and its candidates; nearer ones share tracks anyway."""

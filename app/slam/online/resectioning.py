@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.offline.pose_interpolation import project_world, track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 MIN_POINTS = 25

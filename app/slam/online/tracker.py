@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 FAILURES = (SingularError, np.linalg.LinAlgError, cv2.error)
 """Numerical failures, after which the network's pose is used."""
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 STEP = 0.025
@@ -234,19 +233,10 @@ class Tracker:
 
     def _new_keyframe(self, result: FrameResult, image: Grey, T: FloatArray) -> KeyframeImages:
         """Keyframe without tracks."""
-        none = np.zeros(0)
+        T_network = np.asarray(result.T_world_camera, np.float64)
+        attached = [AttachedFrame(result.index, np.eye(4), self.log_scale)]
         keyframe = Keyframe(
-            len(self.map.keyframes),
-            np.asarray(result.T_world_camera, np.float64),
-            self._focal(result),
-            T,
-            self.log_scale,
-            none.astype(np.int64),
-            none.astype(np.float32).reshape(0, 2),
-            none.astype(np.float32),
-            none,
-            none.astype(np.float32),
-            attached=[AttachedFrame(result.index, np.eye(4), self.log_scale)],
+            len(self.map.keyframes), T_network, self._focal(result), T, self.log_scale, attached=attached
         )
         return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale))
 

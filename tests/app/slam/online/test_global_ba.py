@@ -17,23 +17,7 @@ LENS = CameraModel(100.0, 50.0, 40.0)
 
 
 def keyframes(count: int, marker: float = 1.0) -> list[Keyframe]:
-    none = np.zeros(0)
-    return [
-        Keyframe(
-            number,
-            np.eye(4),
-            100.0,
-            np.eye(4),
-            0.0,
-            none.astype(np.int64),
-            none.reshape(0, 2),
-            none,
-            none,
-            none,
-            scale_ratio=marker,
-        )
-        for number in range(count)
-    ]
+    return [Keyframe(number, np.eye(4), 100.0, np.eye(4), 0.0, scale_ratio=marker) for number in range(count)]
 
 
 def scheduler(*, waits: bool) -> GlobalBAScheduler:

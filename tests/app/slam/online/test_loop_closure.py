@@ -10,7 +10,7 @@ from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.matching.matching import NO_MATCHES
 from stream_recon.app.slam.online import map as online_map
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
+from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
 from stream_recon.app.slam.online.loop_closure import MAX_EDGES, NO_FEATURES, Loop, LoopCloser, LoopCorrection, _thinned
 from stream_recon.app.slam.online.process import ProcessBackEnd
@@ -129,8 +129,6 @@ def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
 
 def loops(count: int) -> list[Loop]:
     """Numbered by their inliers."""
-    keyframe = Keyframe(
-        0, np.eye(4), FOCAL, np.eye(4), 0.0, NO_TRACKS, NO_FEATURES.uv, NO_FEATURES.z, np.zeros(0), NO_FEATURES.z
-    )
+    keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0)
     place = PlaceDescriptor(keyframe, NO_FEATURES, NO_FEATURES.z, {})
     return [Loop(place, place, NO_MATCHES, np.eye(4), number) for number in range(count)]
