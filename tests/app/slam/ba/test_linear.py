@@ -18,25 +18,25 @@ def loop(blocks: int, size: int = 7) -> object:
     return block_diagonal(diagonal) + off_diagonal(first, second, H[:, :size, size:], blocks)
 
 
-@pytest.mark.parametrize("way", ["dense", "band", "sparse"])
-def test_every_way_solves(way: str) -> None:
+@pytest.mark.parametrize("method", ["dense", "band", "sparse"])
+def test_every_method_solves(method: str) -> None:
     matrix = loop(90)
     plan = SymbolicFactorization.from_matrix(matrix)
     assert plan.method == "band" and plan.band <= 3
     rhs = np.random.default_rng(1).normal(size=(matrix.shape[0], 3))
-    solved = factorised(matrix, SymbolicFactorization(way, plan.order, plan.band))(rhs)
+    solved = factorised(matrix, SymbolicFactorization(method, plan.order, plan.band))(rhs)
     assert np.allclose(matrix @ solved, rhs, atol=1e-8)
 
 
-@pytest.mark.parametrize("way", ["dense", "band"])
-def test_what_is_not_positive_definite_is_said(way: str) -> None:
+@pytest.mark.parametrize("method", ["dense", "band"])
+def test_a_matrix_that_is_not_positive_definite_raises(method: str) -> None:
     matrix = loop(90)
     plan = SymbolicFactorization.from_matrix(matrix)
     with pytest.raises(SingularError):
-        factorised(-matrix, SymbolicFactorization(way, plan.order, plan.band))
+        factorised(-matrix, SymbolicFactorization(method, plan.order, plan.band))
     matrix.data[3, 2, 1] = np.nan
     with pytest.raises(SingularError):
-        factorised(matrix, SymbolicFactorization(way, plan.order, plan.band))
+        factorised(matrix, SymbolicFactorization(method, plan.order, plan.band))
 
 
 def test_small_systems_are_dense() -> None:

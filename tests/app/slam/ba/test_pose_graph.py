@@ -1,4 +1,4 @@
-"""Sim(3) pose graphs: loops close, what agrees stays, a false loop gives way."""
+"""Sim(3) pose graphs: loops close, consistent graphs stay, false loops are rejected."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from stream_recon.app.slam.ba.pose_graph import Edges, _Graph, _Nodes, solve_pos
 
 
 def circle(count: int) -> np.ndarray:
-    """Nodes [count, 4, 4] once round a circle of radius 5, looking along it; their units drift up and down."""
+    """Nodes [count, 4, 4] once round a circle of radius 5, looking along it; their scales vary."""
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False)
     zero = np.zeros(count)
     S = np.tile(np.eye(4), (count, 1, 1))
@@ -88,7 +88,7 @@ def test_a_drifting_loop_closes(count: int) -> None:
     assert solve_pose_graph(start, edges, iterations=0).distances[-1] > 50 and found.distances[-1] < 3
 
 
-def test_what_agrees_stays() -> None:
+def test_a_consistent_graph_stays() -> None:
     truth = circle(60)
     found = solve_pose_graph(truth, ring(truth))
     assert np.allclose(found.S_world_node, truth, atol=1e-9)
@@ -103,7 +103,7 @@ def test_a_disturbed_start_comes_back() -> None:
     assert np.allclose(solve_pose_graph(start, ring(truth)).S_world_node, truth, atol=1e-4)
 
 
-def test_a_false_loop_gives_way_to_true_ones() -> None:
+def test_a_false_loop_is_rejected() -> None:
     truth = circle(100)
     start, edges = drifting(truth, 0.003, 0.0025)
     loops = measured(truth, np.array([0, 5, 10, 15]), np.array([98, 93, 52, 60]), 0.01)
@@ -118,7 +118,7 @@ def test_a_false_loop_gives_way_to_true_ones() -> None:
     assert np.allclose(found.S_world_node, without.S_world_node, atol=0.05)
 
 
-def test_a_graph_that_lies_elsewhere_in_another_unit_comes_out_the_same() -> None:
+def test_the_result_does_not_depend_on_world_and_scale() -> None:
     start, edges = drifting(circle(50), 0.005, 0.005)
     move = np.eye(4)
     move[:3, :3] = 4.0 * so3.exp(np.array([0.3, 1.0, -0.5]))

@@ -1,4 +1,4 @@
-"""Adjustment by a skeleton and by stretches, against adjustment of all at once."""
+"""Hierarchical and blockwise adjustment, against joint adjustment."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 
 def perturbed(cameras: int) -> tuple[World, BAState]:
-    """A long walk, and a start from a network that drifts."""
+    """A long walk with initial poses that drift."""
     world = walk(cameras=cameras, points=30 * cameras, noise_px=0.3)
     guess = drifting(world.truth.T_world_camera, turn_deg=0.3, move=0.05)
     scene = BAScene(guess, world.start.points, world.start.lens, np.zeros(cameras))
@@ -41,8 +41,8 @@ def test_few_keyframes_are_all_adjusted_together() -> None:
     assert many[0] == 0 and many[-1] == 10 * hierarchical_ba.MAX_AT_ONCE + 6
 
 
-@pytest.mark.parametrize("at_once", [1000, 40], ids=["all at the end", "by stretches"])
-def test_it_comes_out_as_if_all_had_been_adjusted(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+@pytest.mark.parametrize("at_once", [1000, 40], ids=["all at the end", "by blocks"])
+def test_it_is_as_accurate_as_joint_adjustment(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     world, start = perturbed(90)
     steps = robust_ba.network_motion_priors(start.scene.T_world_camera)
     priors = Priors(focal=world.start.lens.focal, depth_sigma=1.0)
@@ -59,7 +59,7 @@ def test_it_comes_out_as_if_all_had_been_adjusted(monkeypatch: pytest.MonkeyPatc
     assert np.median(found.errors) < 1.1 * np.median(joint.errors)
 
 
-def test_steps_between_keyframes_further_apart_are_the_way_over_those_between() -> None:
+def test_motions_between_distant_keyframes_are_composed() -> None:
     _, start = perturbed(20)
     T = start.scene.T_world_camera
     joined = hierarchical_ba.composed(robust_ba.network_motion_priors(T), np.array([0, 3, 4, 9]))

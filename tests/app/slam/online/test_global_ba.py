@@ -34,7 +34,7 @@ def adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GlobalBA, "adjust", fake)
 
 
-def test_few_keyframes_are_waited_for() -> None:
+def test_results_of_few_keyframes_are_applied_at_once() -> None:
     adjustments = scheduler(waits=True)
     adjustments.start(keyframes(DELAYED_FROM - 1), LENS)
     assert adjustments.collect(DELAYED_FROM - 2) == (1.0, list(range(DELAYED_FROM - 1)))
@@ -42,7 +42,7 @@ def test_few_keyframes_are_waited_for() -> None:
     adjustments.close()
 
 
-def test_many_are_taken_in_at_the_same_keyframe_however_long_they_take() -> None:
+def test_results_of_many_are_applied_at_a_fixed_keyframe() -> None:
     count = 2 * DELAYED_FROM
     adjustments = scheduler(waits=True)
     adjustments.start(keyframes(count), LENS)
@@ -56,10 +56,10 @@ def test_many_are_taken_in_at_the_same_keyframe_however_long_they_take() -> None
     adjustments.close()
 
 
-def test_what_moved_meanwhile_is_adjusted_anew() -> None:
+def test_an_adjustment_is_restarted_after_keyframes_moved() -> None:
     adjustments = scheduler(waits=True)
     adjustments.restart(keyframes(5), LENS)
-    assert adjustments.collect(4) is None, "nothing was under way"
+    assert adjustments.collect(4) is None, "none was running"
     adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
     adjustments.restart(keyframes(2 * DELAYED_FROM, marker=2.0), LENS)
     found = adjustments.collect(10**6)
@@ -68,7 +68,7 @@ def test_what_moved_meanwhile_is_adjusted_anew() -> None:
     adjustments.close()
 
 
-def test_what_nobody_wants_any_more_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_adjustment_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, begun = [], Event()
 
     def endless(_: GlobalBA, should_stop: StopTest, copies: Sequence[Keyframe], *__: object) -> Any:
@@ -90,7 +90,7 @@ def test_what_nobody_wants_any_more_is_told_to_stop(monkeypatch: pytest.MonkeyPa
     adjustments.close()
 
 
-def test_what_is_due_meanwhile_is_not_left_out_of_a_file() -> None:
+def test_no_adjustment_of_a_file_is_skipped() -> None:
     adjustments = scheduler(waits=True)
     adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
     adjustments.offer(keyframes(4 * DELAYED_FROM), LENS)
@@ -101,7 +101,7 @@ def test_what_is_due_meanwhile_is_not_left_out_of_a_file() -> None:
     adjustments.close()
 
 
-def test_a_live_source_waits_for_nothing_and_counts_what_it_leaves_out() -> None:
+def test_a_live_source_skips_adjustments_and_counts_them() -> None:
     adjustments = scheduler(waits=False)
     adjustments.offer(keyframes(10), LENS)
     assert adjustments._job is not None

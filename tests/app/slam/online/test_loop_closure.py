@@ -1,4 +1,4 @@
-"""Loops while the stream runs: closed where a place is seen again, and only there."""
+"""Online loop closure: loops are closed at revisits, and only there."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def again() -> tuple[Video, OnlineBackEnd, Heard]:
 
 
 def gap(poses: FloatArray, truth: FloatArray, frames: tuple[int, int]) -> float:
-    """By how much the motion between two frames is wrong, in degrees."""
+    """Rotation error of the motion between two frames, in degrees."""
     first, second = frames
     found, true = (np.linalg.inv(T[first]) @ T[second] for T in (poses, truth))
     return float(rotation_angle_deg(found[:3, :3].T @ true[:3, :3]))
@@ -55,7 +55,7 @@ def test_a_place_seen_again_closes_a_loop(again: tuple[Video, OnlineBackEnd, Hea
     assert ate(heard.poses(), video.truth) < 0.7 * ate(heard.poses(first=True), video.truth)
 
 
-def test_what_was_given_out_does_not_know_of_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+def test_causal_poses_do_not_depend_on_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, _, heard = again
     shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))
     shorter.pictures, shorter.results = video.pictures[:60], video.results[:60]
@@ -71,14 +71,14 @@ def test_results_do_not_depend_on_the_clock(again: tuple[Video, OnlineBackEnd, H
     assert np.array_equal(other.sparse.loops, back_end.sparse.loops)
 
 
-def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+def test_nor_on_threads_or_processes(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, back_end, heard = again
-    apart = ProcessBackEnd(prefill=4, known_intrinsics=True)
-    found = Heard(video, apart)
+    remote = ProcessBackEnd(prefill=4, known_intrinsics=True)
+    found = Heard(video, remote)
     for first in (True, False):
         assert np.array_equal(found.poses(first=first), heard.poses(first=first))
     assert all(np.array_equal(found.first[k].depth, heard.first[k].depth) for k in heard.first)
-    assert np.array_equal(apart.sparse.loops, back_end.sparse.loops) and apart.figures == back_end.figures
+    assert np.array_equal(remote.sparse.loops, back_end.sparse.loops) and remote.figures == back_end.figures
 
 
 def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
     assert not len(back_end.sparse.loops)
 
 
-def test_loops_are_closed_over_keyframes_that_have_forgotten(
+def test_loops_are_closed_over_inactive_keyframes(
     monkeypatch: pytest.MonkeyPatch, again: tuple[Video, OnlineBackEnd, Heard]
 ) -> None:
     monkeypatch.setattr(online_map, "ACTIVE", 20)
@@ -109,7 +109,7 @@ def test_loops_are_closed_over_keyframes_that_have_forgotten(
     assert back_end._tracker is not None and back_end._tracker.map.fixed
 
 
-def test_a_bend_is_blended_between_what_is_known() -> None:
+def test_a_correction_is_interpolated_between_keyframes() -> None:
     S = np.tile(np.eye(4), (3, 1, 1))
     S[2, :3, 3], S[2, :3, :3] = (4, 0, 0), 2 * np.eye(3)
     found = LoopCorrection(np.array([0, 10, 20]), S, [], 0.0).interpolate([0, 5, 15, 20, 30])
@@ -122,13 +122,13 @@ def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
     assert _thinned(few) == few
     kept = [loop.inliers for loop in _thinned(many)]
     assert MAX_EDGES / 2 <= len(kept) <= MAX_EDGES and kept == sorted(set(kept))
-    apart = np.diff(kept)
+    steps = np.diff(kept)
     assert kept[0] == 0 and kept[-1] == len(many) - 1
-    assert apart[-1] == 1 and apart[0] > 1 and (np.diff(apart) <= 0).all()
+    assert steps[-1] == 1 and steps[0] > 1 and (np.diff(steps) <= 0).all()
 
 
 def loops(count: int) -> list[Loop]:
     """Numbered by their inliers."""
     keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0)
-    place = PlaceDescriptor(keyframe, NO_FEATURES, NO_FEATURES.z, {})
-    return [Loop(place, place, NO_MATCHES, np.eye(4), number) for number in range(count)]
+    end = PlaceDescriptor(keyframe, NO_FEATURES, NO_FEATURES.z, {})
+    return [Loop(end, end, NO_MATCHES, np.eye(4), number) for number in range(count)]

@@ -1,4 +1,4 @@
-"""What the back end is made of, piece by piece."""
+"""Parts of the online back end."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -49,7 +49,7 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
     )
 
 
-def test_points_and_members_come_along_with_a_keyframe() -> None:
+def test_points_and_attached_frames_follow_their_keyframe() -> None:
     one = keyframe(0, pose((0.1, 0, 0), 0.1))
     one.attached.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
     before, T = one.points(LENS), pose((3, 1, 0), 0.5)
@@ -71,7 +71,7 @@ def test_shared_tracks() -> None:
     assert second.median_depth == first.median_depth, "known although the tracks are forgotten"
 
 
-def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
+def test_an_adjustment_keeps_the_scale_of_output_poses() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     twice = np.array([pose((0.3 * 1.2 * k, 0, 0), 0) for k in range(5)])
     found = BAResult(twice, np.zeros(5), [1.2 * k.z for k in frames], LENS, 400, 0.1).aligned(frames)
@@ -82,7 +82,7 @@ def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
     assert np.allclose(found.aligned(still).log_scale, 0)
 
 
-def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() -> None:
+def test_the_scale_is_that_of_output_poses_not_of_revised_ones() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     for k, one in enumerate(frames):
         one.T_output = pose((0.33 * k, 0, 0), 0)
@@ -92,7 +92,7 @@ def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() 
     assert abs(found.scale_jump(frames[-1])) < 1e-9, "that is no jump of the unit"
 
 
-def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before() -> None:
+def test_later_poses_are_in_the_world_of_earlier_output() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0.1 * k**2, 0), 0.1 * k)) for k in range(6)]
     before = np.array([one.T_world_camera for one in frames])
     turned = pose((1, -2, 0.5), 0.4) @ before
@@ -105,7 +105,7 @@ def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before()
     assert np.allclose(found.T_world_camera, before, atol=1e-6), "turns alone say how the world lies"
 
 
-def test_a_network_whose_unit_drifts_bends_no_path() -> None:
+def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
     drift = np.linspace(0, 0.6, 12)
     frames = []
     for k, log_scale in enumerate(drift):
@@ -123,7 +123,7 @@ def test_a_network_whose_unit_drifts_bends_no_path() -> None:
 
 
 @pytest.mark.parametrize(("sigma", "pulled"), [(1.0, False), (8.0, True)])
-def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pulled: bool) -> None:
+def test_motion_over_longer_intervals_is_used_where_tracks_are_uncertain(sigma: float, pulled: bool) -> None:
     frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(13)]
     noise = np.random.default_rng(0)
     for k, one in enumerate(frames):
@@ -138,7 +138,7 @@ def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pul
     )
 
 
-def test_the_network_is_held_more_firmly_where_tracks_are_unsure() -> None:
+def test_the_networks_motion_is_more_certain_where_tracks_are_uncertain() -> None:
     def held(sigma: float) -> RelativePoses:
         frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(3)]
         for one in frames:
@@ -151,7 +151,7 @@ def test_the_network_is_held_more_firmly_where_tracks_are_unsure() -> None:
         assert np.allclose(getattr(more, name), getattr(unsure, name) / 2)
 
 
-def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
+def test_poses_by_uncertain_tracks_are_closer_to_the_networks() -> None:
     said, seen = pose((0.1, 0, 0), 0.02), pose((0.16, 0, 0), 0.05)
     away = []
     for sigma in (1.0, 3.0, 10.0):
@@ -166,7 +166,7 @@ def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
     assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
 
 
-def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_then() -> None:
+def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
     row = np.arange(0, len(CLOUD), 2)
@@ -178,13 +178,13 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
 
 
 @pytest.mark.parametrize("firm", [True, False])
-def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
+def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
     found = fused_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
 
 
-def test_the_judge_sees_who_is_right() -> None:
+def test_held_out_tracks_prefer_the_right_motion() -> None:
     true = [pose((0.3 * k, 0, 0), 0.02 * k) for k in range(4)]
     wrong = [pose((0.3 * k, 0.25 * k, 0), -0.08 * k) for k in range(4)]
     assert not network_is_better([keyframe(k, T, w) for k, (T, w) in enumerate(zip(true, wrong, strict=True))], LENS)
@@ -205,19 +205,19 @@ def located(T: FloatArray, missed_px: float, share: float = 0.34) -> TrackingRes
     ("sideways", "missed_px", "share", "doubted"),
     [(0.1, 20.0, 0.12, True), (0.1, 1.0, 0.12, False), (0.0, 20.0, 0.12, False), (0.0, 20.0, 0.34, True)],
 )
-def test_doubt_takes_a_way_that_leads_elsewhere_and_what_contradicts_it_or_much_that_does(
+def test_dynamic_scenes_need_deviating_tracks_and_contradicting_parts_or_large_parts(
     sideways: float, missed_px: float, share: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(6):
-        doubt.update(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
-    assert doubt.positive == doubted
+        test.update(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
+    assert test.positive == doubted
     for _ in range(6):
-        doubt.update(last, located(ahead, 1.0), ahead, 320)
-    assert not doubt.positive
+        test.update(last, located(ahead, 1.0), ahead, 320)
+    assert not test.positive
 
 
-def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
+def test_tracks_are_as_certain_as_the_texture_in_the_weakest_direction() -> None:
     noise = np.random.default_rng(0)
     image = np.full((80, 160), 90.0)
     image[:, 80:] = cv2.GaussianBlur(noise.normal(0, 60, (80, 80)), None, 2) * 4 + 90
@@ -240,17 +240,17 @@ def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) 
     assert sigma[0] < 1.1 and sigma[1] > 1.2
 
 
-def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+def test_an_object_that_appears_is_detected_soon() -> None:
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(10):
-        doubt.update(last, located(ahead, 0.5), ahead, 320)
-    assert not doubt.positive
+        test.update(last, located(ahead, 0.5), ahead, 320)
+    assert not test.positive
     for _ in range(2):
-        doubt.update(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
-    assert doubt.positive
+        test.update(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
+    assert test.positive
 
 
-def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
+def test_lost_tracks_move_no_part_of_the_image() -> None:
     noise = np.random.default_rng(0)
     uv = noise.uniform((0, 0), (320, 240), (600, 2))
     assert moving_share(uv, np.full((600, 2), 8.0), 320) == 1
@@ -262,15 +262,15 @@ def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
     ("change", "moved", "missed_px", "doubted"),
     [(0.4, 0.2, 20.0, True), (0.4, 0.2, 1.0, False), (0.1, 0.2, 20.0, False), (0.4, 0.01, 20.0, False)],
 )
-def test_a_jump_of_the_unit_raises_doubt_where_parts_contradict_and_the_camera_moves(
+def test_scale_jumps_are_rejected_where_parts_contradict_and_the_camera_moves(
     change: float, moved: float, missed_px: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
-    doubt.update(last, located(ahead, missed_px), ahead, 320)
-    assert doubt.rejects_scale_jump(-change, last.median_depth_network) == doubt.positive == doubted
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
+    test.update(last, located(ahead, missed_px), ahead, 320)
+    assert test.rejects_scale_jump(-change, last.median_depth_network) == test.positive == doubted
 
 
-def test_what_closes_loops_is_kept_alike_at_both_ends_and_is_bounded() -> None:
+def test_both_ends_of_a_loop_keep_the_same_tracks_up_to_a_limit() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
     first.loop_tracks, second.loop_tracks = np.arange(0, 300), np.arange(100, 400)
     for one in (first, second):
