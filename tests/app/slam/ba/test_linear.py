@@ -40,4 +40,4 @@ def test_a_matrix_that_is_not_positive_definite_raises(method: str) -> None:
 
 
 def test_small_systems_are_dense() -> None:
-    assert SymbolicFactorization.from_matrix(loop(20)).way == "dense"
+    assert SymbolicFactorization.from_matrix(loop(20)).method == "dense"
