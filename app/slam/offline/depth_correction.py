@@ -35,8 +35,8 @@ _MAD = 1.4826
 """Ratio of a normal variable's standard deviation to its median absolute deviation."""
 
 
-def depth_scales(fit: BAState, keyframes: int) -> FloatArray:
-    """Depth scales [keyframes], shrunk to their mean; NaN with too few points."""
+def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
+    """Depth scales [keyframes] from points, shrunk to their mean; else from the adjustment, else interpolated."""
     depth = fit.observations.depth
     assert depth is not None
     usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
@@ -51,12 +51,7 @@ def depth_scales(fit: BAState, keyframes: int) -> FloatArray:
             value[k] = np.median(ratio)
             spread = _MAD * np.median(np.abs(ratio - value[k]))
             variance[k] = spread**2 / min(len(mine), INDEPENDENT_SAMPLES)
-    return np.exp(shrunk(value, variance))
-
-
-def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
-    """Depth scales [keyframes] from points, else from the adjustment, else interpolated."""
-    scales, adjusted = depth_scales(fit, keyframes), fit.scene.log_depth_scale
+    scales, adjusted = np.exp(shrunk(value, variance)), fit.scene.log_depth_scale
     if adjusted is not None:
         scales = np.where(np.isfinite(scales), scales, np.exp(adjusted))
     return interpolated(range(keyframes), scales, keyframes)

@@ -117,7 +117,7 @@ def align_segments(data: VideoData, lens: CameraModel, workers: int) -> VideoDat
     return replace(aligned, cross_matches={(i, j): found[i, j] for i, j in edges if segment[i] == segment[j]})
 
 
-def match_keyframes_of(
+def match_all_keyframes(
     data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
 ) -> covisibility.PairMatches:
     """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""

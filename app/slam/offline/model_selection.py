@@ -23,6 +23,11 @@ from stream_recon.app.slam.offline.depth_correction import keyframe_depth_scales
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.report import RefinementReport
 
+Agreement = tuple[FloatArray, FloatArray]
+"""`depth_agreement` of the network and the map."""
+Explained = Mapping[tuple[int, int], tuple[int, int]]
+"""Numbers of matches that the map explains, and of all that it was fitted to, by pair."""
+
 PARTS = 8
 """Parts of the image along its longer side."""
 EPIPOLAR_PX = 1.5
@@ -125,9 +130,7 @@ def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
     return np.asarray(0.5 * (sorted_values[first + (count - 1) // 2] + sorted_values[first + count // 2]))
 
 
-def depth_agreement(
-    network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid]
-) -> tuple[FloatArray, FloatArray]:
+def depth_agreement(network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid]) -> Agreement:
     """Shares of the image on whose depth consecutive keyframes agree, [N - 1] for each candidate; see `CLOSE`.
 
     Unlike matches, they cover parts without texture.
@@ -170,12 +173,9 @@ def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cos
 
 
 def fallback_segments(
-    mapped: HeldOutError,
-    network: HeldOutError,
-    agreement: tuple[FloatArray, FloatArray],
-    explained: Mapping[tuple[int, int], tuple[int, int]],
+    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
 ) -> NDArray[np.bool_]:
-    """Mask [N] of keyframes that fall back to the network: none, some, or all. Arguments as for `worse_keyframes`.
+    """Mask [N] of keyframes that fall back to the network: none, some, or all.
 
     With some, stricter rules hold for the rest: a map that follows a moving object spoils other parts as well.
     """
@@ -189,7 +189,7 @@ def fallback_segments(
     return worse if fine and spoilt_share(*rest) <= MAX_SPOILT else every
 
 
-def _means(agreement: tuple[FloatArray, FloatArray], among: NDArray[np.bool_]) -> tuple[float, float]:
+def _means(agreement: Agreement, among: NDArray[np.bool_]) -> tuple[float, float]:
     steps = among[:-1] & among[1:]
     before, after = (float(side[steps].mean()) if steps.any() else 0.0 for side in agreement)
     return before, after
@@ -222,17 +222,9 @@ def epipolar_px(
 
 
 def worse_keyframes(
-    mapped: HeldOutError,
-    network: HeldOutError,
-    agreement: tuple[FloatArray, FloatArray],
-    explained: Mapping[tuple[int, int], tuple[int, int]],
+    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
 ) -> NDArray[np.bool_]:
-    """Mask [N] of keyframes where the map is worse than the network, in runs of at least `SHORTEST`.
-
-    Args:
-        agreement: `depth_agreement` of the network and the map.
-        explained: numbers of matches that the map explains, and of all that it was fitted to, by pair.
-    """
+    """Mask [N] of keyframes where the map is worse than the network, in runs of at least `SHORTEST`."""
     before, after = agreement
     count = len(before) + 1
     held, weight = np.zeros((2, count)), np.zeros(count)
@@ -254,10 +246,7 @@ def worse_keyframes(
 
 
 def _cut_off(
-    mapped: HeldOutError,
-    network: HeldOutError,
-    agreement: tuple[FloatArray, FloatArray],
-    explained: Mapping[tuple[int, int], tuple[int, int]],
+    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
 ) -> NDArray[np.bool_]:
     """Mask [N] of keyframes beyond breaks of the map: all but the largest part and parts tied to it.
 
@@ -335,7 +324,7 @@ class HeldOutTest:
             return PoseCandidate(self._data.T_keyframes, self._lens, np.ones(count))
         return PoseCandidate(fit.scene.T_world_camera, fit.scene.lens, keyframe_depth_scales(fit, count))
 
-    def _explained(self, fit: BAState) -> dict[tuple[int, int], tuple[int, int]]:
+    def _explained(self, fit: BAState) -> Explained:
         """Numbers of training matches that the solution explains, and of all, by pair."""
         starts = np.cumsum([0, *(len(features) for features in self._data.features)])
         point = np.full(starts[-1], -1)

@@ -30,7 +30,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     VideoData,
     align_segments,
     detect_features,
-    match_keyframes_of,
+    match_all_keyframes,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from stream_recon.app.slam.offline.model_selection import REASON, HeldOutTest, runs
@@ -127,7 +127,7 @@ class _Refiner:
         with stage("matches"):
             self._data = align_segments(self._data, self._lens, workers)
             report.segments = len(np.unique(self._data.keyframe_segment))
-            found = match_keyframes_of(self._data, self._lens, workers, advance)
+            found = match_all_keyframes(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
             report.loops = len(found.loops)
         test = HeldOutTest(self._data, self._lens, found)

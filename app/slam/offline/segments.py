@@ -5,7 +5,7 @@ Segments that see the same are aligned by their matches. The others keep the rel
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,30 +58,31 @@ def align(
         edges: relative poses of keyframes in different segments.
         matched: all pairs of keyframes in different segments with verified matches.
     """
-    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges)
+    found = {int(number): (int(number), Similarity.identity()) for number in np.unique(segment)}
+    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges, found)
     done: set[int] = set()
-    for root in sorted(alignment.found):
+    for root in sorted(found):
         if root in done:
             continue
         done.add(root)
         group = {root}
         while True:
-            votes = {n: alignment.best_for(n, group) for n in alignment.found if n not in done}
+            votes = {n: alignment.best_for(n, group) for n in found if n not in done}
             best = max(votes, key=lambda n: votes[n][0], default=None)
             if best is None:
                 break
             if votes[best][0] >= AGREEING:
-                alignment.found[best] = (root, votes[best][1])
+                found[best] = (root, votes[best][1])
             else:
                 pairs = _pairs_into(segment, matched, group)
                 seen = {n: [inside for inside, outside in pairs if outside == n] for n in votes}
                 best = max(seen, key=lambda n: len(seen[n]))
                 if len(seen[best]) < AGREEING:
                     break
-                alignment.found[best] = (root, alignment.found[seen[best][0]][1])
+                found[best] = (root, found[seen[best][0]][1])
             group.add(best)
             done.add(best)
-    return alignment.found
+    return found
 
 
 def _pairs_into(segment: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
@@ -90,18 +91,15 @@ def _pairs_into(segment: Labels, pairs: Collection[tuple[int, int]], group: set[
     return [(a, b) if a in group else (b, a) for a, b in both if (a in group) != (b in group)]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _SegmentAlignment:
-    """Alignments so far, and the keyframes' poses [N, 4, 4] and relative poses that they are estimated from."""
+    """Poses [N, 4, 4] and relative poses of keyframes, and the alignments ``found`` from them so far."""
 
     T: FloatArray
     segment: Labels
     depths: FloatArray
     edges: Mapping[tuple[int, int], Edge]
-    found: Alignments = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.found = {int(number): (int(number), Similarity.identity()) for number in np.unique(self.segment)}
+    found: Alignments
 
     def best_for(self, number: int, group: set[int]) -> tuple[int, Similarity]:
         """Number of relative poses that agree on a segment's alignment with an aligned group, and that alignment."""
