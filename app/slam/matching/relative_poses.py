@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import FrameData, reproject, unproject
@@ -62,8 +62,8 @@ def estimate_relative_poses(
         (S_ij, count), (S_ji, other) = forward, backward
         loop = S_ij @ S_ji
         scale = float(np.cbrt(np.linalg.det(loop[:3, :3])))
-        angle = np.arccos(np.clip((np.trace(loop[:3, :3] / scale) - 1) / 2, -1, 1))
-        if angle > np.radians(10) or not 0.7 < scale < 1.4:
+        angle_deg = rotation_angle_deg(loop[:3, :3] / scale)
+        if angle_deg > 10 or not 0.7 < scale < 1.4:
             continue
         edges[i, j] = Edge(
             i, j, S_ij if count >= other else np.asarray(np.linalg.inv(S_ji), np.float64), max(count, other)
