@@ -89,7 +89,7 @@ def test_overlap_is_the_share_that_both_see() -> None:
         uv, z = views[i].grid.pixels()
         T = np.linalg.inv(truth[j]) @ truth[i]
         there, depth = reproject(LENS, uv[::2], z[::2], T)
-        seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
+        seen = views[j].grid.sample(np.nan_to_num(there, nan=-1e6))
         assert shared[i, j] == pytest.approx(np.mean((seen > 0) & (np.abs(depth / np.maximum(seen, 1e-9) - 1) < 0.35)))
 
 
@@ -259,7 +259,7 @@ def test_points_are_tracked_from_shifted_predictions() -> None:
     (_, first, depth), (_, second, _) = video.read(range(2))
     reader = depth()
     uv = features.detect(first, reader).uv
-    z = reader.at(uv)
+    z = reader.sample(uv)
     predicted, _ = reproject(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
     there, arrived = pose_interpolation.track_klt(first, second, uv, predicted + 3.0)
     assert arrived.mean() > 0.5
