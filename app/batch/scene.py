@@ -256,10 +256,10 @@ def _run_through(
                 left.unfinished, engine, source, open_again, stack, network_poses=mapping != "off"
             )
         writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
-        together = 1 if left.unfinished else engine.preset.stream.scale_frames
+        prefill = 1 if left.unfinished else engine.preset.stream.scale_frames
         back_end = make_back_end(
             mapping,
-            together,
+            prefill,
             known_intrinsics=unit.choice.camera is not None,
             map_state=map_state(left.unfinished) if left.unfinished else None,
         )

@@ -105,14 +105,14 @@ def reconstruct_source(
             if viewer:
                 show_result(viewer, read_result(folder), lambda _: None)
         # After a break the network gives one frame at a time, in the world of those before.
-        together = 1 if unfinished else preset.stream.scale_frames
+        prefill = 1 if unfinished else preset.stream.scale_frames
         back_end = make_back_end(
             mapping,
-            together,
+            prefill,
             live=source.live,
             known_intrinsics=frames.camera is not None,
             map_state=map_state(unfinished) if unfinished else None,
-            apart=engine.device != "cpu" and usable_cores() >= CORES_APART,
+            separate_process=engine.device != "cpu" and usable_cores() >= CORES_APART,
         )
         shown: list[object] = [None]
         with progress_bar(err) as show:

@@ -1,11 +1,8 @@
 """SO(3): exponential and logarithm of rotations, in arrays of any leading shape."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import quaternion_xyzw
-
-FloatArray = NDArray[np.float64]
+from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
 
 _SMALL = 1e-4
 """Angle in rad below which Taylor series replace quotients of two vanishing numbers."""
@@ -41,6 +38,12 @@ def log(R: FloatArray) -> FloatArray:
         small, 2 / np.maximum(q[..., 3:], 0.5), 2 * np.arctan2(sine, q[..., 3:]) / np.where(small, 1.0, sine)
     )
     return np.asarray(factor * q[..., :3])
+
+
+def nearest(R: FloatArray) -> FloatArray:
+    """Orthonormal matrices [..., 3, 3] nearest to almost orthonormal ones, by SVD."""
+    u, _, vt = np.linalg.svd(R)
+    return np.asarray(u @ vt)
 
 
 def inverse_right_jacobian(v: FloatArray) -> FloatArray:

@@ -20,7 +20,7 @@ from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator, interpolated
-from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -83,7 +83,7 @@ def refine_result(
     images = _images(result, cameras, open_again)
     views = []
     for number, camera in enumerate(cameras):
-        views.append(FrameData.of(result_of(result.folder, camera), images.scale))
+        views.append(FrameData.from_result(result_of(result.folder, camera), images.scale))
         if cancelled():
             raise RefinementCancelledError
         on_progress(READING_SHARE * number / len(cameras), "depth")
@@ -96,19 +96,14 @@ def refine_result(
 
     try:
         known_intrinsics = bool(result.run.get("options", {}).get("camera"))
-        on_sketch = show_sketch if page else None
-        threads = workers or _workers()
-        placed = _placed(result, images.scale)
-        found = refine(
-            views,
-            images,
-            images.scale,
-            show,
-            threads,
-            placed=placed,
-            on_sketch=on_sketch,
+        options = RefineOptions(
+            workers=workers or _workers(),
+            initial_poses=_placed(result, images.scale),
             known_intrinsics=known_intrinsics,
+            progress=show,
+            on_state=show_sketch if page else None,
         )
+        found = refine(views, images, images.scale, options)
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
@@ -171,7 +166,7 @@ class _Images:
         if self._open is None:
             for position in positions:
                 stored = self._result(position)
-                yield position, _on_canvas(stored, self.scale), partial(DepthReader.of, stored, self.scale)
+                yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
             return
         wanted = {self._cameras[position].index: position for position in positions}
         last = max(wanted, default=-1)
@@ -184,7 +179,7 @@ class _Images:
                     return
 
     def _depth(self, position: int) -> DepthReader:
-        return DepthReader.of(self._result(position), self.scale)
+        return DepthReader.from_result(self._result(position), self.scale)
 
     def _result(self, position: int) -> FrameResult:
         return result_of(self._folder, self._cameras[position])
@@ -196,8 +191,8 @@ def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callabl
     first = result_of(result.folder, cameras[0])
     size = first.transform.source_size
     if open_again is not None and _is_there(open_again, cameras[0].index, size):
-        return _Images(result, cameras, open_again, Scale.of(size))
-    factor = min(Scale.of(size).factor, sum(first.transform.scale) / 2)
+        return _Images(result, cameras, open_again, Scale.from_source_size(size))
+    factor = min(Scale.from_source_size(size).factor, sum(first.transform.scale) / 2)
     small = Scale(factor, (max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)))
     return _Images(result, cameras, None, small)
 

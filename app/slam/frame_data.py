@@ -1,7 +1,7 @@
-"""What mapping keeps of a frame: the network's camera, its depth on a coarse grid, and a grey image while it is needed.
+"""Frame data that mapping keeps: the network's camera, a coarse grid of its depth, and a temporary grey image.
 
-Pixels here are those of the working image: the source's, reduced to at most `MAX_SIDE` along its longer side. As
-everywhere in the program, pixel (0, 0) covers [0, 1) x [0, 1).
+Pixels are those of the working image: the source image, reduced to at most `MAX_SIDE` on its longer side. Pixel (0, 0)
+covers [0, 1) x [0, 1).
 """
 
 from collections.abc import Callable
@@ -16,25 +16,26 @@ from stream_recon.app.core.types import FrameResult, ImageTransform
 from stream_recon.app.slam.ba.problem import CameraModel
 
 MAX_SIDE = 800
+"""Longer side of the working image in pixels: a compromise of feature count and time."""
 GRID_STEP = 12
-"""One network pixel in so many along each axis is kept of a frame's depth."""
+"""Spacing of the depth grid in network pixels; neighbouring depths are nearly the same."""
 EDGE_RATIO = 0.2
-"""Neighbours whose depths differ by more than this share lie on either side of an edge: no depth is read there."""
-UNSURE = 0.1
-"""Of the median confidence: less is next to none."""
+"""Relative difference of neighbouring depths that counts as an edge, where no depth is read."""
+MIN_CONFIDENCE = 0.1
+"""Least confidence of usable depth, as a share of the median confidence."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From source pixels to working pixels."""
+    """Conversion from source pixels to working pixels."""
 
     factor: float
     size: tuple[int, int]
-    """Width and height of the working image."""
+    """Width and height of the working image in pixels."""
 
     @classmethod
-    def of(cls, source_size: tuple[int, int]) -> "Scale":
-        """At most `MAX_SIDE` along the longer side; never enlarged."""
+    def from_source_size(cls, source_size: tuple[int, int]) -> "Scale":
+        """Reduction to at most `MAX_SIDE` on the longer side; images are never enlarged."""
         factor = min(1.0, MAX_SIDE / max(source_size))
         return cls(factor, (max(round(source_size[0] * factor), 1), max(round(source_size[1] * factor), 1)))
 
@@ -49,42 +50,42 @@ class Scale:
 
 @dataclass(frozen=True)
 class DepthReader:
-    """A frame's depth map, read at points of the working image. Only alive while the frame is looked at."""
+    """Depth map of a frame, sampled at points of the working image; exists only while the frame is processed."""
 
     depth: NDArray[np.float32]  # [h, w]
-    usable: NDArray[np.uint8]  # [h, w], 1 where the depth is positive, not at an edge and not of next to no confidence
+    usable: NDArray[np.uint8]  # [h, w], 1 where depth is positive, confident and not at an edge
     transform: ImageTransform
     scale: Scale
     masked: NDArray[np.bool_] | None = None
-    """[h, w], what no track shall be of; None: nothing."""
+    """[h, w], pixels to exclude from tracking; None: none."""
 
     @classmethod
-    def of(cls, result: FrameResult, scale: Scale) -> "DepthReader":
-        """Of a frame's result."""
+    def from_result(cls, result: FrameResult, scale: Scale) -> "DepthReader":
+        """Reader of a result's depth map."""
         depth = np.nan_to_num(result.depth, nan=0.0, posinf=0.0, neginf=0.0)
         with np.errstate(invalid="ignore"):
             usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), EDGE_RATIO)
         masked = result.masked
         if masked.all():
             return cls(depth, usable.astype(np.uint8), result.transform, scale, masked)
-        usable &= result.confidence >= UNSURE * np.median(result.confidence[~masked])
+        usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
         return cls(depth, usable.astype(np.uint8), result.transform, scale, masked if masked.any() else None)
 
-    def free(self) -> NDArray[np.uint8] | None:
-        """Mask [H, W] of the working image for OpenCV's detectors, 0 where no track shall be; None: anywhere."""
+    def detection_mask(self) -> NDArray[np.uint8] | None:
+        """Mask [H, W] of the working image for OpenCV's detectors, 0 where features are excluded; None: nowhere."""
         if self.masked is None:
             return None
         width, height = self.scale.size
         left, top, wide, high = (value * self.scale.factor for value in self.transform.crop)
         x = ((np.arange(width) + 0.5 - left) / wide * self.masked.shape[1]).astype(np.intp)
         y = ((np.arange(height) + 0.5 - top) / high * self.masked.shape[0]).astype(np.intp)
-        # A corner's own neighbourhood shall be free, too.
+        # Dilated, since a feature's neighbourhood must be outside the mask, too.
         wider = cv2.dilate(self.masked.astype(np.uint8), np.ones((3, 3), np.uint8))
         found = wider[y.clip(0, self.masked.shape[0] - 1)[:, None], x.clip(0, self.masked.shape[1] - 1)]
         return np.where(found > 0, np.uint8(0), np.uint8(255))
 
-    def at(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Depths [N] at working pixels [N, 2], bilinear; 0 where there is none to be trusted."""
+    def sample(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Bilinear depths [N] at working pixels [N, 2]; 0 where there is no usable depth."""
         if not len(uv):
             return np.zeros(0, np.float32)
         left, top = self.transform.crop[:2]
@@ -98,7 +99,7 @@ class DepthReader:
         return np.where(inside & usable & (z > 0), z, np.float32(0))
 
     def grid(self) -> "DepthGrid":
-        """Every `GRID_STEP`-th pixel."""
+        """Grid of every `GRID_STEP`-th pixel."""
         height, width = self.depth.shape
         rows, columns = np.mgrid[GRID_STEP // 2 : height : GRID_STEP, GRID_STEP // 2 : width : GRID_STEP]
         left, top = self.transform.crop[:2]
@@ -110,7 +111,7 @@ class DepthReader:
 
 
 DepthOf = Callable[[], DepthReader]
-"""Reads a frame's depth when it is asked: not for who wants the image alone, and in the asker's thread."""
+"""Reads a frame's depth map on demand, in the caller's thread."""
 
 
 def _sample(
@@ -126,30 +127,30 @@ def _sample(
 
 @dataclass(frozen=True)
 class DepthGrid:
-    """A frame's depth on a coarse grid over the working image; 0 where there is none to be trusted."""
+    """Depth of a frame on a coarse grid over the working image; 0 where there is no usable depth."""
 
     u: NDArray[np.float32]  # [columns]
     v: NDArray[np.float32]  # [rows]
     z: NDArray[np.float32]  # [rows, columns]
 
-    def at(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Depth of the nearest cell at working pixels [N, 2]; 0 outside."""
+    def sample(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Depths [N] of the nearest cells at working pixels [N, 2]; 0 outside."""
         row, column, inside = self.cells(uv)
         return np.where(inside, self.z[row, column], np.float32(0))
 
     def cells(self, uv: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """Rows and columns [N] of the nearest cells at working pixels [N, 2]; and which are inside, the others at 0."""
+        """Rows and columns [N] of the nearest cells at working pixels [N, 2], 0 outside; and whether inside [N]."""
         at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / (_step(self.u), _step(self.v))
         column, row = np.rint(np.clip(at, -1, 1e6)).astype(np.intp).T
         inside = (column >= 0) & (row >= 0) & (column < len(self.u)) & (row < len(self.v))
         return np.where(inside, row, 0), np.where(inside, column, 0), inside
 
     def scaled(self, scale: float) -> "DepthGrid":
-        """With all depths multiplied."""
+        """The grid with all depths multiplied by ``scale``."""
         return DepthGrid(self.u, self.v, self.z * np.float32(scale))
 
     def pixels(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Working pixels [K, 2] and depths [K] of the cells that have one."""
+        """Working pixels [K, 2] and depths [K] of the cells with depth."""
         rows, columns = np.nonzero(self.z)
         return np.stack([self.u[columns], self.v[rows]], axis=1), self.z[rows, columns]
 
@@ -159,54 +160,54 @@ def _step(axis: NDArray[np.float32]) -> float:
 
 
 def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Directions [N, 3] with z = 1 of pixels [N, 2]."""
+    """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
     distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
     plain = distorted
-    # A fixed point: the term is small, since k1 is kept near 0.
+    # Fixed-point iteration converges fast, since k1 stays near 0.
     for _ in range(5 if lens.k1 else 0):
         plain = distorted / (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
 def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Pixels [N, 2] of points [N, 3] in the camera's axes; NaN behind the camera."""
+    """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
-    segment = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
-    return np.asarray(plain * segment + (lens.cx, lens.cy))
+    radial = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
+    return np.asarray(plain * radial + (lens.cx, lens.cy))
 
 
 @dataclass(frozen=True)
 class FrameData:
-    """One frame as the network gave it."""
+    """Camera and depth of one frame from the network."""
 
     index: int
-    """The frame's number in its source."""
+    """Number of the frame in its source."""
     T_world_camera: NDArray[np.float64]  # [4, 4]
     focal: float
-    """In working pixels; the mean of both axes."""
+    """In working pixels; geometric mean of both axes."""
     grid: DepthGrid
     sharpness: float
-    """Variance of the Laplacian of the network's image at half size."""
+    """Variance of the Laplacian of the network's image at half size; see `sharpness`."""
     segment: int = 0
-    """As in `FrameResult`: where one begins, the network only guesses where it is beside those before."""
+    """Number of the segment, as in `FrameResult`; poses of different segments are related only by a guess."""
     extent: tuple[float, float, float, float] | None = None
-    """Left, top, width and height of its depth map in the working image; None: all of it."""
+    """Left, top, width and height of the depth map in the working image; None: all of it."""
 
     @classmethod
-    def of(cls, result: FrameResult, scale: Scale) -> "FrameData":
-        """Of a frame's result."""
+    def from_result(cls, result: FrameResult, scale: Scale) -> "FrameData":
+        """Frame data of a network result."""
         k = result.intrinsics
         focal = float(np.sqrt(k.fx * k.fy)) * scale.factor
         pose = np.asarray(result.T_world_camera, np.float64)
-        grid = DepthReader.of(result, scale).grid()
+        grid = DepthReader.from_result(result, scale).grid()
         left, top, width, height = (value * scale.factor for value in result.transform.crop)
         extent = (left, top, width, height)
         return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.segment, extent)
 
 
 def sharpness(rgb: NDArray[np.uint8]) -> float:
-    """Variance of the Laplacian of an image at half size, where noise counts for less."""
+    """Variance of the Laplacian of an image at half size, where noise has less effect."""
     half = cv2.resize(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     return float(cv2.Laplacian(half, cv2.CV_32F).var())
 
@@ -214,7 +215,7 @@ def sharpness(rgb: NDArray[np.uint8]) -> float:
 def reproject(
     lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels [N, 2] at depths [N] of one camera as another sees them; its pixels [N, 2], NaN behind it, and depths."""
+    """Pixels [N, 2] in a target camera, NaN behind it, and depths [N], of source pixels [N, 2] with depths [N]."""
     T = T_target_source
     xyz = (unproject(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
     return project_points(lens, xyz), xyz[:, 2]

@@ -1,4 +1,4 @@
-"""What geometry does with the network's results; imports nothing heavy before it is asked to."""
+"""Choice of the SLAM back end. Heavy modules are imported only when a back end is made."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 MappingChoice = Literal["full", "stream", "off"]
-"""``stream``: poses are corrected while frames come in; ``full``: that, and a finished file's result is refined."""
+"""``off``: the network's poses; ``stream``: corrected online; ``full``: a file's result is also refined at the end."""
 
 
 @dataclass(frozen=True)
 class MapState:
-    """The last frame of a map that an earlier run made."""
+    """End of the map of an interrupted run, from which a resumed run continues."""
 
     T_world_camera: "NDArray[np.float64]"  # [4, 4]
     T_network: "NDArray[np.float64]"  # [4, 4], in the network's world
     scale: float
-    """Lengths of the map there for each of the network's."""
+    """Length in the map per length in the network's world."""
     focal: float
     """In pixels of the source image."""
     segment: int
@@ -30,28 +30,28 @@ class MapState:
 
 def make_back_end(
     mapping: MappingChoice,
-    together: int,
+    prefill: int,
     *,
     live: bool = False,
     known_intrinsics: bool = False,
     map_state: MapState | None = None,
-    apart: bool = False,
+    separate_process: bool = False,
 ) -> "OnlineBackEnd | ProcessBackEnd | None":
-    """The stage for a run, made anew for each; None without geometry.
+    """A new back end for one run; None if ``mapping`` is ``off``.
 
     Args:
-        together: so many first results come from the network at once.
-        live: whether the source does not wait.
-        known_lens: whether the focal length is right that results come with.
-        departure: where another run's map ended, which this one goes on with.
-        apart: in a process of its own, which starts by importing the main module again, as `multiprocessing` does.
+        prefill: number of first results that the network returns at once.
+        live: the source does not wait for the back end.
+        known_intrinsics: the results' focal length is exact.
+        map_state: end of an earlier run's map that this run continues.
+        separate_process: run in a separate process, which imports the main module again (`multiprocessing`, spawn).
     """
     if mapping == "off":
         return None
-    if apart:
+    if separate_process:
         from stream_recon.app.slam.online.process import ProcessBackEnd
 
-        return ProcessBackEnd(together=together, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
+        return ProcessBackEnd(prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
 
-    return OnlineBackEnd(together=together, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
+    return OnlineBackEnd(prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state)

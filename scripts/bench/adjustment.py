@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
+from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 
@@ -39,7 +39,7 @@ def bench_adjustment(sizes: Sequence[tuple[int, int, int]] = SIZES, nodes: int =
     own = seen.take(seen.camera == len(scene.T_world_camera) // 2)
     one = replace(own, camera=np.zeros(len(own), np.intp))
     start = scene.T_world_camera[len(scene.T_world_camera) // 2][None]
-    pose = timed(lambda: batched_pose_only_ba(start, scene.points, one, scene.lens))
+    pose = timed(lambda: pose_only_ba_each(start, scene.points, one, scene.lens))
     print(f"| a pose against {len(one)} known points | {1e3 * pose:.1f} ms |")
     S, edges = drifting_loop(nodes)
     graph = timed(lambda: solve_pose_graph(S, edges))

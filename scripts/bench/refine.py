@@ -21,7 +21,7 @@ from stream_recon.app.core.types import ImageTransform
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import WarmStart
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +56,7 @@ def measure(frames: int, every: int = EVERY) -> None:
     known = WarmStart(list(range(0, frames, every)), walk.features(range(0, frames, every)))
     views = walk.views()
     begin, begun = time.perf_counter(), time.process_time()
-    found = refine(views, walk, walk.scale, known=known)
+    found = refine(views, walk, walk.scale, RefineOptions(known=known))
     spent, worked = time.perf_counter() - begin, time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     moved = np.ones(frames - 1, bool)
@@ -101,7 +101,7 @@ class Walk:
 
     def __init__(self, truth: FloatArray, guess: FloatArray) -> None:
         self.truth, self.guess = truth, guess
-        self.scale = Scale.of(SIZE)
+        self.scale = Scale.from_source_size(SIZE)
         random = np.random.default_rng(2)
         lap = truth[: min(LAP, len(truth))]
         count = int(LANDMARKS * PACE * len(lap))

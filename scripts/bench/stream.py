@@ -24,7 +24,7 @@ def bench_stream(frames: int = 5_000) -> None:
     """Print figures for a camera that moves along a wall and back, with network errors of some percent."""
     rng = np.random.default_rng(0)
     wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
-    back_end, spent = OnlineBackEnd(together=8), []
+    back_end, spent = OnlineBackEnd(prefill=8), []
     revised = 0
     for index in range(frames):
         place = abs((index + 400) % 800 - 400) * STEP_PX

@@ -1,18 +1,17 @@
-"""Robust bundle adjustment: poses, points, one lens and depth scales that agree best with all observations.
+"""Robust bundle adjustment of poses, points, shared intrinsics and depth scales.
 
 Levenberg-Marquardt on reweighted least squares, points eliminated (Triggs et al., Bundle Adjustment: A Modern
-Synthesis, 2000). The loss is Cauchy's; where the start is far off call it again and again with a smaller scale, each
-time from the last solution and without the observations that are now far off.
+Synthesis, 2000), with a Cauchy loss. From a poor start, call it repeatedly with a falling loss scale, each time from
+the last solution and without observations of large error.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.slam.ba.pose_priors import RelativePosePriors
-from stream_recon.app.slam.ba.problem import BAScene, ParameterBlocks, Problem
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, ParameterBlocks, Problem
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     linearise_sightings,
@@ -23,64 +22,55 @@ from stream_recon.app.slam.ba.residuals import (
 )
 from stream_recon.app.slam.ba.schur import Elimination, Normal, damped_square
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-
 _UNDAMPED = 1e-9
-"""Damping for what is said of a solution: what nothing holds stays solvable."""
+"""Damping for information matrices: unconstrained unknowns stay solvable."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Costs are half the sum of the losses over all residuals, priors included."""
+    """Result of an adjustment. Costs are half the sum of the losses over all residuals, priors included."""
 
     scene: BAScene
     cost_before: float
     cost: float
     iterations: int
     converged: bool
-    """Not stopped before by their number or from outside."""
+    """False if the iteration limit or ``should_stop`` ended it."""
     errors: FloatArray  # [O, 2]
-    """Projection less observation in pixels, in the order of the observations; NaN where behind the camera."""
+    """Projection minus observation in pixels, in the order of the observations; NaN behind the camera."""
     depth: FloatArray  # [O]
-    """Of the points along the z axes of their cameras."""
+    """Depths of the points along the z axes of their cameras."""
 
     @property
     def distances(self) -> FloatArray:
-        """Reprojection errors [O] in pixels; inf where a point lies behind the camera."""
+        """Reprojection errors [O] in pixels; inf behind the camera."""
         distances = np.linalg.norm(self.errors, axis=1)
         return np.where(np.isnan(distances), np.inf, distances)
 
     @property
     def rms_px(self) -> float:
-        """Over the points in front of their cameras; NaN where there are none."""
+        """RMS reprojection error over points in front of their cameras; NaN without any."""
         distances = self.distances[np.isfinite(self.distances)]
         return float(np.sqrt(np.mean(distances**2))) if len(distances) else float("nan")
-
-    @property
-    def median_px(self) -> float:
-        """NaN where nothing was observed."""
-        return float(np.median(self.distances)) if len(self.errors) else float("nan")
 
 
 @dataclass(frozen=True)
 class LensInformation:
-    """What observations say of the lens after elimination of all else, without the priors on the lens itself.
+    """Information of observations on the intrinsics after elimination of all else, without priors on the intrinsics.
 
-    Of errors of one sigma. Real ones are larger or smaller, and not independent: divide by ``variance`` and by what
-    their dependence calls for.
+    It assumes independent errors of one sigma: divide by ``variance``, and by a factor for their correlation.
     """
 
     matrix: FloatArray  # [2, 2], of log focal and k1
     variance: float
-    """Of the observations in units of their sigmas squared, by the median."""
+    """Variance of the errors in units of their squared sigmas, from the median."""
 
     def log_focal(self, k1_sigma: float | None = None) -> float:
-        """Information on the log of the focal length; ``k1_sigma``: of k1, None where k1 is known."""
+        """Information on the log of the focal length; ``k1_sigma``: prior of k1, None if k1 is known."""
         return self._of(0, k1_sigma)
 
     def k1(self, log_focal_sigma: float | None = None) -> float:
-        """Information on k1; ``log_focal_sigma``: of the log focal length, None where it is known."""
+        """Information on k1; ``log_focal_sigma``: prior of the log focal length, None if it is known."""
         return self._of(1, log_focal_sigma)
 
     def _of(self, index: int, sigma: float | None) -> float:
@@ -96,22 +86,23 @@ def adjust(
     tolerance: float = 1e-5,
     should_stop: StopTest | None = None,
 ) -> Solution:
-    """The scene of least cost near the problem's.
+    """Solution of least cost near the problem's scene.
 
-    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations (pixels where they have
-    none). ``tolerance``: the share of the cost that a step has to lower it by for another one to be taken.
-    ``should_stop``: asked before each iteration; the best scene so far is returned.
+    Args:
+        loss_scale: of the Cauchy loss on reprojection errors, in sigmas of the observations (pixels without sigmas).
+        tolerance: the search ends with a step that lowers the cost by a smaller share.
+        should_stop: asked before each iteration; True returns the best scene so far.
     """
     model = _Adjustment(problem, loss_scale)
     found = minimise(model, model.start, iterations, tolerance, should_stop)
     seen = np.empty((3, len(problem.observations)))
     seen[:2, model.sorted], seen[2, model.sorted] = pixel_errors(found.state, model.sightings)
-    scene = found.state.scene(problem.scene, model.order, model.free)
+    scene = found.state.to_scene(problem.scene, model.order, model.free)
     return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, seen[:2].T, seen[2])
 
 
 def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformation:
-    """At the problem's scene, best a solution; whether or not its lens is free. Zero where nothing holds the scene."""
+    """Information at the problem's scene, ideally a solution. Zero where the scene is unconstrained."""
     model = _Adjustment(problem, loss_scale)
     normal = model.without_lens_priors(model.start)
     try:
@@ -126,7 +117,7 @@ def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformati
 
 
 class _Adjustment:
-    """`levenberg.Model` over `ParameterBlocks`. Cameras that may move come first, observations in their order."""
+    """`levenberg.LinearizedModel` over `ParameterBlocks`. Free cameras come first, observations in their order."""
 
     def __init__(self, problem: Problem, loss_scale: float) -> None:
         scene, priors = problem.scene, problem.priors
@@ -138,7 +129,7 @@ class _Adjustment:
         self.free = int(count - fixed.sum())
         rank = np.empty(count, np.intp)
         rank[self.order] = np.arange(count)
-        self.start = ParameterBlocks.of(scene, self.order)
+        self.start = ParameterBlocks.from_scene(scene, self.order)
         self.sightings, self.sorted, depth = order_sightings(
             problem.observations, rank, self.start, scene.lens, problem.priors.depth_sigma
         )
@@ -149,15 +140,15 @@ class _Adjustment:
         self.free_scales = problem.free_depth_scales and self.size == 7
         self.free_lens = np.flatnonzero([problem.free_focal, problem.free_k1])
         self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
-        self.links: RelativePosePriors | None = None
+        self.relative: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
             loss = priors.relative_loss_scale
-            self.links = RelativePosePriors.of(problem.relative_poses, rank, depth, loss, self.free_scales)
+            self.relative = RelativePosePriors.from_poses(problem.relative_poses, rank, depth, loss, self.free_scales)
 
     def cost(self, state: ParameterBlocks) -> float:
         cost = sightings_cost(state, self.sightings, self.losses)
-        if self.links is not None:
-            cost += self.links.cost(state)
+        if self.relative is not None:
+            cost += self.relative.cost(state)
         if self.free_scales:
             cost += 0.5 * float(((state.log_scale[: self.free] / self.priors.log_depth_scale_sigma) ** 2).sum())
         offsets, sigmas = self._lens_priors(state)
@@ -172,10 +163,10 @@ class _Adjustment:
 
     def without_lens_priors(self, state: ParameterBlocks) -> Normal:
         normal = self.elimination.normal(linearise_sightings(state, self.sightings, self.losses))
-        if self.links is not None:
-            normal = self.links.add_to(normal, state)
+        if self.relative is not None:
+            normal = self.relative.add_to(normal, state)
         if self.size == 7:
-            # A scale that is not free is held by a prior that nothing moves.
+            # Fixed scales are kept by an infinite prior.
             information = self.priors.log_depth_scale_sigma**-2 if self.free_scales else np.inf
             _hold_scales(normal, state.log_scale[: self.free], information)
         return normal
@@ -189,14 +180,14 @@ class _Adjustment:
         return state.stepped(cameras, points, lens), promised
 
     def _lens_priors(self, state: ParameterBlocks) -> tuple[FloatArray, FloatArray]:
-        """How far log focal and k1 are from what is known of them, and its sigmas; inf where nothing is."""
+        """Deviations of log focal and k1 from their priors, and the priors' sigmas; inf without a prior."""
         focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
         focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma
         return np.array([focal, state.k1]), np.array([focal_sigma, self.priors.k1_sigma])
 
 
 def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> None:
-    """Add the prior of depth scales about 0; with infinite information take them out instead."""
+    """Add the prior of depth scales about 0; infinite ``information`` removes them from the unknowns instead."""
     if np.isfinite(information):
         normal.camera[:, 6, 6] += information
         normal.camera_gradient[:, 6] += log_scale * information

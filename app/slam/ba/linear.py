@@ -1,4 +1,4 @@
-"""Symmetric positive definite systems of small blocks: dense, banded or sparse, whichever is least work."""
+"""Symmetric positive definite systems of small blocks, solved dense, banded or sparse, whichever costs least."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,39 +8,34 @@ import numpy as np
 import scipy.linalg as dense
 import scipy.sparse as sparse
 import scipy.sparse.linalg as sparse_linalg
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray
 
 Solve = Callable[[FloatArray], FloatArray]
-"""Right-hand sides [n, k] to solutions [n, k]."""
+"""Maps right-hand sides [n, k] to solutions [n, k]."""
 
 _SMALL = 500
-"""Unknowns up to which nothing is gained over a dense factor."""
+"""Unknowns up to which a dense factorization is fastest."""
 _WORK = 4e10
-"""Multiplications, about a second, beyond which a factor by LAPACK gives way to a general sparse one."""
-
-
+"""Multiplications (about 1 s) from which a general sparse factorization replaces LAPACK's."""
 FLOOR = 1e-9
-"""Damping of an unknown that nothing is known of, as a share of its kind's mean."""
+"""Damping of an unconstrained unknown, as a share of the mean of its kind."""
 
 
 @dataclass(frozen=True)
 class SymbolicFactorization:
-    """How to factorise a matrix."""
+    """Method and order of a factorization."""
 
-    way: Literal["dense", "band", "sparse"]
-    order: IntArray  # [blocks]; of the band
+    method: Literal["dense", "band", "sparse"]
+    order: IntArray  # [blocks], of the band
     band: int
-    """Half the bandwidth, in blocks."""
+    """Half bandwidth in blocks."""
 
     @classmethod
-    def of(cls, matrix: Any) -> "SymbolicFactorization":
-        """What is least work for ``matrix``, BSR with square blocks."""
+    def from_matrix(cls, matrix: Any) -> "SymbolicFactorization":
+        """Cheapest method for ``matrix``, BSR with square blocks."""
         size, blocks = matrix.blocksize[0], matrix.shape[0] // matrix.blocksize[0]
         order = np.arange(blocks)
         unknowns = matrix.shape[0]
@@ -52,26 +47,26 @@ class SymbolicFactorization:
         rank[order] = np.arange(blocks)
         rows = np.repeat(np.arange(blocks), np.diff(matrix.indptr))
         band = int(np.abs(rank[rows] - rank[matrix.indices]).max())
-        banded, whole = unknowns * float((band + 1) * size) ** 2, unknowns**3 / 3
-        if min(banded, whole) > _WORK:
+        banded, full = unknowns * float((band + 1) * size) ** 2, unknowns**3 / 3
+        if min(banded, full) > _WORK:
             return cls("sparse", order, band)
-        return cls("band" if banded < whole else "dense", order, band)
+        return cls("band" if banded < full else "dense", order, band)
 
 
 def factorised(matrix: Any, plan: SymbolicFactorization | None = None) -> Solve:
-    """``matrix``: an array or BSR, symmetric. Raises SingularError where it is not positive definite."""
+    """Solver for ``matrix``, an array or BSR, symmetric. Raises SingularError unless it is positive definite."""
     try:
         if isinstance(matrix, np.ndarray):
-            return _whole(matrix)
+            return _dense(matrix)
         if not np.isfinite(matrix.data).all():
             raise SingularError
-        # Anew for each matrix: blocks of zeros come and go as points pass behind cameras, and it costs next to nothing.
-        plan = plan or SymbolicFactorization.of(matrix)
-        if plan.way == "dense":
-            return _whole(matrix.toarray())
-        if plan.way == "band":
+        # For each matrix, at next to no cost: zero blocks come and go as points pass behind cameras.
+        plan = plan or SymbolicFactorization.from_matrix(matrix)
+        if plan.method == "dense":
+            return _dense(matrix.toarray())
+        if plan.method == "band":
             return _banded(matrix, plan)
-        # Pivots of a positive definite matrix may stay on the diagonal.
+        # A positive definite matrix can keep its pivots on the diagonal.
         lu = sparse_linalg.splu(
             matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
         )
@@ -80,7 +75,7 @@ def factorised(matrix: Any, plan: SymbolicFactorization | None = None) -> Solve:
         raise SingularError from error
 
 
-def _whole(matrix: FloatArray) -> Solve:
+def _dense(matrix: FloatArray) -> Solve:
     if not np.isfinite(matrix).all():
         raise SingularError
     factor = dense.cho_factor(matrix, lower=True, check_finite=False)
@@ -98,7 +93,7 @@ def _banded(matrix: Any, plan: SymbolicFactorization) -> Solve:
     below = (rows - columns)[:, None, None] * size + (i - j)
     at = np.broadcast_to((columns * size)[:, None, None] + j, below.shape)
     kept = below >= 0
-    # Column-major, as LAPACK wants it.
+    # Column-major for LAPACK.
     band = np.zeros(((plan.band + 1) * size, n), order="F")
     band[below[kept], at[kept]] = blocks[kept]
     factor = dense.cholesky_banded(band, lower=True, overwrite_ab=True, check_finite=False)
@@ -112,10 +107,10 @@ def _banded(matrix: Any, plan: SymbolicFactorization) -> Solve:
     return solve
 
 
-def kinds_diagonal(blocks: FloatArray) -> FloatArray:
-    """What damping adds to ``blocks`` [C, D, D]: on their diagonals the means of turn (3), move (3) and scale (1 or 0).
+def damping_diagonal(blocks: FloatArray) -> FloatArray:
+    """Scaling of the damping of ``blocks`` [C, D, D]: means over rotation (3), translation (3) and scale (1 or 0).
 
-    Means, so that it is the same however the world lies.
+    Means make it independent of the world's axes.
     """
     out = np.zeros_like(blocks)
     for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
@@ -129,13 +124,14 @@ def kinds_diagonal(blocks: FloatArray) -> FloatArray:
 
 
 def block_diagonal(blocks: FloatArray) -> Any:
+    """BSR matrix with ``blocks`` [C, D, D] on its diagonal."""
     count, size = blocks.shape[:2]
     shape = (count * size, count * size)
     return sparse.bsr_matrix((blocks, np.arange(count), np.arange(count + 1)), shape=shape, blocksize=(size, size))
 
 
-def links(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
-    """A symmetric BSR matrix of ``count`` blocks a side from ``blocks`` [E, D, D] at (first, second), summed."""
+def off_diagonal(first: IntArray, second: IntArray, blocks: FloatArray, count: int) -> Any:
+    """Symmetric BSR matrix with ``count`` blocks a side: the sum of ``blocks`` [E, D, D] at (first, second)."""
     size = blocks.shape[1]
     rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
     order = np.argsort(rows, kind="stable")

@@ -1,52 +1,51 @@
-"""Sim(3) pose graph: spreads what loops contradict over the way between (Strasdat et al., RSS 2010).
+"""Sim(3) pose graph, which distributes loop errors along the trajectory (Strasdat et al., RSS 2010).
 
-A similarity is a 4x4 matrix [[s R, t], [0, 1]], so `@` composes and `numpy.linalg.inv` inverts
-(`transforms.Similarity` makes one, and is made of one).
+A similarity is a 4x4 matrix [[s R, t], [0, 1]]: `@` composes, `numpy.linalg.inv` inverts, `transforms.Similarity`
+converts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
-from stream_recon.app.slam.ba.linear import block_diagonal, factorised, kinds_diagonal, links
+from stream_recon.app.slam.ba.levenberg import SingularError, minimise
+from stream_recon.app.slam.ba.linear import block_diagonal, damping_diagonal, factorised, off_diagonal
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray, Mask
 from stream_recon.app.slam.ba.residuals import cauchy
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-Mask = NDArray[np.bool_]
+_TOLERANCE = 1e-6
+"""Share of the cost below which a decrease ends the search; far below what changes a pose visibly."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """What was measured between nodes."""
+    """Measured similarities between nodes."""
 
     first: IntArray  # [E]
     second: IntArray  # [E]
     S_first_second: FloatArray  # [E, 4, 4]
-    """Similarities from the second's axes and unit to the first's."""
+    """From the second node's axes and scale to the first's."""
     rotation_sigma: FloatArray  # [E]
     """In rad."""
     translation_sigma: FloatArray  # [E]
-    """In the first's unit."""
+    """In the first node's scale."""
     log_scale_sigma: FloatArray  # [E]
     robust: Mask  # [E]
-    """Loops and others that may be wrong altogether. Neighbours drift but belong together: these count by their
-    squares, or all drift would be put where one of them gives way; their sigmas have to be as large as their drift.
+    """Edges with a Cauchy loss, such as loops, which may be wrong. Edges between neighbours are not robust, or all
+    drift would go to one of them; their sigmas have to be as large as their drift.
     """
 
 
 @dataclass(frozen=True)
 class GraphSolution:
+    """Result of a pose graph."""
+
     S_world_node: FloatArray  # [N, 4, 4]
-    distances_before: FloatArray  # [E]
-    """By how many sigmas the nodes miss an edge."""
     distances: FloatArray  # [E]
-    """The same now; robust ones far above the loss's scale gave way."""
-    iterations: int
+    """Errors of the edges in sigmas; robust ones far above the loss scale were rejected."""
 
 
 def solve_pose_graph(
@@ -55,53 +54,50 @@ def solve_pose_graph(
     fixed: Mask | None = None,
     loss_scales: Sequence[float] = (1000.0, 30.0, 3.0),
     iterations: int = 30,
-    tolerance: float = 1e-6,
-    should_stop: StopTest | None = None,
 ) -> GraphSolution:
-    """Nodes [N, 4, 4] (similarities) that agree best with ``edges``, near those given.
+    """Solution near the nodes [N, 4, 4] (similarities).
 
-    ``fixed``: [N], nodes that stay; the first one if None. ``loss_scales``: of the Cauchy loss on robust edges, in
-    sigmas, one after the other; a loop is far off at first, so the first one has to be wide. Each takes ``iterations``
-    at most.
+    Args:
+        fixed: [N], nodes that stay; None: the first one.
+        loss_scales: of the Cauchy loss on robust edges, in sigmas, one after the other. The first one has to be wide,
+            since loops start with large errors.
+        iterations: limit for each loss scale.
     """
     count = len(S_world_node)
     moves = np.ones(count, bool) if fixed is None else ~np.asarray(fixed, bool)
     if fixed is None and count:
         moves[0] = False
     graph = _Graph(edges, moves)
-    state = _Nodes.of(np.asarray(S_world_node, np.float64))
-    before, done = graph.distances(state), 0
+    state = _Nodes.from_matrices(np.asarray(S_world_node, np.float64))
     for graph.loss_scale in loss_scales:
         if moves.any() and len(edges.first):
-            found = minimise(graph, state, iterations, tolerance, should_stop)
-            state, done = found.state, done + found.iterations
+            state = minimise(graph, state, iterations, _TOLERANCE).state
     nodes = np.where(moves[:, None, None], state.matrices(), S_world_node)
-    return GraphSolution(nodes, before, graph.distances(state), done)
+    return GraphSolution(nodes, graph.distances(state))
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """A step turns a node in its own axes, moves it along them in its own unit, and scales it."""
+    """Nodes by component. A step rotates a node in its axes, translates it along them in its scale, and scales it."""
 
     log_scale: FloatArray  # [N]
     rotation: FloatArray  # [N, 3, 3]
     translation: FloatArray  # [N, 3]
 
     @classmethod
-    def of(cls, S: FloatArray) -> "_Nodes":
+    def from_matrices(cls, S: FloatArray) -> "_Nodes":
         log_scale = np.log(np.linalg.det(S[:, :3, :3])) / 3
         return cls(log_scale, S[:, :3, :3] * np.exp(-log_scale)[:, None, None], S[:, :3, 3])
 
     def matrices(self) -> FloatArray:
         S = np.tile(np.eye(4), (len(self.rotation), 1, 1))
-        # Products of many small turns are no longer quite rotations.
-        u, _, vt = np.linalg.svd(self.rotation)
-        S[:, :3, :3] = np.exp(self.log_scale)[:, None, None] * (u @ vt)
+        # Products of many small rotations lose orthonormality.
+        S[:, :3, :3] = np.exp(self.log_scale)[:, None, None] * so3.nearest(self.rotation)
         S[:, :3, 3] = self.translation
         return S
 
     def stepped(self, moves: IntArray, steps: FloatArray) -> "_Nodes":
-        """After ``steps`` [n, 7] of the nodes ``moves`` [n]."""
+        """Nodes after ``steps`` [n, 7] of the nodes ``moves`` [n]."""
         log_scale, rotation, translation = self.log_scale.copy(), self.rotation.copy(), self.translation.copy()
         along = np.einsum("nij,nj->ni", rotation[moves], steps[:, 3:6])
         translation[moves] += np.exp(log_scale[moves])[:, None] * along
@@ -113,18 +109,18 @@ class _Nodes:
 @dataclass(frozen=True)
 class _Normal:
     blocks: FloatArray  # [n, 7, 7]
-    links: object
+    off_diagonal: Any  # BSR [7 n, 7 n]
     gradient: FloatArray  # [n, 7]
 
 
 class _Graph:
-    """`levenberg.Model` over `_Nodes`."""
+    """`levenberg.LinearizedModel` over `_Nodes`."""
 
     loss_scale = 1.0
 
     def __init__(self, edges: Edges, moves: Mask) -> None:
         self._first, self._second, self._robust = edges.first, edges.second, np.asarray(edges.robust, bool)
-        self._measured = _Nodes.of(np.asarray(edges.S_first_second, np.float64))
+        self._measured = _Nodes.from_matrices(np.asarray(edges.S_first_second, np.float64))
         sigmas = (edges.rotation_sigma, edges.translation_sigma, edges.log_scale_sigma)
         self._inverse_sigma = 1 / np.repeat(np.stack(sigmas, axis=1), (3, 3, 1), axis=1)
         self._moving = np.flatnonzero(moves)
@@ -132,20 +128,20 @@ class _Graph:
         self._rank[self._moving] = np.arange(len(self._moving))
 
     def distances(self, state: _Nodes) -> FloatArray:
-        """[E], in sigmas."""
+        """Errors [E] in sigmas."""
         return np.asarray(np.linalg.norm(self.residual(state)[0], axis=1))
 
     def residual(self, state: _Nodes) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """In sigmas [E, 7]; the relative rotations, translations and scales."""
+        """Residuals [E, 7] in sigmas; relative rotations [E, 3, 3], translations [E, 3] and scales [E]."""
         i, j, measured = self._first, self._second, self._measured
         R_first = state.rotation[i].transpose(0, 2, 1)
         relative = R_first @ state.rotation[j]
         away = (state.translation[j] - state.translation[i]) * np.exp(-state.log_scale[i])[:, None]
         moved = np.einsum("eij,ej->ei", R_first, away)
         log_scale = state.log_scale[j] - state.log_scale[i]
-        turn = so3.log(measured.rotation.transpose(0, 2, 1) @ relative)
-        off = np.column_stack([turn, moved - measured.translation, log_scale - measured.log_scale])
-        return off * self._inverse_sigma, relative, moved, np.exp(log_scale)
+        rotation = so3.log(measured.rotation.transpose(0, 2, 1) @ relative)
+        error = np.column_stack([rotation, moved - measured.translation, log_scale - measured.log_scale])
+        return error * self._inverse_sigma, relative, moved, np.exp(log_scale)
 
     def cost(self, state: _Nodes) -> float:
         square = (self.residual(state)[0] ** 2).sum(axis=1)
@@ -154,8 +150,8 @@ class _Graph:
     def linearise(self, state: _Nodes) -> _Normal:
         residual, relative, moved, scale = self.residual(state)
         J_first, J_second = np.zeros((2, len(residual), 7, 7))
-        turned = so3.inverse_right_jacobian(residual[:, :3] / self._inverse_sigma[:, :3])
-        J_second[:, :3, :3], J_first[:, :3, :3] = turned, -turned @ relative.transpose(0, 2, 1)
+        by_rotation = so3.inverse_right_jacobian(residual[:, :3] / self._inverse_sigma[:, :3])
+        J_second[:, :3, :3], J_first[:, :3, :3] = by_rotation, -by_rotation @ relative.transpose(0, 2, 1)
         J_second[:, 3:6, 3:6], J_first[:, 3:6, 3:6] = scale[:, None, None] * relative, -np.eye(3)
         J_first[:, 3:6, :3], J_first[:, 3:6, 6] = so3.skew(moved), -moved
         J_second[:, 6, 6], J_first[:, 6, 6] = 1, -1
@@ -174,13 +170,13 @@ class _Graph:
             np.add.at(gradient, rank[own], np.einsum("eki,ek->ei", J[own], residual[own]))
         both = (i >= 0) & (j >= 0)
         shared = J_first[both].transpose(0, 2, 1) @ J_second[both]
-        return _Normal(blocks, links(i[both], j[both], shared, count), gradient)
+        return _Normal(blocks, off_diagonal(i[both], j[both], shared, count), gradient)
 
     def step(self, state: _Nodes, linear: _Normal, damping: float) -> tuple[_Nodes, float]:
-        added = damping * kinds_diagonal(linear.blocks)
-        matrix = block_diagonal(linear.blocks + added) + linear.links
+        added = damping * damping_diagonal(linear.blocks)
+        matrix = block_diagonal(linear.blocks + added) + linear.off_diagonal
         steps = -factorised(matrix)(linear.gradient.reshape(-1, 1)).reshape(-1, 7)
         if not np.isfinite(steps).all():
             raise SingularError
-        promised = 0.5 * float(np.einsum("nij,ni,nj->", added, steps, steps) - (linear.gradient * steps).sum())
-        return state.stepped(self._moving, steps), promised
+        predicted = 0.5 * float(np.einsum("nij,ni,nj->", added, steps, steps) - (linear.gradient * steps).sum())
+        return state.stepped(self._moving, steps), predicted

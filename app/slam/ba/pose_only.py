@@ -1,92 +1,165 @@
-"""Poses of cameras against points that stay: frames between keyframes, each from a guess of its own."""
+"""Pose-only bundle adjustment: the pose of one camera against points that stay fixed.
+
+Levenberg-Marquardt on reweighted least squares with a Cauchy loss, whose scale falls step by step.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.levenberg import minimise_each
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, ParameterBlocks
-from stream_recon.app.slam.ba.residuals import (
-    RobustLosses,
-    Sightings,
-    linearise_sightings,
-    order_sightings,
-    pixel_errors,
-    squared_errors,
-)
-from stream_recon.app.slam.ba.schur import camera_products
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations
+from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+_FIRST_DAMPING = 1e-4
+"""Start of the damping, as a share of the normal matrix's diagonal: nearly Gauss-Newton."""
+_MAX_DAMPING = 1e6
+"""Damping at which no step lowers the cost: the pose is a minimum to rounding."""
 
 
 @dataclass(frozen=True)
-class Motion:
-    """Of K cameras."""
+class LossSchedule:
+    """Scales of the Cauchy loss, one after the other, and when to stop at each."""
 
-    T_world_camera: FloatArray  # [K, 4, 4]
-    distances: FloatArray  # [O]
-    """Reprojection errors in pixels, in the order of the observations; inf where behind the camera."""
-    information: FloatArray  # [K, 6, 6]
-    """Of a turn in the camera's axes (rad) and a move of its centre along the world's, for errors of one sigma."""
+    scales: Sequence[float] = (20.0, 6.0, 2.0)
+    """In sigmas of the observations."""
+    iterations: int = 15
+    """Limit for each scale."""
+    tolerance: float = 1e-5
+    """A scale ends with a step that lowers the cost by a smaller share than this."""
 
 
-def batched_pose_only_ba(
+@dataclass(frozen=True)
+class PoseEstimate:
+    """Pose of one camera, with errors and information."""
+
+    T_world_camera: FloatArray  # [4, 4]
+    distances: FloatArray  # [N]
+    """Reprojection errors in pixels; inf where a point lies behind the camera."""
+    information: FloatArray  # [6, 6]
+    """Of a rotation in the camera's axes (rad) and a translation of its centre along the world's."""
+
+
+def pose_only_ba(
+    T_world_camera: FloatArray,
+    points: FloatArray,
+    uv: FloatArray,
+    sigma: FloatArray,
+    lens: CameraModel,
+    schedule: LossSchedule,
+) -> PoseEstimate:
+    """Pose near an initial one [4, 4] from which points [N, 3] are seen at ``uv`` [N, 2].
+
+    Args:
+        sigma: [N], standard deviations of ``uv`` in pixels.
+    """
+    view = _View(points, (uv - (lens.cx, lens.cy)).T, 1 / sigma, lens, T_world_camera)
+    R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
+    for scale in schedule.scales:
+        seen = view.project(R, centre)
+        cost = view.cost(seen, scale)
+        damping = _FIRST_DAMPING
+        for _ in range(schedule.iterations):
+            H, g = view.normal_equations(seen, R, scale)
+            diagonal = np.maximum(np.diag(H), max(1e-15 * float(np.diag(H).max()), np.finfo(float).tiny))
+            step = -np.asarray(np.linalg.solve(H + np.diag(damping * diagonal), g), np.float64)
+            R_next, centre_next = np.asarray(R @ so3.exp(step[:3])), centre + step[3:]
+            candidate = view.project(R_next, centre_next)
+            reached = view.cost(candidate, scale)
+            if reached < cost:
+                converged = cost - reached <= schedule.tolerance * cost
+                R, centre, seen, cost, damping = R_next, centre_next, candidate, reached, damping / 10
+                if converged:
+                    break
+            else:
+                damping *= 10
+                if damping > _MAX_DAMPING:
+                    break
+    T = np.eye(4)
+    T[:3, :3], T[:3, 3] = R, centre
+    distances = np.where(seen.ahead, np.hypot(seen.error[0], seen.error[1]), np.inf)
+    return PoseEstimate(T, distances, view.normal_equations(seen, R, schedule.scales[-1])[0])
+
+
+def pose_only_ba_each(
     T_world_camera: FloatArray,
     points: FloatArray,
     observations: Observations,
     lens: CameraModel,
-    loss_scales: Sequence[float] = (20.0, 6.0, 2.0),
-    iterations: int = 15,
-    tolerance: float = 1e-5,
-) -> Motion:
-    """Poses near the guesses [K, 4, 4] from which the points [M, 3] are seen as they were observed.
+    schedule: LossSchedule | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Poses [K, 4, 4] of cameras, each on its own, and reprojection errors [O] in pixels.
 
-    Robust (Cauchy) at each of ``loss_scales`` in turn, in sigmas of the observations, with ``iterations`` at most
-    for each. A camera that sees nothing stays; one that sees little moves only where it is told to, see
-    ``information``. Measured depths are not looked at.
+    Cameras that see nothing keep their pose. Measured depths are ignored.
     """
-    start = np.array(T_world_camera, np.float64)
-    seen = replace(observations, depth=None)
-    variables = ParameterBlocks.of(BAScene(start, points, lens), np.arange(len(start)))
-    sightings, order, _ = order_sightings(seen, np.arange(len(start)), variables, lens)
-    state = np.concatenate([variables.rotation, variables.centre[:, :, None]], axis=2)
-    model = _Motion(variables, sightings, 1.0)
-    for scale in loss_scales:
-        model = _Motion(variables, sightings, scale)
-        state, _ = minimise_each(model, state, iterations, tolerance)
-    final = model.variables(state)
-    distances = np.empty(len(seen))
-    distances[order] = np.linalg.norm(pixel_errors(final, sightings)[0], axis=0)
-    start[:, :3] = state
-    return Motion(start, np.where(np.isnan(distances), np.inf, distances), model.normals(state)[0])
+    T = np.array(T_world_camera, np.float64)
+    distances = np.empty(len(observations))
+    sigma = np.ones(len(observations)) if observations.sigma is None else observations.sigma
+    order = np.argsort(observations.camera, kind="stable")
+    ends = np.searchsorted(observations.camera[order], np.arange(1, len(T) + 1))
+    for k, rows in enumerate(np.split(order, ends)[: len(T)]):
+        if len(rows):
+            seen, uv = points[observations.point[rows]], observations.pixel[rows]
+            found = pose_only_ba(T[k], seen, uv, sigma[rows], lens, schedule or LossSchedule())
+            T[k], distances[rows] = found.T_world_camera, found.distances
+    return T, distances
 
 
-class _Motion:
-    """`levenberg.Many`: a state is [K, 3, 4], camera to world."""
+@dataclass(frozen=True)
+class _Projection:
+    plane: FloatArray  # [2, N], at depth 1
+    per_z: FloatArray  # [N]
+    ahead: NDArray[np.bool_]  # [N]
+    error: FloatArray  # [2, N], pixels
+    square: FloatArray  # [N], in sigmas
 
-    def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
-        self._start, self._sightings = start, sightings
-        self._losses = RobustLosses(loss_scale, 1.0)
-        self._starts = np.concatenate([[0], np.cumsum(sightings.per_camera)])
 
-    def variables(self, state: FloatArray) -> ParameterBlocks:
-        return replace(self._start, rotation=state[:, :, :3], centre=state[:, :, 3])
+class _View:
+    def __init__(
+        self, points: FloatArray, pixel: FloatArray, inverse_sigma: FloatArray, lens: CameraModel, start: FloatArray
+    ) -> None:
+        self._points, self._pixel, self._inverse = points.T, pixel, inverse_sigma
+        self._focal, self._k1 = lens.focal, lens.k1
+        z = start[:3, 2] @ (self._points - start[:3, 3:])
+        self._near = NEAR * float(np.median(z[z > 0])) if (z > 0).any() else 0.0
 
-    def costs(self, state: FloatArray) -> FloatArray:
-        square = squared_errors(pixel_errors(self.variables(state), self._sightings)[0], self._sightings)
-        scale = self._losses.pixel
-        each = 0.5 * scale**2 * np.log1p(square / scale**2)
-        return np.bincount(self._sightings.camera, each, len(state)).astype(np.float64, copy=False)
+    def project(self, R: FloatArray, centre: FloatArray) -> _Projection:
+        xyz = R.T @ (self._points - centre[:, None])
+        ahead = xyz[2] > self._near
+        per_z = 1 / np.where(ahead, xyz[2], 1.0)
+        plane = xyz[:2] * per_z
+        distorted = plane * (1 + self._k1 * (plane[0] ** 2 + plane[1] ** 2)) if self._k1 else plane
+        error = self._focal * distorted - self._pixel
+        square = (error[0] ** 2 + error[1] ** 2) * self._inverse**2
+        square[~ahead] = (BEHIND_PX * self._inverse[~ahead]) ** 2
+        return _Projection(plane, per_z, ahead, error, square)
 
-    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        rows = linearise_sightings(self.variables(state), self._sightings, self._losses)
-        products = camera_products(np.concatenate([rows.camera, rows.joint[:, -1:]], axis=1), self._starts)
-        return products[:, :6, :6], products[:, :6, 6]
+    def cost(self, seen: _Projection, scale: float) -> float:
+        return float(0.5 * scale**2 * np.log1p(seen.square / scale**2).sum())
 
-    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
-        turned = state[:, :, :3] @ so3.exp(steps[:, :3])
-        return np.concatenate([turned, state[:, :, 3:] + steps[:, 3:, None]], axis=2)
+    def normal_equations(self, seen: _Projection, R: FloatArray, scale: float) -> tuple[FloatArray, FloatArray]:
+        """H [6, 6] and g [6], by a rotation in the camera's axes and a translation of its centre."""
+        weight = np.where(seen.ahead, self._inverse / np.sqrt(1 + seen.square / scale**2), 0.0)
+        (u, v), f = seen.plane, self._focal * weight
+        J = np.empty((7, 2, len(u)))
+        fu, fv = f * u, f * v
+        J[0, 0], J[1, 0], J[2, 0] = fu * v, -(f + fu * u), fv
+        J[0, 1], J[1, 1], J[2, 1] = f + fv * v, -J[0, 0], -fu
+        near = f * seen.per_z
+        inner = np.stack([near * u, near * v])
+        J[3:6] = R[:, 2, None, None] * inner
+        J[3:6, 0] -= R[:, 0, None] * near
+        J[3:6, 1] -= R[:, 1, None] * near
+        if self._k1:
+            # Derivatives of distorted coordinates by undistorted ones, a symmetric matrix.
+            radial = 1 + self._k1 * (u * u + v * v)
+            uu, uv, vv = (2 * self._k1 * product for product in (u * u, u * v, v * v))
+            J[:6] = np.stack(
+                [(radial + uu) * J[:6, 0] + uv * J[:6, 1], uv * J[:6, 0] + (radial + vv) * J[:6, 1]], axis=1
+            )
+        J[6] = seen.error * weight
+        flat = J.reshape(7, -1)
+        product = flat[:6] @ flat.T
+        return product[:, :6], product[:, 6]

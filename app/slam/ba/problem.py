@@ -1,10 +1,8 @@
-"""What an adjustment is given: a scene to start from, what was seen of it, and what else is known.
+"""Input of a bundle adjustment: initial scene, observations and priors; and the unknowns in the solver's layout.
 
-Pixel (0, 0) covers [0, 1) x [0, 1). Cameras look along +z, x right, y down, all through one lens: a focal length for
-both axes, a principal point, and one radial term, u = cx + f (1 + k1 r^2) x / z with r^2 = (x^2 + y^2) / z^2 (COLMAP's
+Pixel (0, 0) covers [0, 1) x [0, 1). Cameras look along +z, x right, y down. All share one camera model: one focal
+length, a principal point and one radial term, u = cx + f (1 + k1 r^2) x / z with r^2 = (x^2 + y^2) / z^2 (COLMAP's
 SIMPLE_RADIAL). Lengths are in any one unit.
-
-An adjustment's unknowns as it keeps them: arrays by component, cameras in an order of its own.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CameraModel:
-    """Shared by all cameras; in pixels."""
+    """Intrinsics shared by all cameras, in pixels."""
 
     focal: float
     cx: float
@@ -32,19 +30,19 @@ class CameraModel:
 
 @dataclass(frozen=True)
 class BAScene:
-    """All that an adjustment may change."""
+    """Parameters that an adjustment may change."""
 
     T_world_camera: FloatArray  # [N, 4, 4]
     points: FloatArray  # [M, 3], in the world
     lens: CameraModel
-    """Its principal point stays."""
+    """Its principal point is fixed."""
     log_depth_scale: FloatArray | None = None  # [N]
-    """Measured depths of a camera times exp of this are the scene's. None: all 0."""
+    """Measured depths of a camera, times exp of this, are in the scene's scale. None: all 0."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Where cameras saw points; in any order."""
+    """Observations of points by cameras, in any order."""
 
     camera: IntArray  # [O]
     point: IntArray  # [O]
@@ -52,28 +50,23 @@ class Observations:
     sigma: FloatArray | None = None  # [O]
     """Standard deviations in pixels. None: all 1."""
     depth: FloatArray | None = None  # [O]
-    """Measured along the camera's z axis, in the scene's unit. 0 or NaN where there is none."""
+    """Measured along the camera's z axis, in the scene's scale; 0 or NaN without measurement. None: no depths."""
 
     def __len__(self) -> int:
         return len(self.camera)
 
     def take(self, chosen: IntArray | Mask) -> "Observations":
-        """Those at ``chosen`` (numbers or a mask)."""
-        return Observations(
-            self.camera[chosen],
-            self.point[chosen],
-            self.pixel[chosen],
-            None if self.sigma is None else self.sigma[chosen],
-            None if self.depth is None else self.depth[chosen],
-        )
+        """The observations at ``chosen`` (indices or a mask)."""
+        sigma, depth = (None if each is None else each[chosen] for each in (self.sigma, self.depth))
+        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], sigma, depth)
 
 
 @dataclass(frozen=True)
 class RelativePoses:
-    """Poses of cameras in one another's axes, as another source has them. Robust: a wrong one gives way.
+    """Relative poses of cameras from another source, with a robust loss.
 
-    Their translations are in the unit of the measured depths. Where depth scales are free they are scaled along, by
-    the mean of both cameras' log scales: what is known is then the ratio of baseline and depth, whatever the unit.
+    Translations are in the unit of the measured depths. Free depth scales scale them as well, by the mean of both
+    cameras' log scales: only the ratio of baseline and depth is assumed known.
     """
 
     first: IntArray  # [E]
@@ -82,47 +75,47 @@ class RelativePoses:
     rotation_sigma: FloatArray  # [E]
     """In rad."""
     translation_sigma: FloatArray  # [E]
-    """As shares of the translations' lengths."""
+    """Relative to the translations' lengths."""
     still: float = 0.01
-    """Lengths below this share of the scene's depth count as that."""
+    """Share of the scene's depth; shorter translations count as this long."""
 
 
 @dataclass(frozen=True)
 class Priors:
-    """What is known before anything was seen. Robust loss (Cauchy) on depths and relative poses, in sigmas."""
+    """Priors, with Cauchy losses (scales in sigmas) on depths and relative poses."""
 
     depth_sigma: float = 0.5
-    """Of the log of a measured depth. Errors of depth maps are correlated, so this is wider than they are."""
+    """Of the log of a measured depth; larger than single errors, since errors of one depth map are correlated."""
     depth_loss_scale: float = 2.0
     log_depth_scale_sigma: float = 0.1
-    """Of a camera's log depth scale about 0."""
+    """Of a camera's log depth scale, about 0."""
     relative_loss_scale: float = 3.0
     focal: float | None = None
-    """In pixels, where there is a prior; None: none."""
+    """In pixels; None: no prior."""
     log_focal_sigma: float = 0.1
     k1_sigma: float = 0.01
-    """Of k1 about 0."""
+    """Of k1, about 0."""
     known_intrinsics: bool = False
-    """Focal length and k1 stay what they are."""
+    """Focal length and k1 stay fixed."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Where no camera is fixed the first one is: the scene can be moved and turned as a whole.
+    """Bundle adjustment problem. Without fixed cameras the first one is fixed, since the gauge is free.
 
-    Its scale is held by measured depths, by relative poses or by two fixed cameras; with none of these it stays
-    about where it was, since every step is damped. Raises ValueError where arrays do not fit one another.
+    The scale is determined by measured depths, relative poses or two fixed cameras; without these it stays near its
+    start, since steps are damped. Raises ValueError if array shapes do not fit.
     """
 
     scene: BAScene
     observations: Observations
     relative_poses: RelativePoses | None = None
     fixed: Mask | None = None  # [N]
-    """Cameras whose pose and depth scale stay."""
+    """Cameras whose pose and depth scale are fixed."""
     free_focal: bool = True
     free_k1: bool = False
     free_depth_scales: bool = True
-    """Only where depths were measured."""
+    """Only used with measured depths."""
     priors: Priors = field(default_factory=Priors)
 
     def __post_init__(self) -> None:
@@ -147,7 +140,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ParameterBlocks:
-    """A step turns a camera in its own axes, R <- R exp(w), and moves its centre along the world's."""
+    """Unknowns by component. A step rotates a camera in its axes, R <- R exp(w), and translates it in the world's."""
 
     rotation: FloatArray  # [N, 3, 3], camera to world
     centre: FloatArray  # [N, 3]
@@ -157,22 +150,16 @@ class ParameterBlocks:
     k1: float
 
     @classmethod
-    def of(cls, scene: BAScene, order: IntArray) -> "ParameterBlocks":
-        """Cameras in ``order``: numbers into the scene's."""
+    def from_scene(cls, scene: BAScene, order: IntArray) -> "ParameterBlocks":
+        """Unknowns of a scene, with its cameras in ``order`` [N]."""
         T = np.asarray(scene.T_world_camera, np.float64)[order]
         scale = np.zeros(len(order)) if scene.log_depth_scale is None else scene.log_depth_scale[order]
         points = np.ascontiguousarray(np.asarray(scene.points, np.float64).reshape(-1, 3).T)
-        return cls(
-            T[:, :3, :3],
-            T[:, :3, 3],
-            np.asarray(scale, np.float64),
-            points,
-            float(np.log(scene.lens.focal)),
-            float(scene.lens.k1),
-        )
+        scale, log_focal = np.asarray(scale, np.float64), float(np.log(scene.lens.focal))
+        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, float(scene.lens.k1))
 
     def stepped(self, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> "ParameterBlocks":
-        """After a step of the first cameras [n, 6 or 7], the points [3, M], and (log focal, k1)."""
+        """Unknowns after a step of the first n cameras [n, 6 or 7], the points [3, M], and (log focal, k1)."""
         rotation, centre, scale = self.rotation.copy(), self.centre.copy(), self.log_scale
         n = len(cameras)
         rotation[:n] = rotation[:n] @ so3.exp(cameras[:, :3])
@@ -184,12 +171,11 @@ class ParameterBlocks:
             rotation, centre, scale, self.points + points, self.log_focal + float(lens[0]), self.k1 + float(lens[1])
         )
 
-    def scene(self, start: BAScene, order: IntArray, free: int) -> BAScene:
-        """As a scene with the cameras where ``start`` had them; its arrays are new. ``free``: so many have moved."""
+    def to_scene(self, start: BAScene, order: IntArray, free: int) -> BAScene:
+        """New scene with cameras in the order of ``start``; only the first ``free`` ones of ``order`` have moved."""
         T = np.tile(np.eye(4), (len(order), 1, 1))
-        # Products of many small turns are no longer quite rotations.
-        u, _, vt = np.linalg.svd(self.rotation)
-        T[order, :3, :3] = u @ vt
+        # Products of many small rotations lose orthonormality.
+        T[order, :3, :3] = so3.nearest(self.rotation)
         T[order, :3, 3] = self.centre
         T[order[free:]] = start.T_world_camera[order[free:]]
         scale = np.empty(len(order))

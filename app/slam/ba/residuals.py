@@ -1,39 +1,33 @@
-"""Residuals of observations with their derivatives, for many at once.
+"""Residuals of observations and their derivatives, vectorized.
 
-Arrays are laid out by component, observations last: each operation runs over contiguous memory.
+Arrays are ordered by component, observations last, so that operations run over contiguous memory.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, Observations, ParameterBlocks
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, IntArray, Observations, ParameterBlocks
 
 BEHIND_PX = 1e3
-"""The error that a point counts with where it lies behind a camera; it pulls at nothing."""
-
-
+"""Reprojection error of a point behind a camera: large, and with zero derivatives."""
 NEAR = 1e-3
-"""Of the usual depth: nearer points count as behind the camera."""
+"""Least depth in front of a camera, as a share of the median depth; nearer points count as behind it."""
 
 
 @dataclass(frozen=True)
 class Sightings:
-    """Observations ordered by camera, the adjustment's order of cameras; by component."""
+    """Observations sorted by camera, in the adjustment's order of cameras; arrays by component."""
 
     camera: IntArray  # [O]
     per_camera: IntArray  # [N]
     point: IntArray  # [O]
-    pixel: FloatArray  # [2, O], from the principal point
+    pixel: FloatArray  # [2, O], relative to the principal point
     inverse_sigma: FloatArray  # [O], 1 / pixels
-    log_depth: FloatArray | None  # [O]; 0 where none was measured
-    inverse_depth_sigma: FloatArray | None  # [O]; 0 where none was measured
+    log_depth: FloatArray | None  # [O]; 0 without measurement
+    inverse_depth_sigma: FloatArray | None  # [O]; 0 without measurement
     near: float
-    """What is less deep than this counts as behind."""
+    """Least depth; points with less count as behind the camera."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +40,33 @@ class RobustLosses:
 
 @dataclass(frozen=True)
 class ResidualRows:
-    """Residuals and derivatives, times the square root of their weight; 2 rows an observation, 3 with depths."""
+    """Residuals and derivatives, times the square root of their weight; 2 rows per observation, 3 with depths."""
 
-    joint: FloatArray  # [rows, D + 3, O]: by the camera's turn, centre, log depth scale; by the lens; the residual
+    joint: FloatArray  # [rows, D + 3, O]: by camera rotation, centre, log depth scale; by intrinsics; the residual
     point: FloatArray  # [rows, 3, O]
 
     @property
     def camera(self) -> FloatArray:
-        """[rows, D, O], D 6 or, with depths, 7."""
+        """Derivatives [rows, D, O] by the camera; D is 6, or 7 with depths."""
         return self.joint[:, :-3]
 
     @property
     def lens(self) -> FloatArray:
-        """[rows, 2, O], by log focal and k1."""
+        """Derivatives [rows, 2, O] by log focal and k1."""
         return self.joint[:, -3:-1]
 
     @property
     def residual(self) -> FloatArray:
-        """[rows, O]."""
+        """Residuals [rows, O]."""
         return self.joint[:, -1]
 
 
 def order_sightings(
     observations: Observations, rank: IntArray, start: ParameterBlocks, lens: CameraModel, depth_sigma: float = 1.0
 ) -> tuple[Sightings, IntArray, float]:
-    """Observations by camera, cameras by ``rank`` [N]; their order; and the usual depth of the points in ``start``.
+    """Observations sorted by camera, cameras by ``rank`` [N]; their order [O]; and the median depth in ``start``.
 
-    That depth is NaN where no camera sees a point ahead. ``start`` has its cameras by rank.
+    The median is NaN if no camera sees a point in front. ``start`` has its cameras sorted by rank.
     """
     order = np.lexsort((observations.point, rank[observations.camera]))
     seen = observations.take(order)
@@ -93,7 +87,7 @@ def order_sightings(
 
 
 def in_camera(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
-    """Points [3, O] in their cameras' axes, and the rotations [3, 3, O] from the world to there."""
+    """Points [3, O] in camera axes, and rotations [3, 3, O] from the world to the camera."""
     counts = sightings.per_camera
     R = np.repeat(variables.rotation.transpose(2, 1, 0).reshape(9, -1), counts, axis=1).reshape(3, 3, -1)
     away = np.take(variables.points, sightings.point, axis=1) - np.repeat(variables.centre.T, counts, axis=1)
@@ -101,7 +95,7 @@ def in_camera(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatAr
 
 
 def pixel_errors(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
-    """Projection less observation [2, O] in pixels, NaN behind the camera; and depths [O]."""
+    """Projection minus observation [2, O] in pixels, NaN behind the camera; and depths [O]."""
     xyz, _ = in_camera(variables, sightings)
     z = np.where(xyz[2] > sightings.near, xyz[2], np.nan)
     plane = xyz[:2] / z
@@ -110,13 +104,13 @@ def pixel_errors(variables: ParameterBlocks, sightings: Sightings) -> tuple[Floa
 
 
 def squared_errors(error: FloatArray, sightings: Sightings) -> FloatArray:
-    """[O], in sigmas, of errors [2, O] in pixels."""
+    """Squared errors [O] in sigmas, of errors [2, O] in pixels."""
     square = error[0] ** 2 + error[1] ** 2
     return np.asarray(np.where(np.isnan(square), BEHIND_PX**2, square) * sightings.inverse_sigma**2)
 
 
 def sightings_cost(variables: ParameterBlocks, sightings: Sightings, losses: RobustLosses) -> float:
-    """Half the sum of the losses."""
+    """Half the sum of the losses of all sightings."""
     error, z = pixel_errors(variables, sightings)
     cost = cauchy(squared_errors(error, sightings), losses.pixel)
     if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
@@ -127,6 +121,7 @@ def sightings_cost(variables: ParameterBlocks, sightings: Sightings, losses: Rob
 
 
 def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses: RobustLosses) -> ResidualRows:
+    """Weighted residuals of all sightings and their derivatives."""
     xyz, R = in_camera(variables, sightings)
     seen = xyz[2] > sightings.near
     x, y, z = xyz
@@ -134,8 +129,8 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
     u, v = x * per_z, y * per_z
     squared = u * u + v * v
     focal, k1 = np.exp(variables.log_focal), variables.k1
-    bent = focal * (1 + k1 * squared)
-    error = np.stack([bent * u, bent * v])
+    radial = focal * (1 + k1 * squared)
+    error = np.stack([radial * u, radial * v])
     by_focal = error.copy()
     error -= sightings.pixel
     e2 = (error[0] ** 2 + error[1] ** 2) * sightings.inverse_sigma**2
@@ -150,19 +145,19 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
     factor = (focal * weight) * squared
     lens[0, 1], lens[1, 1] = factor * u, factor * v
 
-    # Derivatives by the point in the camera's axes, from those by (u, v): the latter matrix is symmetric.
+    # Derivatives by the point in camera axes, from those by (u, v), a symmetric matrix.
     scaled = weight * per_z
     slope = 2 * focal * k1
-    uu, uv, vv = (bent + slope * u * u) * scaled, (slope * scaled) * (u * v), (bent + slope * v * v) * scaled
+    uu, uv, vv = (radial + slope * u * u) * scaled, (slope * scaled) * (u * v), (radial + slope * v * v) * scaled
     inner = [(uu, uv, -(uu * u + uv * v)), (uv, vv, -(uv * u + vv * v))]
     for row, (a, b, c) in enumerate(inner):
         by_camera[row, 0], by_camera[row, 1], by_camera[row, 2] = b * z - c * y, c * x - a * z, a * y - b * x
         by_point[row] = a * R[0] + b * R[1] + c * R[2]
     if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
         scale = np.repeat(variables.log_scale, sightings.per_camera)
-        off = (np.log(np.where(seen, z, 1.0)) - sightings.log_depth - scale) * sightings.inverse_depth_sigma
-        weight = np.where(seen, sightings.inverse_depth_sigma / np.sqrt(1 + (off / losses.depth) ** 2), 0.0)
-        residual[2] = off / np.sqrt(1 + (off / losses.depth) ** 2) * seen
+        error = (np.log(np.where(seen, z, 1.0)) - sightings.log_depth - scale) * sightings.inverse_depth_sigma
+        weight = np.where(seen, sightings.inverse_depth_sigma / np.sqrt(1 + (error / losses.depth) ** 2), 0.0)
+        residual[2] = error / np.sqrt(1 + (error / losses.depth) ** 2) * seen
         c = weight * per_z
         by_camera[2, 0], by_camera[2, 1], by_camera[2, 6] = -c * y, c * x, -weight
         by_point[2] = c * R[2]
@@ -171,17 +166,17 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
 
 
 def cauchy(square: FloatArray, scale: float) -> float:
-    """Half the sum of the losses of squared residuals."""
+    """Half the sum of the Cauchy losses of squared residuals."""
     return float(0.5 * scale**2 * np.log1p(square / scale**2).sum())
 
 
 def undistorted(pixel: FloatArray, lens: CameraModel) -> FloatArray:
     """Coordinates [O, 2] at depth 1 of the rays through pixels [O, 2]."""
-    bent = (np.asarray(pixel, np.float64) - (lens.cx, lens.cy)) / lens.focal
-    radius = np.linalg.norm(bent, axis=1)
+    distorted = (np.asarray(pixel, np.float64) - (lens.cx, lens.cy)) / lens.focal
+    radius = np.linalg.norm(distorted, axis=1)
     straight = radius.copy()
-    # Newton's method on r (1 + k1 r^2) = radius; held back where the lens folds over.
+    # Newton's method on r (1 + k1 r^2) = radius, with a bounded slope where the mapping is not invertible.
     for _ in range(8 if lens.k1 else 0):
         slope = np.maximum(1 + 3 * lens.k1 * straight**2, 0.1)
         straight -= (straight * (1 + lens.k1 * straight**2) - radius) / slope
-    return np.asarray(bent * (straight / np.where(radius > 0, radius, 1.0))[:, None] if lens.k1 else bent)
+    return np.asarray(distorted * (straight / np.where(radius > 0, radius, 1.0))[:, None] if lens.k1 else distorted)

@@ -1,6 +1,6 @@
-"""Keyframes, points and lens fitted to the tracks: a robust adjustment whose loss narrows as wrong matches are dropped.
+"""Robust bundle adjustment of tracks: rounds with a falling loss scale, between which outliers are dropped.
 
-The start is 5 to 25 pixels off, or hundreds where a loop closes, so the first rounds forgive much.
+Initial errors are 5 to 25 pixels, or hundreds at loops, so the first loss scales are large.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,80 +20,90 @@ from stream_recon.app.slam.matching.tracks import Tracks
 FloatArray = NDArray[np.float64]
 
 ROTATION_SIGMA = np.radians(1.0)
+"""Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""
 TRANSLATION_SIGMA = 0.3
-"""A share of the length; both for one step from keyframe to keyframe, growing with the square root of their number."""
+"""Relative to the translation's length, between neighbouring keyframes; grows with the square root of the steps."""
 MIN_ANGLE_DEG = 1.0
+"""Least triangulation angle: below it, the network's depth is more accurate than triangulation."""
 WRONG_TRACK_PX = 10.0
-DEPTH_SIGMA, LAST_DEPTH_SIGMA = 1.0, 3.0
-"""Depth maps are wrong as wholes and alike in all frames. At first they keep the scene in shape; in the end they only
-hold what nothing else holds, or they would bend the focal length to their own errors."""
+"""RMS reprojection error from which a triangulated track is treated as wrong."""
+DEPTH_SIGMA = 1.0
+"""Of the log of depth in the first pass, where depth maps preserve the scene's shape."""
+SECOND_PASS_DEPTH_SIGMA = 3.0
+"""Of the log of depth in the second pass: depth errors alike in all frames would otherwise bias the focal length."""
 LOG_FOCAL_SIGMA = 0.2
-LAST_LOG_FOCAL_SIGMA, INDEPENDENT = 0.12, 0.02
-"""In the end the network's focal length is weighed as what it is, off by some tenths at most, against observations
-whose errors are alike from keyframe to keyframe: so small a share of them is independent. Driving straight ahead says
-next to nothing of a lens, however many points are seen."""
+"""Of the log of the network's focal length in the first pass."""
+SECOND_PASS_LOG_FOCAL_SIGMA = 0.12
+"""Of the log of the network's focal length in the second pass; close to its measured error."""
+INDEPENDENT = 0.02
+"""Share of observations that count as independent: errors are alike from keyframe to keyframe, and forward motion
+hardly constrains the focal length, however many points are seen."""
 LEAST_VARIANCE = 0.01
-"""Of observations, in pixels squared: nothing is seen more exactly."""
-MOST_FOCAL = 0.45
-"""By so much the log of the focal length may leave the network's; it was at most .27 off where truth was known."""
+"""Lower limit of the observations' variance in squared pixels: the limit of feature localization."""
+MAX_FOCAL_CHANGE = 0.45
+"""Largest change of the log focal length; the network's largest error against ground truth was 0.27."""
 K1_SIGMA = 0.001
-"""k1 and the focal length take one another's part, so that a lens is straight unless it is plainly bent."""
+"""Tight, since k1 and focal length compensate each other: only clear distortion moves k1."""
 
 
 @dataclass(frozen=True)
 class BARound:
-    """One adjustment."""
+    """One call of the adjustment."""
 
     loss_px: float
-    """Scale of the Cauchy loss."""
+    """Scale of the Cauchy loss in pixels."""
     drop_px: float | None
-    """Observations that miss by more are dropped before it."""
+    """Observations of larger error are dropped before the round; None: none."""
     iterations: int = 12
     free_k1: bool = False
     tolerance: float = 1e-3
 
 
-FINE = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True))
-"""What comes of them is judged, and adjusted again with `LAST`."""
-NARROWING = (BARound(20, None), BARound(6, 12), *FINE)
-NEAR = (BARound(6, 20),)
-"""From where a stream has put the keyframes, before `FINE`. A wider loss would listen to wrong matches again."""
-NEARLY = (BARound(20, None), *NEAR)
-"""Likewise, where a few loops are still a little open."""
-WIDE = (BARound(100, None), BARound(30, None), BARound(10, 60), BARound(3, 15, free_k1=True))
-PROBE = (
+FINE_ROUNDS = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True))
+"""Final rounds of the first pass, whose result is checked before `SECOND_PASS_ROUNDS`."""
+STANDARD_ROUNDS = (BARound(20, None), BARound(6, 12), *FINE_ROUNDS)
+"""Rounds from the network's poses without loops."""
+CLOSED_LOOP_ROUNDS = (BARound(6, 20),)
+"""Rounds before `FINE_ROUNDS` from online poses with closed loops; a larger loss scale would admit wrong matches."""
+SMALL_GAP_ROUNDS = (BARound(20, None), *CLOSED_LOOP_ROUNDS)
+"""Rounds before `FINE_ROUNDS` from online poses where a few loops have small gaps."""
+OPEN_LOOP_ROUNDS = (BARound(100, None), BARound(30, None), BARound(10, 60), BARound(3, 15, free_k1=True))
+"""Rounds before `FINE_ROUNDS` from poses with open loops, or from relative poses of matches."""
+PROBE_ROUNDS = (
     BARound(20, None),
     BARound(6, 12, free_k1=True),
     *(BARound(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
 )
-LAST = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True, tolerance=1e-4))
+"""Rounds that test part of a video for radial distortion."""
+SECOND_PASS_ROUNDS = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True, tolerance=1e-4))
+"""Rounds of the second pass, from the first pass's solution."""
 
 
 @dataclass(frozen=True)
 class BAState:
-    """Keyframes with what was fitted to them."""
+    """Keyframes and points with their remaining observations and errors."""
 
     scene: BAScene
     observations: Observations
-    """Those that were kept; ``point`` counts the scene's points."""
-    feature: NDArray[np.int64]  # [O], of the observation's keyframe
-    errors: FloatArray  # [O], pixels
-    depth: FloatArray  # [O], of the point in the camera's axes
+    """Inliers so far; ``point`` indexes the scene's points."""
+    feature: NDArray[np.int64]  # [O], index among the features of the observation's keyframe
+    errors: FloatArray  # [O], pixels; inf behind the camera
+    depth: FloatArray  # [O], of the point in camera axes
 
     @property
     def views_of_points(self) -> NDArray[np.int64]:
-        """How many keyframes see each point [M]."""
+        """Number of keyframes [M] that see each point."""
         return np.bincount(self.observations.point, minlength=len(self.scene.points))
 
 
-def start(
+def initial_state(
     T_world_camera: FloatArray,
     lens: CameraModel,
     features: Sequence[Features],
     tracks: Tracks,
     log_depth_scale: FloatArray | None = None,
 ) -> BAState:
-    """Before any adjustment: each point is the mean of where its keyframes' depth maps have it."""
+    """State before any adjustment; each point is the mean of its positions by its keyframes' depth maps."""
     scale = np.zeros(len(T_world_camera)) if log_depth_scale is None else log_depth_scale
     uv = np.concatenate([f.uv for f in features]).astype(np.float64)
     depth = np.concatenate([f.z for f in features]).astype(np.float64)
@@ -101,12 +111,12 @@ def start(
     at = starts[tracks.keyframe] + tracks.feature
     observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
     scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
-    scene = replace(scene, points=placed(scene, observations))
-    return measured(scene, observations, tracks.feature)
+    scene = replace(scene, points=backprojected(scene, observations))
+    return with_errors(scene, observations, tracks.feature)
 
 
-def placed(scene: BAScene, observations: Observations) -> FloatArray:
-    """The scene's points [M, 3], each the mean of where its cameras' measured depths have it; unseen ones stay."""
+def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
+    """Points [M, 3], each the mean of its positions by measured depths; points without observations stay."""
     assert observations.depth is not None and scene.log_depth_scale is not None
     known = observations.depth > 0
     fallback = float(np.median(observations.depth[known])) if known.any() else 1.0
@@ -121,25 +131,25 @@ def placed(scene: BAScene, observations: Observations) -> FloatArray:
         return np.where(total[:, None] > 0, sums / total[:, None], scene.points)
 
 
-def triangulated(fit: BAState) -> BAState:
-    """With the points where the rays meet, where these meet at an angle that says so."""
+def retriangulated(fit: BAState) -> BAState:
+    """The state with points triangulated where the angle suffices."""
     found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
     with np.errstate(invalid="ignore"):
         sure = found.in_front & (found.angle_deg > MIN_ANGLE_DEG) & (found.rms_px < WRONG_TRACK_PX)
     points = np.where(sure[:, None], found.points, fit.scene.points)
-    return measured(replace(fit.scene, points=points), fit.observations, fit.feature)
+    return with_errors(replace(fit.scene, points=points), fit.observations, fit.feature)
 
 
-def measured(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
-    """With the errors under ``scene``; infinite behind the camera."""
+def with_errors(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
+    """State of ``scene`` with the observations' errors and depths."""
     T = invert_pose(scene.T_world_camera)[observations.camera]
     xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
     errors = np.linalg.norm(project_points(scene.lens, xyz) - observations.pixel, axis=1)
     return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 
-def dropped(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
-    """Without observations that miss by more than ``limit_px`` and points that too few keyframes still see."""
+def without_outliers(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
+    """The state without observations of errors above ``limit_px`` and points with fewer than ``least_views`` left."""
     keep = fit.errors < limit_px
     seen = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
     keep &= seen[fit.observations.point] >= least_views
@@ -149,8 +159,8 @@ def dropped(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
     return BAState(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
-def first_priors(focal: float, log_depth_scale_sigma: float, known_intrinsics: bool = False) -> Priors:
-    """Of the first pass, which starts far off."""
+def first_pass_priors(focal: float, log_depth_scale_sigma: float, known_intrinsics: bool = False) -> Priors:
+    """Priors of the first pass, which starts with large errors."""
     return Priors(
         log_depth_scale_sigma=log_depth_scale_sigma,
         focal=focal,
@@ -161,42 +171,52 @@ def first_priors(focal: float, log_depth_scale_sigma: float, known_intrinsics: b
     )
 
 
-def last_priors(priors: Priors, first: BAState) -> Priors:
-    """Of the second pass, from those of the first and what came of it."""
+def second_pass_priors(priors: Priors, first: BAState) -> Priors:
+    """Priors of the second pass, from those and the result of the first one."""
     # The median of the sum of two squared normal variables is 2 log 2.
     variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
-    focal = LAST_LOG_FOCAL_SIGMA * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
-    return replace(priors, depth_sigma=LAST_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
+    focal = SECOND_PASS_LOG_FOCAL_SIGMA * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
+    return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
 
 
-def network_steps(
+def network_motion_priors(
     T_world_camera: FloatArray, hops: Sequence[int] = (1,), segment: Sequence[int] | None = None
 ) -> RelativePoses:
-    """The network's relative poses of keyframes ``hops`` apart, as weak priors; none between stretches.
+    """The network's relative poses of keyframes ``hops`` apart as weak priors, within segments.
 
-    ``stretch``: [N], where there are several.
+    ``segment``: [N], the keyframes' segments; None: one.
     """
     count = len(T_world_camera)
     of = [0] * count if segment is None else segment
     pairs = [(a, a + hop) for hop in hops for a in range(count - hop) if of[a] == of[a + hop]]
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
     relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
-    spread = np.sqrt(second - first).astype(np.float64)
-    return RelativePoses(first, second, relative, ROTATION_SIGMA * spread, TRANSLATION_SIGMA * spread)
+    growth = np.sqrt(second - first).astype(np.float64)
+    return RelativePoses(first, second, relative, ROTATION_SIGMA * growth, TRANSLATION_SIGMA * growth)
 
 
-def narrow(
+@dataclass(frozen=True)
+class SolveOptions:
+    """What an adjustment by rounds may change, and when it stops early."""
+
+    free_focal: bool = True
+    fixed: NDArray[np.bool_] | None = None
+    """[N], cameras that stay; None: the first one."""
+    should_stop: Callable[[], bool] | None = None
+    """Asked now and then; True returns the state so far."""
+
+
+def solve(
     fit: BAState,
-    steps: RelativePoses | None,
-    rounds: Sequence[BARound] = NARROWING,
+    relative_poses: RelativePoses | None,
+    rounds: Sequence[BARound] = STANDARD_ROUNDS,
     priors: Priors | None = None,
-    *,
-    free_focal: bool = True,
-    fixed: NDArray[np.bool_] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    options: SolveOptions | None = None,
 ) -> BAState:
-    """Adjust in ``rounds``. With ``should_stop`` it ends early with what it has."""
+    """State after ``rounds``, each with a smaller loss scale."""
     priors = priors or Priors(focal=fit.scene.lens.focal)
+    options, priors = options or SolveOptions(), priors or Priors(focal=fit.scene.lens.focal)
+    should_stop = options.should_stop
 
     def stop(_: int, __: float) -> bool:
         return should_stop is not None and should_stop()
@@ -205,13 +225,13 @@ def narrow(
         if should_stop and should_stop():
             break
         if each.drop_px is not None:
-            fit = dropped(fit, each.drop_px)
+            fit = without_outliers(fit, each.drop_px)
         if not len(fit.observations):
             break
-        focal, k1 = free_focal and not priors.known_intrinsics, each.free_k1 and not priors.known_intrinsics
-        problem = Problem(fit.scene, fit.observations, steps, fixed, focal, k1, priors=priors)
+        focal, k1 = (free and not priors.known_intrinsics for free in (options.free_focal, each.free_k1))
+        problem = Problem(fit.scene, fit.observations, relative_poses, options.fixed, focal, k1, priors=priors)
         result = adjust(
             problem, loss_scale=each.loss_px, iterations=each.iterations, tolerance=each.tolerance, should_stop=stop
         )
-        fit = measured(result.scene, fit.observations, fit.feature)
+        fit = with_errors(result.scene, fit.observations, fit.feature)
     return fit

@@ -1,11 +1,10 @@
-"""Normal equations of an adjustment, and the points' elimination from them (the Schur complement; Brown 1958).
+"""Normal equations of an adjustment and elimination of the points by the Schur complement (Brown 1958).
 
-Points meet one another only through cameras, so each is eliminated on its own: what is left is a system in cameras
-and lens. With V = L L^T of a point and W of each of its sightings, Y = W L^-T, the cameras' matrix loses Y Y^T.
+Points share only cameras, so each is eliminated on its own, and a system in cameras and intrinsics remains. With
+V = L L^T of a point and W of each of its sightings, Y = W L^-T, the cameras' matrix loses Y Y^T.
 
-What points take from a matrix of cameras, Y Y^T, where the cameras are some hundred: by dense products.
-
-Points that begin and end among the same cameras go together: what they have in common with these is nearly full.
+For some hundred cameras Y Y^T is computed by dense products. Points whose first cameras are near each other, and whose
+last ones are, form a group, whose product is nearly full.
 """
 
 from dataclasses import dataclass
@@ -15,42 +14,38 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, factorised, kinds_diagonal
+from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, damping_diagonal, factorised
+from stream_recon.app.slam.ba.problem import FloatArray, IntArray
 from stream_recon.app.slam.ba.residuals import ResidualRows, Sightings
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-
 SPAN = 10
-"""Cameras among which points of a group begin, and likewise end: more of them make fewer products with more zeros."""
+"""Width in cameras of the bins of a group's first and last camera; wider bins give fewer products with more zeros."""
 GAPS = 1.5
-"""Times as many cameras as see the points may lie between the first and the last one, for these to be gone through as
-one range."""
+"""Ratio of a group's camera range to its number of cameras up to which the range is processed as a slice."""
 
 
 @dataclass(frozen=True)
 class _CameraGroup:
-    """Points that go together."""
+    """Points processed in one product."""
 
     begin: int
-    """Its sightings' first one in the order of all groups."""
+    """First sighting of the group, in the order of all groups."""
     end: int
-    at: IntArray  # [end - begin], where in a table [points, cameras] they belong
+    cell: IntArray  # [end - begin], index in a table [points, cameras]
     points: int
     cameras: int
     rows: "slice | IntArray"
-    """Of the whole matrix, in blocks."""
+    """Block rows in the full matrix."""
 
 
 class SchurProducts:
-    """For one problem: which of ``cameras`` cameras sees which point, none of them twice.
+    """Dense products for one problem, in which no camera sees a point twice.
 
     Args:
-        camera: [O], of the sightings.
-        point: [O], likewise.
+        camera: [O], camera of each sighting.
+        point: [O], point of each sighting.
     """
 
     def __init__(self, camera: IntArray, point: IntArray, cameras: int, points: int) -> None:
@@ -64,14 +59,14 @@ class SchurProducts:
         bounds = [0, *(np.flatnonzero(np.diff(cell)) + 1).tolist(), len(cell)] if len(cell) else [0]
         self._groups = [_group(begin, end, camera[begin:end], point[begin:end]) for begin, end in pairwise(bounds)]
 
-    def of(self, Y: FloatArray) -> FloatArray:
-        """[C D, C D] of the sightings' ``Y`` [D, 3, O]."""
+    def product(self, Y: FloatArray) -> FloatArray:
+        """Y Y^T [C D, C D] of the sightings' ``Y`` [D, 3, O]."""
         size, count = len(Y), self._cameras
         out = np.zeros((count, size, count, size))
         sorted_ = Y.transpose(1, 2, 0)[:, self._order]
         for group in self._groups:
             table = np.zeros((3, group.points * group.cameras, size))
-            table[:, group.at] = sorted_[:, group.begin : group.end]
+            table[:, group.cell] = sorted_[:, group.begin : group.end]
             flat = table.reshape(3 * group.points, -1)
             product = (flat.T @ flat).reshape(group.cameras, size, group.cameras, size)
             if isinstance(group.rows, slice):
@@ -82,26 +77,28 @@ class SchurProducts:
 
 
 def _group(begin: int, end: int, camera: IntArray, point: IntArray) -> _CameraGroup:
-    seen, place = np.unique(camera, return_inverse=True)
+    seen, column = np.unique(camera, return_inverse=True)
     used, row = np.unique(point, return_inverse=True)
     rows: slice | IntArray = seen
     if seen[-1] - seen[0] < GAPS * len(seen):
-        rows, place = slice(int(seen[0]), int(seen[-1]) + 1), camera - seen[0]
+        rows, column = slice(int(seen[0]), int(seen[-1]) + 1), camera - seen[0]
     cameras = rows.stop - rows.start if isinstance(rows, slice) else len(seen)
-    return _CameraGroup(begin, end, row * cameras + place, len(used), cameras, rows)
+    return _CameraGroup(begin, end, row * cameras + column, len(used), cameras, rows)
 
 
 _POINT_SHARE = 0.01
-"""Of the damping of cameras."""
-_DENSE_UNKNOWNS, _DENSE_ENTRIES = 150, 2_000_000
-"""Of cameras, and of Y: up to these a dense product is less work than finding what is not zero."""
+"""Damping of points relative to that of cameras; see `_point_damping`."""
+_DENSE_UNKNOWNS = 150
+"""Unknowns of cameras up to which Y is a dense matrix."""
+_DENSE_ENTRIES = 2_000_000
+"""Entries of Y up to which a dense product is faster than a sparse one."""
 _GROUPED_UNKNOWNS = 1400
-"""Of cameras: up to these the product is one of many dense ones, and a dense matrix."""
+"""Unknowns of cameras up to which Y Y^T is a dense matrix, computed by `SchurProducts`."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """H = J^T J and g = J^T r by parts, before damping. C: free cameras, D unknowns each."""
+    """H = J^T J and g = J^T r in parts, before damping. C: free cameras with D unknowns each."""
 
     rows: ResidualRows
     camera: FloatArray  # [C, D, D]
@@ -112,20 +109,20 @@ class Normal:
     point: FloatArray  # [6, M]: V00, V10, V11, V20, V21, V22
     point_lens: FloatArray  # [2, 3, M]
     point_gradient: FloatArray  # [3, M]
-    links: Any
-    """Of relative poses, between cameras: a BSR matrix [C D, C D], or None."""
+    off_diagonal: Any
+    """Blocks between cameras from relative poses: a BSR matrix [C D, C D], or None."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left in cameras and lens, with what it takes to come back to the points."""
+    """Reduced system in cameras and intrinsics, with the data for back-substitution of the points."""
 
     cameras: Any  # [C D, C D], an array or BSR
-    border: FloatArray  # [C D, 2], of cameras and lens
+    border: FloatArray  # [C D, 2], between cameras and intrinsics
     rhs: FloatArray  # [C D]
     lens: FloatArray  # [2, 2]
     lens_rhs: FloatArray  # [2]
-    Yt: Any  # [3 M, C D], likewise
+    Yt: Any  # [3 M, C D], an array or BSR
     y_lens: FloatArray  # [2, 3, M]
     y_point: FloatArray  # [3, M]
     root: FloatArray  # [6, M], of L^-1
@@ -134,7 +131,7 @@ class Reduced:
 
 
 class Elimination:
-    """The structure of one problem: which camera saw which point. Made once, used in every iteration."""
+    """Elimination for one problem, by which camera sees which point; reused in every iteration."""
 
     def __init__(self, sightings: Sightings, free: int, points: int) -> None:
         """The first ``free`` cameras may move."""
@@ -160,7 +157,7 @@ class Elimination:
         return SchurProducts(self._camera, self._point[: self._moving], self.free, self.points)
 
     def normal(self, rows: ResidualRows) -> Normal:
-        """Of the sightings alone; without links."""
+        """Normal equations of the sightings, without relative poses."""
         size = rows.camera.shape[1]
         joint = camera_products(rows.joint, self._starts)
         lens = joint[:, size:, size:].sum(axis=0)
@@ -169,25 +166,16 @@ class Elimination:
         point = [self._summed((J[:, i] * J[:, j]).sum(axis=0)) for i in range(3) for j in range(i + 1)]
         gradient = [self._summed((J[:, i] * r).sum(axis=0)) for i in range(3)]
         point_lens = [
-            # The lens bends no depth: two rows.
+            # Intrinsics do not change depths: two rows.
             [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
             for k in range(2)
         ]
-        return Normal(
-            rows,
-            joint[:, :size, :size],
-            joint[:, :size, size:-1],
-            joint[:, :size, -1],
-            lens[:2, :2],
-            lens[:2, 2],
-            np.array(point),
-            np.array(point_lens),
-            np.array(gradient),
-            None,
-        )
+        cameras = joint[:, :size, :size], joint[:, :size, size:-1], joint[:, :size, -1]
+        points = np.array(point), np.array(point_lens), np.array(gradient)
+        return Normal(rows, *cameras, lens[:2, :2], lens[:2, 2], *points, None)
 
     def reduced(self, normal: Normal, damping: float) -> Reduced:
-        """After elimination of the points, everything damped. Raises SingularError."""
+        """Damped system after elimination of the points. Raises SingularError."""
         root = _inverse_root(normal.point, damping)
         y_point = _times(root, normal.point_gradient)
         y_lens = np.stack([_times(root, part) for part in normal.point_lens])
@@ -197,28 +185,23 @@ class Elimination:
         Y = np.einsum("rdo,kro->dko", normal.rows.camera[:, :, moving], whitened)
         cameras_first, points_first = self._both_ways(Y.transpose(2, 0, 1))
         grouped = None if isinstance(cameras_first, np.ndarray) else self._products
-        taken = cameras_first @ points_first if grouped is None else grouped.of(Y)
-        damped = normal.camera + damping * kinds_diagonal(normal.camera)
-        cameras = _joined(damped, normal.links, sparsely=not isinstance(taken, np.ndarray)) - taken
+        eliminated = cameras_first @ points_first if grouped is None else grouped.product(Y)
+        damped = normal.camera + damping * damping_diagonal(normal.camera)
+        sparsely = not isinstance(eliminated, np.ndarray)
+        cameras = _cameras_matrix(damped, normal.off_diagonal, sparsely=sparsely) - eliminated
         columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
         lost = cameras_first @ columns
         flat = y_lens.reshape(2, -1)
-        return Reduced(
-            cameras,
-            normal.camera_lens.reshape(-1, 2) - lost[:, :2],
-            lost[:, 2] - normal.camera_gradient.reshape(-1),
-            normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T,
-            flat @ y_point.reshape(-1) - normal.lens_gradient,
-            points_first,
-            y_lens,
-            y_point,
-            root,
-            len(Y),
-        )
+        border = normal.camera_lens.reshape(-1, 2) - lost[:, :2]
+        rhs = lost[:, 2] - normal.camera_gradient.reshape(-1)
+        lens = normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T
+        lens_rhs = flat @ y_point.reshape(-1) - normal.lens_gradient
+        return Reduced(cameras, border, rhs, lens, lens_rhs, points_first, y_lens, y_point, root, len(Y))
 
     def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Information on the lens [2, 2] after elimination of all else, its right-hand side [2], and what cameras
-        do by the right-hand side and by the lens [C D, 3]. Raises SingularError.
+        """Reduced matrix [2, 2] and right-hand side [2] of the intrinsics, and the cameras' solutions [C D, 3].
+
+        The solutions belong to the right-hand side and to the border with the intrinsics. Raises SingularError.
         """
         if not self.free:
             return reduced.lens, reduced.lens_rhs, np.zeros((0, 3))
@@ -227,7 +210,7 @@ class Elimination:
         return reduced.lens - left[:, 1:], reduced.lens_rhs - left[:, 0], solved
 
     def solve(self, reduced: Reduced, free_lens: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The step of cameras [C, D], points [3, M] and lens [2]. Raises SingularError."""
+        """Steps of cameras [C, D], points [3, M] and intrinsics [2]. Raises SingularError."""
         information, rhs, solved = self.lens_system(reduced)
         lens = np.zeros(2)
         if len(free_lens):
@@ -243,7 +226,7 @@ class Elimination:
         return cameras.reshape(self.free, reduced.size), points, lens
 
     def _both_ways(self, Y: FloatArray) -> tuple[Any, Any]:
-        """``Y`` [O, D, 3] of the sightings as a matrix [C D, 3 M], and that transposed."""
+        """``Y`` [O, D, 3] of the sightings as a matrix [C D, 3 M], and its transpose."""
         size = Y.shape[1]
         shape = (size * self.free, 3 * self.points)
         if shape[0] <= _DENSE_UNKNOWNS and shape[0] * shape[1] <= _DENSE_ENTRIES and self._seen_once:
@@ -262,23 +245,23 @@ class Elimination:
         return cameras_first, points_first
 
     def _summed(self, values: FloatArray) -> FloatArray:
-        """Over the sightings of each point."""
+        """Sums [M] over the sightings of each point."""
         return np.bincount(self._point, values, self.points).astype(np.float64, copy=False)
 
 
-def _joined(blocks: FloatArray, links: Any, *, sparsely: bool) -> Any:
-    """Cameras' own ``blocks`` [C, D, D] and their links: BSR, or else an array."""
+def _cameras_matrix(blocks: FloatArray, off_diagonal: Any, *, sparsely: bool) -> Any:
+    """Matrix of diagonal ``blocks`` [C, D, D] and off-diagonal ones: BSR if ``sparsely``, else an array."""
     if sparsely:
-        return block_diagonal(blocks) if links is None else block_diagonal(blocks) + links
+        return block_diagonal(blocks) if off_diagonal is None else block_diagonal(blocks) + off_diagonal
     count, size = blocks.shape[:2]
-    out = np.zeros((count * size, count * size)) if links is None else links.toarray()
+    out = np.zeros((count * size, count * size)) if off_diagonal is None else off_diagonal.toarray()
     each = np.arange(count)
     out.reshape(count, size, count, size)[each, :, each] += blocks
     return out
 
 
 def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
-    """J^T J [N, k, k] of each camera by ``joint`` [rows, k, O], a camera's sightings from one of ``starts`` on."""
+    """J^T J [N, k, k] of each camera from ``joint`` [rows, k, O]; ``starts`` [N + 1]: first sighting of each camera."""
     out = np.zeros((len(starts) - 1, joint.shape[1], joint.shape[1]))
     for product, begin, end in zip(out, starts, starts[1:], strict=False):
         if begin < end:
@@ -288,23 +271,23 @@ def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
 
 
 def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> float:
-    """The step's squared length as damping weighs it."""
-    square = float(np.einsum("cij,ci,cj->", kinds_diagonal(normal.camera), cameras, cameras))
+    """Squared length of a step in the metric of the damping."""
+    square = float(np.einsum("cij,ci,cj->", damping_diagonal(normal.camera), cameras, cameras))
     square += float((_point_damping(normal.point) * points**2).sum())
     return square + float(_lens_damping(normal.lens) @ lens**2)
 
 
 def _lens_damping(lens: FloatArray) -> FloatArray:
     diagonal = np.diag(lens)
-    # Of what nothing is known any damping will do.
+    # Any positive damping serves for unconstrained unknowns.
     return np.where(diagonal > 0, diagonal, 1.0)
 
 
 def _point_damping(point: FloatArray) -> FloatArray:
-    """[M]; by the trace, for the same reason as `kinds_diagonal`, and little of it.
+    """Damping [M] by the trace, as in `damping_diagonal`, times a small factor.
 
-    Along the rays a point seen under small angles is known far less than across them, where the trace comes from:
-    damped like cameras it would hardly move.
+    The trace comes from directions across the rays. A point seen under small angles is known far less along them, and
+    with the cameras' damping would hardly move.
     """
     trace = (point[0] + point[2] + point[5]) / 3
     floor = FLOOR * trace.mean() if len(trace) else 0.0
@@ -312,7 +295,7 @@ def _point_damping(point: FloatArray) -> FloatArray:
 
 
 def _inverse_root(V: FloatArray, damping: float) -> FloatArray:
-    """L^-1 of V = L L^T, damped: [6, M] to [6, M], both lower triangles by rows."""
+    """L^-1 of the damped V = L L^T: [6, M] to [6, M], both lower triangles by rows."""
     more = damping * _point_damping(V)
     tiny = np.finfo(float).tiny
     l00 = np.sqrt(np.maximum(V[0] + more, tiny))
@@ -326,13 +309,14 @@ def _inverse_root(V: FloatArray, damping: float) -> FloatArray:
 
 
 def _times(lower: FloatArray, x: FloatArray) -> FloatArray:
-    """Lower triangles [6, ...] by vectors [3, ...]."""
+    """Products [3, ...] of lower triangles [6, ...] and vectors [3, ...]."""
     return np.stack(
         [lower[0] * x[0], lower[1] * x[0] + lower[2] * x[1], lower[3] * x[0] + lower[4] * x[1] + lower[5] * x[2]]
     )
 
 
 def _transposed_times(lower: FloatArray, x: FloatArray) -> FloatArray:
+    """Products [3, ...] of transposed lower triangles [6, ...] and vectors [3, ...]."""
     return np.stack(
         [lower[0] * x[0] + lower[1] * x[1] + lower[3] * x[2], lower[2] * x[1] + lower[4] * x[2], lower[5] * x[2]]
     )

@@ -1,11 +1,10 @@
-"""Points from where several cameras saw them: linear first (DLT on rays), then by reprojection errors."""
+"""Triangulation of tracks: linear (DLT on rays), then by reprojection errors."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.levenberg import minimise_each
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, ParameterBlocks
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
@@ -22,20 +21,24 @@ IntArray = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 _FARTHEST = 1e5
-"""Points lie no farther off than this many times the extent of the cameras that saw them."""
+"""Largest distance of a point, in multiples of the extent of the cameras that see it."""
+_DAMPING = 1e-6
+"""Initial damping; small, since the linear solution is close."""
+_TOLERANCE = 1e-6
+"""Share of the cost below which a decrease ends the search."""
 
 
 @dataclass(frozen=True)
 class Triangulation:
-    """Of M tracks; those seen less than twice are NaN, with an angle of 0 and not in front."""
+    """Points of M tracks; those with fewer than two views are NaN, with angle 0 and not in front."""
 
     points: FloatArray  # [M, 3], in the world
     angle_deg: FloatArray  # [M]
-    """Between rays far apart: at least half of the widest angle between any two, and mostly that itself."""
+    """Approximate widest angle between two rays; at least half of it."""
     in_front: Mask  # [M]
-    """Of all cameras of the track."""
+    """Whether the point is in front of all cameras of its track."""
     rms_px: FloatArray  # [M]
-    """Reprojection error; inf where behind a camera."""
+    """RMS reprojection error; inf behind a camera."""
     views: IntArray  # [M]
 
 
@@ -47,10 +50,10 @@ def triangulate(
     loss_scale: float = 1e3,
     iterations: int = 5,
 ) -> Triangulation:
-    """Points of ``count`` tracks, which are what ``observations`` calls points.
+    """Points of ``count`` tracks, which the observations call points. Measured depths are ignored.
 
-    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; wide, so that a track
-    with a wrong member shows. Measured depths are not looked at.
+    ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; large, so that the error
+    shows a wrong member of a track.
     """
     T = np.asarray(T_world_camera, np.float64)
     seen = replace(observations, depth=None)
@@ -59,30 +62,26 @@ def triangulate(
     rays = np.einsum("oij,oj->oi", T[seen.camera, :3, :3], np.column_stack([plane, np.ones(len(seen))]))
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
     start = _linear(T[seen.camera, :3, 3], rays, seen.point, count)
-    variables = ParameterBlocks.of(BAScene(T, start, lens), np.arange(len(T)))
+    variables = ParameterBlocks.from_scene(BAScene(T, start, lens), np.arange(len(T)))
     sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
-    # A point that starts behind a camera has nothing to descend on there.
+    # Points that start behind a camera would have zero gradient there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
-    points, _ = minimise_each(model, start, iterations, 1e-6, damping=1e-6)
+    points = model.minimise(start, iterations)
     error, z = pixel_errors(model.variables(points), model.sightings)
     square = np.where(np.isnan(error[0]), np.inf, (error**2).sum(axis=0))
     behind = np.bincount(sightings.point, ~(z > 0), count) > 0
     known = views >= 2
     rms = np.sqrt(np.bincount(sightings.point, square, count) / np.maximum(views, 1))
-    return Triangulation(
-        np.where(known[:, None], points, np.nan),
-        np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0),
-        known & ~behind,
-        np.where(known, rms, np.inf),
-        views,
-    )
+    angle = np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0)
+    points, rms = np.where(known[:, None], points, np.nan), np.where(known, rms, np.inf)
+    return Triangulation(points, angle, known & ~behind, rms, views)
 
 
 def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """Points [count, 3] of least distance to the rays, homogeneous, so that far ones do no harm.
+    """Points [count, 3] of least distance to the rays, homogeneous, so that far points stay well conditioned.
 
-    Unit rays d from c say (I - d d^T) (X - c w) = 0 of (X, w). Coordinates are about the mean of a track's centres, in
-    units of their extent.
+    Each unit ray d from c gives (I - d d^T) (X - c w) = 0 for (X, w). Coordinates are relative to the mean of a
+    track's camera centres and scaled by their extent.
     """
     views = np.maximum(np.bincount(point, minlength=count), 1)
     mean = _summed(centres, point, count) / views[:, None]
@@ -98,14 +97,14 @@ def _linear(centres: FloatArray, rays: FloatArray, point: IntArray, count: int) 
     A[:, 3, 3] = np.bincount(point, (Pc * away).sum(axis=1), count)
     _, vectors = np.linalg.eigh(A)
     X, w = vectors[:, :3, 0], vectors[:, 3, 0]
-    # In front of the cameras on the whole, also where w has lost its sign to noise.
+    # The sign that is in front of the cameras on average, also where noise dominates w.
     forward = np.sign((_summed(rays, point, count) * X).sum(axis=1))
     w = np.where(np.abs(w) * _FARTHEST < 1, np.where(forward < 0, -1, 1) / _FARTHEST, w)
     return np.asarray(mean + extent[:, None] * X / w[:, None])
 
 
 def _widest_angle_deg(rays: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """From the ray farthest from each track's first one to the one farthest from that."""
+    """Angles [count] from the ray farthest from each track's first one to the ray farthest from that."""
     order = np.argsort(point, kind="stable")
     track = point[order]
     starts = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else np.zeros(0, np.intp)
@@ -120,38 +119,54 @@ def _widest_angle_deg(rays: FloatArray, point: IntArray, count: int) -> FloatArr
         chord = np.linalg.norm(ordered - np.repeat(far, lengths, axis=0), axis=1)
         widest = np.maximum.reduceat(chord, starts)
         farthest = np.flatnonzero(chord == np.repeat(widest, lengths))
-        # The first of equals.
+        # The first of several equal ones.
         far = ordered[farthest[np.searchsorted(farthest, starts)]]
     angle[track[starts]] = np.degrees(2 * np.arcsin(np.minimum(widest / 2, 1.0)))
     return angle
 
 
 def _summed(values: FloatArray, point: IntArray, count: int) -> FloatArray:
-    """Rows [O, k] over the sightings of each point: [count, k]."""
+    """Sums [count, k] of rows [O, k] over the sightings of each point."""
     return np.stack([np.bincount(point, column, count) for column in values.T], axis=1)
 
 
 class _Points:
-    """`levenberg.Many`: a state is [M, 3], in the world."""
+    """Independent adjustment of each point [M, 3] with cameras fixed."""
 
     def __init__(self, start: ParameterBlocks, sightings: Sightings, loss_scale: float) -> None:
         self.sightings = sightings
         self._start, self._losses = start, RobustLosses(loss_scale, 1.0)
 
-    def variables(self, state: FloatArray) -> ParameterBlocks:
-        return replace(self._start, points=np.ascontiguousarray(state.T))
+    def variables(self, points: FloatArray) -> ParameterBlocks:
+        return replace(self._start, points=np.ascontiguousarray(points.T))
 
-    def costs(self, state: FloatArray) -> FloatArray:
-        square = squared_errors(pixel_errors(self.variables(state), self.sightings)[0], self.sightings)
+    def minimise(self, points: FloatArray, iterations: int) -> FloatArray:
+        """Points after Levenberg-Marquardt; each has its own damping."""
+        costs, damping = self._costs(points), np.full(len(points), _DAMPING)
+        for _ in range(iterations):
+            H, g = self._normal_equations(points)
+            diagonal = H[:, range(3), range(3)]
+            # A floor keeps unconstrained coordinates where they are.
+            floor = np.maximum(1e-15 * diagonal.max(axis=1, initial=0.0, keepdims=True), np.finfo(float).tiny)
+            added = damping[:, None] * np.maximum(diagonal, floor) + floor
+            steps = -np.linalg.solve(H + added[:, :, None] * np.eye(3), g[..., None])[..., 0]
+            candidate = points + steps
+            reached = self._costs(candidate)
+            better, converged = reached < costs, costs - reached <= _TOLERANCE * costs
+            points, costs = np.where(better[:, None], candidate, points), np.where(better, reached, costs)
+            damping = np.where(better, np.maximum(damping / 10, 1e-9), damping * 10)
+            if bool(np.all((better & converged) | (damping > 1e6) | (np.abs(steps).max(axis=1) == 0))):
+                break
+        return points
+
+    def _costs(self, points: FloatArray) -> FloatArray:
+        square = squared_errors(pixel_errors(self.variables(points), self.sightings)[0], self.sightings)
         scale = self._losses.pixel
         each = 0.5 * scale**2 * np.log1p(square / scale**2)
-        return np.bincount(self.sightings.point, each, len(state)).astype(np.float64, copy=False)
+        return np.bincount(self.sightings.point, each, len(points)).astype(np.float64, copy=False)
 
-    def normals(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        rows = linearise_sightings(self.variables(state), self.sightings, self._losses)
-        J, point, count = rows.point, self.sightings.point, len(state)
+    def _normal_equations(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rows = linearise_sightings(self.variables(points), self.sightings, self._losses)
+        J, point, count = rows.point, self.sightings.point, len(points)
         H = _summed(np.einsum("rio,rjo->oij", J, J).reshape(-1, 9), point, count).reshape(-1, 3, 3)
         return H, _summed(np.einsum("rio,ro->oi", J, rows.residual), point, count)
-
-    def stepped(self, state: FloatArray, steps: FloatArray) -> FloatArray:
-        return np.asarray(state + steps)

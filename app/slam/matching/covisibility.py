@@ -1,5 +1,4 @@
-"""Which keyframes are matched with which, and how: neighbours and those that should see the same, where the poses
-say so; and those that look alike, wherever the poses put them."""
+"""Selection and matching of keyframe pairs: neighbours, covisible keyframes by the poses, and similar images."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,28 +16,32 @@ from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 
 NEIGHBOURS = 4
+"""Preceding keyframes that each one is matched with, so that a blurred one does not break tracks."""
 COVISIBLE = 8
+"""Most covisible keyframes before the neighbours that each one is matched with."""
 MIN_OVERLAP = 0.25
+"""Least share of common points of covisible keyframes; with less, few matches pass."""
 SPACING = 3
-"""Covisible keyframes and loops are taken so many keyframes apart from one another: neighbours of one say the same."""
+"""Least spacing of chosen covisible or similar keyframes, since neighbours give nearly the same matches."""
 NEAREST = 300
-"""Keyframes, by their places, among which covisible ones are looked for."""
+"""Keyframes, nearest by position, that are tested for covisibility; it bounds the time."""
 FAR = 60
-"""Frames; the poses of keyframes further apart are not trusted to guide."""
-ALIKE = 3
-"""Candidates of each keyframe by looks alone."""
-MIN_LIKENESS = 0.12
+"""Frames; over longer intervals the drift of poses is too large to guide matching."""
+MAX_SIMILAR = 3
+"""Candidates of each keyframe by image similarity."""
+MIN_SIMILARITY = 0.12
+"""Least cosine similarity of candidates; unrelated keyframes are mostly below."""
 HELD_OUT = 8
-"""One feature in so many is in no track of the first pass, and judges it."""
+"""Every 8th feature is excluded from the first pass, to test its result."""
 RADIUS = 0.12
-"""Of the longer side: how far from its predicted place a match may be."""
+"""Search radius of guided matches, as a share of the image's longer side."""
 
 Kind = Literal["near", "covisible", "loop"]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Two keyframes, by their positions among the keyframes, the earlier one first."""
+class CandidatePair:
+    """Pair of keyframes to match, by their indices among the keyframes, the earlier one first."""
 
     first: int
     second: int
@@ -48,116 +51,122 @@ class Candidate:
 
 @dataclass
 class PairMatches:
-    """What matching gave."""
+    """Matches of keyframe pairs."""
 
     matches: dict[tuple[int, int], Matches] = field(default_factory=dict)
-    """Of the accepted pairs."""
+    """Verified matches of the accepted pairs."""
     held_out: dict[tuple[int, int], Matches] = field(default_factory=dict)
-    """Of features that the first pass does not see, near in time: not verified by anything."""
+    """Unverified matches of held-out features, between neighbours."""
     loops: set[tuple[int, int]] = field(default_factory=set)
+    """Accepted pairs that were matched without guidance."""
     tried: int = 0
-    tried_far: int = 0
 
 
-def held_out(features: Features) -> NDArray[np.bool_]:
-    """[N] the features that are kept for the judgement."""
+def held_out_mask(features: Features) -> NDArray[np.bool_]:
+    """Mask [N] of the features that are excluded from the first pass."""
     return np.asarray(np.arange(len(features)) % HELD_OUT == HELD_OUT - 1)
 
 
-def candidates(views: Sequence[FrameData], lens: CameraModel, alike: NDArray[np.float32]) -> list[Candidate]:
-    """Pairs worth matching, each once.
+def candidate_pairs(
+    views: Sequence[FrameData], lens: CameraModel, similarity: NDArray[np.float32]
+) -> list[CandidatePair]:
+    """Pairs to match within segments, each once.
 
     Args:
         views: the keyframes.
-        alike: [N, N], see `likeness`.
+        similarity: [N, N], see `similarity_matrix`.
     """
-    found: dict[tuple[int, int], Candidate] = {}
+    found: dict[tuple[int, int], CandidatePair] = {}
     shared = overlaps(views, lens)
     segment = np.array([view.segment for view in views])
     for second in range(len(views)):
         for first in range(max(0, second - NEIGHBOURS), second):
             if segment[first] == segment[second]:
-                found[first, second] = Candidate(first, second, "near", guided=True)
+                found[first, second] = CandidatePair(first, second, "near", guided=True)
         earlier = np.flatnonzero(segment[: max(0, second - NEIGHBOURS)] == segment[second])
         for other in non_maximum_suppression(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
-            found[other, second] = Candidate(other, second, "covisible", guided)
+            found[other, second] = CandidatePair(other, second, "covisible", guided)
         known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
-        for other in non_maximum_suppression(remote, alike[second, remote], MIN_LIKENESS, ALIKE):
-            found[other, second] = Candidate(other, second, "loop", guided=False)
+        for other in non_maximum_suppression(remote, similarity[second, remote], MIN_SIMILARITY, MAX_SIMILAR):
+            found[other, second] = CandidatePair(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
 
-def cross_segment_pairs(views: Sequence[FrameData], alike: NDArray[np.float32]) -> list[Candidate]:
-    """Pairs of keyframes of different stretches: the nearest in time, and those that look alike. For `candidates` see
-    there."""
+def cross_segment_pairs(views: Sequence[FrameData], similarity: NDArray[np.float32]) -> list[CandidatePair]:
+    """Pairs to match between segments: the nearest in time and similar ones; arguments as of `candidate_pairs`."""
     segment = np.array([view.segment for view in views])
     found = []
     for second in range(len(views)):
         earlier = np.flatnonzero(segment[:second] != segment[second])
         near = earlier[earlier >= second - NEIGHBOURS]
-        chosen = {*near.tolist(), *non_maximum_suppression(earlier, alike[second, earlier], MIN_LIKENESS, ALIKE)}
-        found += [Candidate(first, second, "loop", guided=False) for first in sorted(chosen)]
+        similar = non_maximum_suppression(earlier, similarity[second, earlier], MIN_SIMILARITY, MAX_SIMILAR)
+        found += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
     return found
 
 
 def non_maximum_suppression(
     positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int = SPACING
 ) -> list[int]:
-    """Those positions [N], at most ``count``, whose scores [N] are best and not below ``least``, the best one first;
-    none is nearer than ``spacing`` to a better one."""
+    """Positions with the best scores, the best one first: at most ``count``, at least ``spacing`` apart.
+
+    Args:
+        positions: [N].
+        score: [N]; those below ``least`` are left out.
+    """
     chosen: list[int] = []
-    for at in np.argsort(-score, kind="stable"):
-        if score[at] < least or len(chosen) == count:
+    for index in np.argsort(-score, kind="stable"):
+        if score[index] < least or len(chosen) == count:
             break
-        if all(abs(int(positions[at]) - other) >= spacing for other in chosen):
-            chosen.append(int(positions[at]))
+        if all(abs(int(positions[index]) - other) >= spacing for other in chosen):
+            chosen.append(int(positions[index]))
     return chosen
 
 
 def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float32]:
-    """[N, N] share of a view's (row's) points that an earlier one (column) sees, of the `NEAREST` ones; else 0."""
+    """Shares [N, N] of a keyframe's (row's) points that an earlier one (column) sees; 0 beyond the `NEAREST` ones."""
     count = len(views)
     shared = np.zeros((count, count), np.float32)
     T = np.array([view.T_world_camera for view in views])
     inverse, forward = invert_pose(T), T[:, :3, 2]
-    every = _SharedGrid.of(views)
+    grid = _StackedGrids.from_frames(views)
     _, near = cKDTree(T[:, :3, 3]).query(T[:, :3, 3], min(NEAREST, count))
     for i, view in enumerate(views):
         uv, z = view.grid.pixels()
         uv, z = uv[::2], z[::2]
         others = np.sort(near[i])
-        # Cameras that look apart by more than 75 degrees share nothing that could be matched.
+        # SIFT does not match views more than 75 degrees apart.
         others = others[(others < i) & (forward[others] @ forward[i] > 0.25)]
         if not len(uv) or not len(others):
             continue
         xyz = (unproject(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
-        seen = every.at(np.repeat(others, len(uv)), project_points(lens, local.reshape(-1, 3))).reshape(len(others), -1)
+        pixels = project_points(lens, local.reshape(-1, 3))
+        seen = grid.sample(np.repeat(others, len(uv)), pixels).reshape(len(others), -1)
         depth = local[..., 2]
         shared[i, others] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen), axis=1)
     return shared
 
 
 @dataclass(frozen=True)
-class _SharedGrid:
-    """The depths of all views on the first one's grid: looked up for many views at once."""
+class _StackedGrids:
+    """Depths of all keyframes on the first one's grid, for vectorized sampling."""
 
     grid: DepthGrid
     z: NDArray[np.float32]  # [N, rows, columns]
 
     @classmethod
-    def of(cls, views: Sequence[FrameData]) -> "_SharedGrid":
+    def from_frames(cls, views: Sequence[FrameData]) -> "_StackedGrids":
         grid = views[0].grid
         u, v = np.meshgrid(grid.u, grid.v)
         cells = np.stack([u.reshape(-1), v.reshape(-1)], axis=1)
-        # Frames of one video have one grid; photographs may have others.
-        z = [w.grid.z if w.grid.z.shape == u.shape else w.grid.at(cells).reshape(u.shape) for w in views]
+        # Frames of a video have the same grid; photographs may have different ones.
+        z = [w.grid.z if w.grid.z.shape == u.shape else w.grid.sample(cells).reshape(u.shape) for w in views]
         return cls(grid, np.array(z))
 
-    def at(self, view: NDArray[np.intp], uv: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Depths [M] of views [M] at pixels [M, 2]; 0 outside and where pixels are NaN."""
+    def sample(self, view: NDArray[np.intp], uv: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Depths [M] of keyframes ``view`` [M] at pixels [M, 2]; 0 outside and at NaN."""
         row, column, inside = self.grid.cells(uv)
         return np.where(inside, self.z[view, row, column], np.float32(0))
 
@@ -166,35 +175,30 @@ def match_pairs(
     views: Sequence[FrameData],
     features: Sequence[Features],
     lens: CameraModel,
-    wanted: Sequence[Candidate],
+    pairs: Sequence[CandidatePair],
     workers: int = 2,
-    advance: Callable[[], None] | None = None,
+    advance: Callable[[float], None] | None = None,
 ) -> PairMatches:
-    """Match and verify every candidate, several at a time.
-
-    Args:
-        advance: called after each pair.
-    """
+    """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
     radius = RADIUS * 2 * max(lens.cx, lens.cy)
 
-    def one(pair: Candidate) -> tuple[Matches, Matches]:
+    def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
         if not pair.guided:
-            return _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
+            return _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-        found = _sorted_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
+        found = _verified_and_held_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
         if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
             return found
-        # The network may be wrong there.
-        anywhere = _sorted_out(a, b, match(a, b), MIN_UNGUIDED)
-        return anywhere if len(anywhere[0]) > len(found[0]) else found
+        # The poses may be wrong.
+        unguided = _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
+        return unguided if len(unguided[0]) > len(found[0]) else found
 
     result = PairMatches()
     with ThreadPoolExecutor(workers) as pool:
-        for pair, (found, held) in zip(wanted, pool.map(one, wanted), strict=True):
+        for pair, (found, held) in zip(pairs, pool.map(match_pair, pairs), strict=True):
             result.tried += 1
-            result.tried_far += not pair.guided
             if len(found):
                 result.matches[pair.first, pair.second] = found
                 if not pair.guided:
@@ -202,11 +206,11 @@ def match_pairs(
             if pair.kind == "near":
                 result.held_out[pair.first, pair.second] = held
             if advance:
-                advance()
+                advance(result.tried / len(pairs))
     return result
 
 
-def _sorted_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
-    """The verified matches, and of all those that are held out of the first pass."""
-    held = held_out(a)[matches[:, 0]] | held_out(b)[matches[:, 1]]
+def _verified_and_held_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
+    """Verified matches, and those of held-out features among all matches."""
+    held = held_out_mask(a)[matches[:, 0]] | held_out_mask(b)[matches[:, 1]]
     return verify(a, b, matches, least), matches[held]

@@ -1,6 +1,6 @@
-"""Descriptors of keyframes: SIFT (Lowe, IJCV 2004), as RootSIFT (Arandjelovic and Zisserman, CVPR 2012).
+"""Features of keyframes: SIFT (Lowe, IJCV 2004) with RootSIFT descriptors (Arandjelovic and Zisserman, CVPR 2012).
 
-They are spread over the image: texture that fills a corner, or something that passes by, does not take them all.
+They are distributed over the image, so that a textured corner or a moving object does not take them all.
 """
 
 from collections.abc import Sequence
@@ -13,61 +13,62 @@ from numpy.typing import NDArray
 from stream_recon.app.slam.frame_data import DepthReader
 
 COUNT = 1000
+"""Most features of a keyframe in refinement: matching time grows with its square."""
 CONTRAST = 0.01
-"""Below Lowe's .04: walls and night scenes have few strong features; `select_evenly` prefers strong ones."""
+"""Contrast threshold, below Lowe's 0.04: walls and night scenes have few strong features."""
 FAINT_CONTRAST = 0.002
-"""Where that leaves less than a quarter of what is wanted: a blank floor's grain, which matches well for all that."""
+"""Contrast threshold where `CONTRAST` gives less than a quarter of the features; faint grain still matches well."""
 CELLS = 8
-"""Along the longer side."""
+"""Cells along the longer side, between which features are distributed."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Of one keyframe."""
+    """Features of one keyframe."""
 
     uv: NDArray[np.float32]  # [N, 2], working pixels
     descriptors: NDArray[np.float32]  # [N, 128], of unit length
-    z: NDArray[np.float32]  # [N], the network's depth there; 0 where there is none
+    z: NDArray[np.float32]  # [N], the network's depth; 0 where there is none
 
     def __len__(self) -> int:
         return len(self.uv)
 
     def scaled(self, scale: float) -> "Features":
-        """With all depths multiplied; the depths are a copy."""
+        """The features with depths multiplied by ``scale``."""
         return Features(self.uv, self.descriptors, self.z * np.float32(scale))
 
 
 def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
-    """At most ``count`` features of an image, spread over it."""
-    free = reader.free()
-    keypoints, descriptors = _sift(grey, free, count, CONTRAST)
+    """At most ``count`` features of an image, distributed over it."""
+    mask = reader.detection_mask()
+    keypoints, descriptors = _sift(grey, mask, count, CONTRAST)
     if len(keypoints) < count // 4:
-        keypoints, descriptors = _sift(grey, free, count, FAINT_CONTRAST)
+        keypoints, descriptors = _sift(grey, mask, count, FAINT_CONTRAST)
     if descriptors is None or not keypoints:
         return Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
-    # OpenCV's pixel (0, 0) has its centre there, ours at (.5, .5).
+    # The centre of OpenCV's first pixel is (0, 0), ours (.5, .5).
     uv = np.array([k.pt for k in keypoints], np.float32) + np.float32(0.5)
     response = np.array([k.response for k in keypoints])
-    # A point with several orientations is listed once for each; one is enough.
+    # Points with several orientations are listed repeatedly; one is kept.
     order = np.argsort(-response, kind="stable")
     _, first = np.unique(np.round(uv[order], 1), axis=0, return_index=True)
     order = order[np.sort(first)]
     kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count)]
     root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
-    return Features(uv[kept], root.astype(np.float32), reader.at(uv[kept]))
+    return Features(uv[kept], root.astype(np.float32), reader.sample(uv[kept]))
 
 
 def _sift(
-    grey: NDArray[np.uint8], free: NDArray[np.uint8] | None, count: int, contrast: float
+    grey: NDArray[np.uint8], mask: NDArray[np.uint8] | None, count: int, contrast: float
 ) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32] | None]:
-    # Without the precise upscaling positions are biased by a share of their scale.
+    # Without precise upscaling, positions have a bias proportional to their scale.
     sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=contrast, enable_precise_upscale=True)
-    keypoints, descriptors = sift.detectAndCompute(grey, free)
+    keypoints, descriptors = sift.detectAndCompute(grey, mask)
     return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 
 
 def select_evenly(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArray[np.intp]:
-    """Which of the points [N, 2], best first, to keep: cells of the image are served in turn, each its best ones."""
+    """Indices of ``count`` of the points [N, 2], given best first: image cells take turns, each with its best one."""
     if len(uv) <= count:
         return np.arange(len(uv))
     cell = max(size) / CELLS

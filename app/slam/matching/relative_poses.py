@@ -1,7 +1,7 @@
-"""A start from matches alone: relative poses of matched keyframes by PnP, joined by a graph of similarities.
+"""Initial poses from matches alone: relative poses of matched keyframes by PnP, joined in a Sim(3) pose graph.
 
-For videos whose matches contradict the network's motion, and for loops that close over more drift than an adjustment
-can take. Each keyframe's depth map has a unit of its own here.
+For videos whose matches contradict the network's motion, and for loops with more drift than bundle adjustment can
+correct. The scale of each keyframe's depth map is free.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,33 +12,36 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import FrameData, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
-FloatArray = NDArray[np.float64]
-
 MIN_INLIERS = 20
+"""Least number of PnP inliers; fewer can agree by chance."""
 PNP_PX = 6.0
-"""Depth maps are off by some percent, so a point may land some pixels from where it belongs."""
-MOST_DRIFT = 0.3
-SLACK = 0.1
-"""Of the way between two keyframes and of their distance: so far may a loop be from where the network has it."""
-CONTRADICTION, CONTRADICTION_PX = 5.0, 15.0
-"""Times what pairs usually miss by when the network carries their matches over, and at least so much."""
+"""Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
+MAX_DRIFT = 0.3
+"""Largest plausible drift, as a share of the path between two keyframes."""
+DRIFT_SLACK = 0.1
+"""Allowance in addition to `MAX_DRIFT`, as a share of the distance of two keyframes."""
+CONTRADICTION = 5.0
+"""Ratio of a pair's reprojection error by the network to the median of all pairs, above which it is checked."""
+CONTRADICTION_PX = 15.0
+"""Least reprojection error of a pair that is checked; depth errors alone give smaller ones."""
 MINORITY = 0.25
-"""Share of the pairs; if more contradict the network, it is not they that are odd."""
+"""Share of the pairs; if more contradict the network, the network is probably wrong."""
 JUMP = 3.0
-NETWORK_SIGMAS = (0.2, 1.0, 0.3)
-"""Of the network's own steps beside matches: rotation in rad, translation as a share of the depth, log scale."""
+"""Ratio of a pair's deviation from the usual pace to the network's, from which the pair is treated as wrong."""
+NETWORK_ROTATION_SIGMA, NETWORK_TRANSLATION_SIGMA, NETWORK_LOG_SCALE_SIGMA = 0.2, 1.0, 0.3
+"""Of the network's steps (rad, share of the depth, log scale): large, so that they matter only without matches."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One keyframe in another's axes and unit of depth."""
+    """Similarity between two keyframes, in the scales of their depth maps."""
 
     first: int
     second: int
@@ -49,7 +52,7 @@ class Edge:
 def estimate_relative_poses(
     features: Sequence[Features], lens: CameraModel, matches: Mapping[tuple[int, int], Matches]
 ) -> dict[tuple[int, int], Edge]:
-    """Relative poses of matched pairs; left out where depth and matches do not agree on one in both directions."""
+    """Relative poses of matched pairs whose estimates in both directions agree."""
     edges = {}
     for (i, j), m in matches.items():
         forward = _pnp(features[i], features[j], m, lens)
@@ -59,8 +62,8 @@ def estimate_relative_poses(
         (S_ij, count), (S_ji, other) = forward, backward
         loop = S_ij @ S_ji
         scale = float(np.cbrt(np.linalg.det(loop[:3, :3])))
-        turn = np.arccos(np.clip((np.trace(loop[:3, :3] / scale) - 1) / 2, -1, 1))
-        if turn > np.radians(10) or not 0.7 < scale < 1.4:
+        angle_deg = rotation_angle_deg(loop[:3, :3] / scale)
+        if angle_deg > 10 or not 0.7 < scale < 1.4:
             continue
         edges[i, j] = Edge(
             i, j, S_ij if count >= other else np.asarray(np.linalg.inv(S_ji), np.float64), max(count, other)
@@ -69,36 +72,38 @@ def estimate_relative_poses(
 
 
 def implausible_edges(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> set[tuple[int, int]]:
-    """The edges that the network cannot have drifted to: equal doors of a corridor look like one, metres apart."""
+    """Edges farther from the network's poses than it can have drifted: repeated structures look alike, metres apart."""
     centres = T_network[:, :3, 3]
-    way = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(centres, axis=0), axis=1))])
+    path = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(centres, axis=0), axis=1))])
     wrong = set()
     for (i, j), edge in edges.items():
         relative = invert_pose(T_network[i]) @ T_network[j]
-        shift = np.linalg.norm(edge.S_first_second[:3, 3] - relative[:3, 3])
-        if shift > MOST_DRIFT * (way[j] - way[i]) + SLACK * np.linalg.norm(relative[:3, 3]):
+        distance = np.linalg.norm(edge.S_first_second[:3, 3] - relative[:3, 3])
+        if distance > MAX_DRIFT * (path[j] - path[i]) + DRIFT_SLACK * np.linalg.norm(relative[:3, 3]):
             wrong.add((i, j))
     return wrong
 
 
-def missed_px(
+def reprojection_errors_px(
     T_world_camera: FloatArray,
     depth_scale: FloatArray,
     lens: CameraModel,
     features: Sequence[Features],
     matches: Mapping[tuple[int, int], Matches],
 ) -> dict[tuple[int, int], float]:
-    """By how much poses [N, 4, 4] and scaled depths miss each pair's matches, in the median; 0 without depth; infinite
-    where most come to lie behind the camera."""
-    missed = {}
+    """Median reprojection error of each pair's matches under poses [N, 4, 4] and scaled depths.
+
+    It is 0 without depth, and inf where most points lie behind the camera.
+    """
+    errors = {}
     for (i, j), m in matches.items():
         a, b = features[i], features[j]
         z = a.z[m[:, 0]].astype(np.float64) * depth_scale[i]
         T = invert_pose(T_world_camera[j]) @ T_world_camera[i]
         there, _ = reproject(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
-        off = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
-        missed[i, j] = float(np.median(off[z > 0])) if (z > 0).any() else 0.0
-    return missed
+        distance = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
+        errors[i, j] = float(np.median(distance[z > 0])) if (z > 0).any() else 0.0
+    return errors
 
 
 def inconsistent_edges(
@@ -107,23 +112,23 @@ def inconsistent_edges(
     lens: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
 ) -> set[tuple[int, int]]:
-    """Pairs whose matches put a jump where the network goes on at its pace.
+    """Pairs whose matches imply a jump where the network moves at its usual pace.
 
-    Where things repeat, all that is seen may match what is one further on. Such a pair is known by a jump in an
-    otherwise even motion; where it is the network that jumps, matches are believed.
+    With repeated structures all matches may be shifted by one period. Such a pair shows as a jump in an even motion;
+    where the network itself jumps, the matches are kept.
     """
     T = np.array([view.T_world_camera for view in views])
-    missed = missed_px(T, np.ones(len(T)), lens, features, matches)
-    if not missed:
+    errors = reprojection_errors_px(T, np.ones(len(T)), lens, features, matches)
+    if not errors:
         return set()
-    limit = max(CONTRADICTION * float(np.median(list(missed.values()))), CONTRADICTION_PX)
-    far_off = {pair: matches[pair] for pair, px in missed.items() if px > limit}
-    if len(far_off) > MINORITY * len(matches):
+    limit = max(CONTRADICTION * float(np.median(list(errors.values()))), CONTRADICTION_PX)
+    suspects = {pair: matches[pair] for pair, px in errors.items() if px > limit}
+    if len(suspects) > MINORITY * len(matches):
         return set()
     index = np.array([view.index for view in views], np.float64)
     pace = float(np.median(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1) / np.diff(index)))
     wrong = set()
-    for (i, j), edge in estimate_relative_poses(features, lens, far_off).items():
+    for (i, j), edge in estimate_relative_poses(features, lens, suspects).items():
         usual = pace * (index[j] - index[i])
         theirs = np.linalg.norm((invert_pose(T[i]) @ T[j])[:3, 3])
         if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > JUMP * abs(theirs - usual) + usual:
@@ -132,49 +137,43 @@ def inconsistent_edges(
 
 
 def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraModel) -> tuple[FloatArray, int] | None:
-    """Similarity from the second's axes and unit to the first's, by the first's depth; and how many matches agree."""
+    """Similarity from the second's axes and scale to the first's, by the first's depth; and its number of inliers."""
     z, z_there = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
     known = (z > 0) & (z_there > 0)
     if known.sum() < MIN_INLIERS:
         return None
     xyz = unproject(lens, a.uv[matches[known, 0]]) * z[known, None]
     plane = unproject(lens, b.uv[matches[known, 1]])[:, :2]
-    # In units of the focal length: no camera matrix, no distortion.
+    # In normalized coordinates, so that no camera matrix or distortion is needed.
     limit = PNP_PX / lens.focal
-    found, turn, shift, inliers = cv2.solvePnPRansac(
-        xyz,
-        plane,
-        np.eye(3),
-        None,
-        iterationsCount=200,
-        reprojectionError=limit,
-        flags=cv2.SOLVEPNP_SQPNP,
+    found, rotation, translation, inliers = cv2.solvePnPRansac(
+        xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )
     if not found or inliers is None or len(inliers) < MIN_INLIERS:
         return None
     rows = inliers[:, 0]
-    turn, shift = cv2.solvePnPRefineLM(xyz[rows], plane[rows], np.eye(3), None, turn, shift)
-    R, _ = cv2.Rodrigues(turn)
-    seen = xyz[rows] @ R[2] + shift[2, 0]
+    rotation, translation = cv2.solvePnPRefineLM(xyz[rows], plane[rows], np.eye(3), None, rotation, translation)
+    R, _ = cv2.Rodrigues(rotation)
+    seen = xyz[rows] @ R[2] + translation[2, 0]
     if (seen > 0).mean() < 0.9:
         return None
-    unit = float(np.median(seen[seen > 0] / z_there[known][rows][seen > 0]))
+    scale = float(np.median(seen[seen > 0] / z_there[known][rows][seen > 0]))
     S = np.eye(4)
-    S[:3, :3], S[:3, 3] = unit * R.T, -R.T @ shift[:, 0]
+    S[:3, :3], S[:3, 3] = scale * R.T, -R.T @ translation[:, 0]
     return S, len(rows)
 
 
-def graph_start(
+def pose_graph_initialization(
     T_network: FloatArray, edges: Mapping[tuple[int, int], Edge], depths: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Poses [N, 4, 4] and log depth scales [N] that agree best with the edges, in the first keyframe's unit.
+    """Poses [N, 4, 4] and log depth scales [N] by a pose graph, in the first keyframe's scale.
 
     Args:
-        T_network: [N, 4, 4], followed where no matches are.
-        depths: [N] usual depth of each keyframe.
+        T_network: [N, 4, 4], used where there are no matches.
+        depths: [N], median depth of each keyframe.
     """
     count = len(T_network)
-    nodes = _chained(T_network, edges)
+    nodes = _spanning_tree_poses(T_network, edges)
     matched = list(edges.values())
     steps = np.arange(count - 1)
     relative = invert_pose(T_network[:-1]) @ T_network[1:]
@@ -183,10 +182,11 @@ def graph_start(
     second = np.concatenate([np.array([e.second for e in matched], np.intp), steps + 1])
     inliers = np.array([e.inliers for e in matched], np.float64)
     firm = np.sqrt(100.0 / np.maximum(inliers, 1))
-    turn, move, unit = NETWORK_SIGMAS
-    rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, turn)])
-    log_scale = np.concatenate([0.05 * firm, np.full(count - 1, unit)])
-    translation = np.concatenate([0.05 * firm * depths[first[: len(matched)]], move * depths[steps]])
+    rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, NETWORK_ROTATION_SIGMA)])
+    log_scale = np.concatenate([0.05 * firm, np.full(count - 1, NETWORK_LOG_SCALE_SIGMA)])
+    translation = np.concatenate(
+        [0.05 * firm * depths[first[: len(matched)]], NETWORK_TRANSLATION_SIGMA * depths[steps]]
+    )
     robust = np.ones(len(first), bool)
     solved = solve_pose_graph(nodes, Edges(first, second, S, rotation, translation, log_scale, robust)).S_world_node
     scale = np.cbrt(np.linalg.det(solved[:, :3, :3]))
@@ -195,35 +195,35 @@ def graph_start(
     return T, np.log(scale)
 
 
-def _chained(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> FloatArray:
-    """Similarities [N, 4, 4] along the edges with most inliers (a maximum spanning tree from the first keyframe)."""
+def _spanning_tree_poses(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> FloatArray:
+    """Similarities [N, 4, 4] along a maximum spanning tree by inliers, from the first keyframe."""
     count = len(T_network)
-    links: list[list[tuple[int, int, FloatArray]]] = [[] for _ in range(count)]
+    neighbours: list[list[tuple[int, int, FloatArray]]] = [[] for _ in range(count)]
     for edge in edges.values():
-        links[edge.first].append((edge.inliers, edge.second, edge.S_first_second))
-        links[edge.second].append(
+        neighbours[edge.first].append((edge.inliers, edge.second, edge.S_first_second))
+        neighbours[edge.second].append(
             (edge.inliers, edge.first, np.asarray(np.linalg.inv(edge.S_first_second), np.float64))
         )
     steps = invert_pose(T_network[:-1]) @ T_network[1:]
     for k in range(count - 1):
-        # Of less weight than any match, so that it is taken where nothing else leads on.
-        links[k].append((0, k + 1, steps[k]))
-        links[k + 1].append((0, k, invert_pose(steps[k])))
+        # Weight 0, below any match: used only where no match connects.
+        neighbours[k].append((0, k + 1, steps[k]))
+        neighbours[k + 1].append((0, k, invert_pose(steps[k])))
     nodes = np.tile(np.eye(4), (count, 1, 1))
     nodes[0] = T_network[0]
     reached = np.zeros(count, bool)
     reached[0] = True
     heap: list[tuple[int, int, int, int]] = []
 
-    def leave(node: int) -> None:
-        for number, (inliers, other, _) in enumerate(links[node]):
+    def add_edges(node: int) -> None:
+        for number, (inliers, other, _) in enumerate(neighbours[node]):
             if not reached[other]:
                 heappush(heap, (-inliers, other, node, number))
 
-    leave(0)
+    add_edges(0)
     while heap:
         _, node, parent, number = heappop(heap)
         if not reached[node]:
-            nodes[node], reached[node] = nodes[parent] @ links[parent][number][2], True
-            leave(node)
+            nodes[node], reached[node] = nodes[parent] @ neighbours[parent][number][2], True
+            add_edges(node)
     return nodes

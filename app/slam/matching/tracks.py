@@ -1,4 +1,4 @@
-"""Tracks: the features of several keyframes that are one point of the scene."""
+"""Tracks: features of several keyframes that show the same point of the scene."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from stream_recon.app.slam.matching.matching import Matches
 
 @dataclass(frozen=True)
 class Tracks:
-    """Observations, sorted by track: which keyframe sees which track by which of its features."""
+    """Observations sorted by track: track, keyframe, and feature in the keyframe."""
 
     track: NDArray[np.int64]  # [O], from 0 without gaps
     keyframe: NDArray[np.int64]  # [O]
@@ -24,10 +24,10 @@ class Tracks:
 
 
 def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matches]) -> Tracks:
-    """Connected matches are one track. A keyframe that sees a track twice contradicts itself there: it leaves it.
+    """Connected components of the matches. Features of a keyframe that has several in one track are left out.
 
     Args:
-        counts: features of each keyframe.
+        counts: number of features of each keyframe.
         matches: by pairs of keyframes.
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

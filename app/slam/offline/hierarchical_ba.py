@@ -1,9 +1,8 @@
-"""Adjustment of many keyframes at the cost of few.
+"""Hierarchical bundle adjustment of many keyframes on a skeletal set (Snavely et al., CVPR 2008).
 
-Rounds with a wide loss only have to bring all near, so they look at a skeleton: every second or third keyframe. The
-others are carried along, each is fitted to the skeleton's points, and all are adjusted together from there. Where there
-are too many for that, the skeleton is adjusted to the end, and all keyframes after it stretch by stretch, each with
-what it sees of the others held: time grows with the number of keyframes, memory with their observations alone.
+Rounds with a large loss scale adjust every second or third keyframe only. The others are registered by the points of
+this skeletal set, and all are adjusted together. With too many for that, the skeletal set is adjusted in all rounds,
+then all keyframes block by block with the rest fixed. Time and memory grow linearly with the number of keyframes.
 """
 
 from collections.abc import Sequence
@@ -12,181 +11,179 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba import robust_ba as fits
-from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
-from stream_recon.app.slam.ba.problem import Priors, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BARound, BAState
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
+from stream_recon.app.slam.ba.problem import IntArray, Priors, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-
-MOST_AT_ONCE = 400
-"""Keyframes; a system of so many takes a third of a second to factorise where loops tie all to all."""
-LEAST = 80
-"""Keyframes of a skeleton."""
-WIDEST_STRIDE = 3
-"""While all can be adjusted at once; matches of keyframes further apart are few."""
+MAX_AT_ONCE = 400
+"""Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""
+MIN_SKELETAL = 80
+"""Least number of keyframes of a skeletal set."""
+MAX_STRIDE = 3
+"""Largest stride of a skeletal set while all can be adjusted together; with larger ones there are few matches."""
 COARSE_PX = 2.5
-"""A round with a wider loss only has to bring keyframes near."""
-SETTLING = 3
-"""Iterations of all keyframes together, after the skeleton's coarse rounds, before what misses is dropped."""
-STRETCH, STEP = 120, 60
-"""Keyframes that are adjusted together, and from one stretch to the next: each comes in two of them."""
-HELD_VIEWS = 4
-"""Of a point, by keyframes outside a stretch."""
-LONGEST_LINK = 16
-"""Keyframes over which the network's steps are joined to one."""
-MIN_SEEN, MIN_SHARE, SEEN_PX = 20, 0.4, 6.0
-"""A keyframe is put where it sees so many of the skeleton's points, and such a share, no further off than this."""
+"""Loss scale above which a round adjusts the skeletal set only."""
+ITERATIONS_AFTER_REGISTRATION = 3
+"""Iterations of all keyframes after registration, before outliers are dropped."""
+BLOCK = 120
+"""Keyframes in a block."""
+BLOCK_STEP = 60
+"""Keyframes from one block to the next; each keyframe is in two blocks."""
+FIXED_VIEWS = 4
+"""Most observations of a point by keyframes outside a block; more constrain it little further."""
+LONGEST_MOTION = 16
+"""Keyframes over which the network's motions are composed; over more, drift makes them useless."""
+MIN_SEEN = 20
+"""Least number of inliers of a registered keyframe."""
+MIN_SHARE = 0.4
+"""Least share of inliers of a registered keyframe."""
+SEEN_PX = 6.0
+"""Inlier distance of registration: errors that later rounds can correct."""
 
 
-def narrow(
+def solve(
     fit: BAState,
-    steps: RelativePoses | None,
+    motions: RelativePoses | None,
     rounds: Sequence[BARound],
     priors: Priors,
-    *,
-    free_focal: bool = True,
+    options: SolveOptions | None = None,
 ) -> BAState:
-    """As `fit.narrow`, for any number of keyframes.
+    """`robust_ba.solve` for any number of keyframes.
 
     Args:
-        steps: of the network, from each keyframe to the next.
+        motions: the network's, from each keyframe to the next.
+        options: without fixed cameras.
     """
     count = len(fit.scene.T_world_camera)
     coarse, fine = [r for r in rounds if r.loss_px > COARSE_PX], [r for r in rounds if r.loss_px <= COARSE_PX]
-    all_at_once = count <= MOST_AT_ONCE
+    all_at_once = count <= MAX_AT_ONCE
     chosen = skeletal_set(count)
     if all_at_once and (len(chosen) == count or not coarse):
-        return fits.narrow(fit, steps, rounds, priors, free_focal=free_focal)
-    small = fits.narrow(
-        part(fit, chosen), joined(steps, chosen), coarse if all_at_once else rounds, priors, free_focal=free_focal
-    )
-    whole, last = (
-        register_remaining(fit, chosen, small),
-        [*(replace(r, iterations=SETTLING) for r in coarse[-1:]), *fine],
-    )
+        return robust_ba.solve(fit, motions, rounds, priors, options)
+    small_rounds, small_motions = coarse if all_at_once else rounds, composed(motions, chosen)
+    small = robust_ba.solve(subset(fit, chosen), small_motions, small_rounds, priors, options)
+    registered = register_remaining(fit, chosen, small)
+    last = [*(replace(r, iterations=ITERATIONS_AFTER_REGISTRATION) for r in coarse[-1:]), *fine]
     if all_at_once:
-        return fits.narrow(whole, steps, last, priors, free_focal=free_focal)
-    return blockwise_ba(whole, steps, last, priors)
+        return robust_ba.solve(registered, motions, last, priors, options)
+    return blockwise_ba(registered, motions, last, priors)
 
 
 def skeletal_set(count: int) -> IntArray:
-    """Which of so many keyframes are the skeleton; all of them where they are few."""
-    all_at_once = count <= MOST_AT_ONCE
-    stride = min(count // LEAST, WIDEST_STRIDE) if all_at_once else -(-count // MOST_AT_ONCE)
+    """Skeletal set of ``count`` keyframes; all of them if they are few."""
+    all_at_once = count <= MAX_AT_ONCE
+    stride = min(count // MIN_SKELETAL, MAX_STRIDE) if all_at_once else -(-count // MAX_AT_ONCE)
     return np.arange(count) if stride < 2 else np.union1d(np.arange(0, count, stride), count - 1)
 
 
-def part(fit: BAState, cameras: IntArray) -> BAState:
-    """With some of the cameras, ascending, and the points that two of them see."""
-    rank = np.full(len(fit.scene.T_world_camera), -1)
-    rank[cameras] = np.arange(len(cameras))
-    return _taken(fit, cameras, rank[fit.observations.camera] >= 0)
+def subset(fit: BAState, cameras: IntArray) -> BAState:
+    """The state of some cameras, ascending, and of the points that at least two of them see."""
+    return _subset(fit, cameras, np.isin(fit.observations.camera, cameras))
 
 
-def _taken(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_]) -> BAState:
-    """With these cameras, and of the observations to keep, which are all theirs, those of points seen twice."""
+def _subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_]) -> BAState:
+    """The state of some cameras and of those of their observations ``keep`` whose points are seen at least twice."""
     seen, scene = fit.observations, fit.scene
     rank = np.full(len(scene.T_world_camera), -1)
     rank[cameras] = np.arange(len(cameras))
     keep = keep & (np.bincount(seen.point[keep], minlength=len(scene.points))[seen.point] >= 2)
     used, point = np.unique(seen.point[keep], return_inverse=True)
     scale = None if scene.log_depth_scale is None else scene.log_depth_scale[cameras]
-    return BAState(
-        replace(scene, T_world_camera=scene.T_world_camera[cameras], points=scene.points[used], log_depth_scale=scale),
-        replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point),
-        fit.feature[keep],
-        fit.errors[keep],
-        fit.depth[keep],
-    )
+    T, points = scene.T_world_camera[cameras], scene.points[used]
+    scene = replace(scene, T_world_camera=T, points=points, log_depth_scale=scale)
+    seen = replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point)
+    return BAState(scene, seen, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
-def joined(steps: RelativePoses | None, cameras: IntArray) -> RelativePoses | None:
-    """The steps between these cameras, ascending: single ones where they are neighbours, else several made one."""
-    if steps is None:
+def composed(motions: RelativePoses | None, cameras: IntArray) -> RelativePoses | None:
+    """Motions between these cameras, ascending, composed of those between neighbours."""
+    if motions is None:
         return None
-    single = np.flatnonzero(steps.second - steps.first == 1)
-    at = dict(zip(steps.first[single].tolist(), single.tolist(), strict=True))
+    single = np.flatnonzero(motions.second - motions.first == 1)
+    row_of = dict(zip(motions.first[single].tolist(), single.tolist(), strict=True))
     first, relative, rotation, translation = [], [], [], []
     for k, (a, b) in enumerate(zip(cameras.tolist(), cameras[1:].tolist(), strict=False)):
-        rows = [at.get(c, -1) for c in range(a, b)] if b - a <= LONGEST_LINK else [-1]
+        rows = [row_of.get(c, -1) for c in range(a, b)] if b - a <= LONGEST_MOTION else [-1]
         if min(rows) < 0:
             continue
         T = np.eye(4)
         for row in rows:
-            T = T @ steps.T_first_second[row]
+            T = T @ motions.T_first_second[row]
         first.append(k)
         relative.append(T)
-        rotation.append(np.sqrt(np.square(steps.rotation_sigma[rows]).sum()))
-        translation.append(np.sqrt(np.square(steps.translation_sigma[rows]).sum()))
+        rotation.append(np.sqrt(np.square(motions.rotation_sigma[rows]).sum()))
+        translation.append(np.sqrt(np.square(motions.translation_sigma[rows]).sum()))
     start = np.array(first, np.intp)
     T_first_second = np.array(relative, np.float64).reshape(-1, 4, 4)
-    return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), steps.still)
+    return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), motions.still)
 
 
 def register_remaining(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
-    """All of ``fit`` where some cameras have come to be: the others carried along, then fitted to the points."""
+    """State of all cameras after adjustment of some: the others are interpolated, then registered by the points."""
     before, seen = fit.scene, fit.observations
     count = len(before.T_world_camera)
     old = np.zeros(count) if before.log_depth_scale is None else before.log_depth_scale
     new = small.scene.log_depth_scale
     change = (np.zeros(len(chosen)) if new is None else new) - old[chosen]
     one = np.zeros(count, np.intp)
-    carrier = PoseInterpolator(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change), one)
-    T = np.array([carrier.pose(k) for k in range(count)])
+    interpolator = PoseInterpolator(chosen, before.T_world_camera, small.scene.T_world_camera, np.exp(change), one)
+    T = np.array([interpolator.pose(k) for k in range(count)])
     T[chosen] = small.scene.T_world_camera
     scale = old + np.interp(np.arange(count), chosen, change)
     scene = replace(before, T_world_camera=T, lens=small.scene.lens, log_depth_scale=scale)
     theirs = np.isin(seen.camera, chosen)
-    scene = replace(scene, points=fits.placed(scene, seen.take(theirs)))
-    known = fits.triangulated(fits.measured(scene, seen.take(theirs), fit.feature[theirs]))
+    scene = replace(scene, points=robust_ba.backprojected(scene, seen.take(theirs)))
+    known = robust_ba.retriangulated(robust_ba.with_errors(scene, seen.take(theirs), fit.feature[theirs]))
     sure = np.bincount(seen.point[theirs][known.errors < SEEN_PX], minlength=len(before.points)) >= 2
     rows = ~theirs & sure[seen.point]
-    moved = batched_pose_only_ba(T, known.scene.points, seen.take(rows), scene.lens)
-    near = np.bincount(seen.camera[rows][moved.distances < SEEN_PX], minlength=count)
+    moved, distances = pose_only_ba_each(T, known.scene.points, seen.take(rows), scene.lens)
+    near = np.bincount(seen.camera[rows][distances < SEEN_PX], minlength=count)
     fitted = (near >= MIN_SEEN) & (near >= MIN_SHARE * np.bincount(seen.camera[rows], minlength=count))
-    T[fitted] = moved.T_world_camera[fitted]
+    T[fitted] = moved[fitted]
     scene = replace(scene, T_world_camera=T)
-    scene = replace(scene, points=fits.placed(scene, seen))
-    return fits.triangulated(fits.measured(scene, seen, fit.feature))
+    scene = replace(scene, points=robust_ba.backprojected(scene, seen))
+    return robust_ba.retriangulated(robust_ba.with_errors(scene, seen, fit.feature))
 
 
-def blockwise_ba(fit: BAState, steps: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
-    """Adjust one stretch of cameras after the other, what they see of the others held; the lens stays."""
-    held = [replace(r, free_k1=False) for r in rounds]
+def blockwise_ba(fit: BAState, motions: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
+    """State after adjusting one block of cameras after the other, with all other cameras and the intrinsics fixed."""
+    rounds = [replace(r, free_k1=False) for r in rounds]
     scene, seen = fit.scene, fit.observations
     T = scene.T_world_camera.copy()
     scale = np.zeros(len(T)) if scene.log_depth_scale is None else scene.log_depth_scale.copy()
     scene = replace(scene, T_world_camera=T, log_depth_scale=scale)
     order = np.argsort(seen.camera, kind="stable")
     starts = np.searchsorted(seen.camera[order], np.arange(len(T) + 1))
-    for begin in range(0, max(len(T) - STEP, 1), STEP):
-        end = min(begin + STRETCH, len(T))
+    for begin in range(0, max(len(T) - BLOCK_STEP, 1), BLOCK_STEP):
+        end = min(begin + BLOCK, len(T))
         mine = np.zeros(len(seen), bool)
         mine[order[starts[begin] : starts[end]]] = True
-        keep = mine | _few_of(seen.point, ~mine & np.isin(seen.point, seen.point[mine]))
+        keep = mine | _few_views(seen.point, ~mine & np.isin(seen.point, seen.point[mine]))
         cameras = np.union1d(np.unique(seen.camera[keep]), np.arange(begin, end))
         stays = (cameras < begin) | (cameras >= end)
-        segment = _taken(replace(fit, scene=scene), cameras, keep)
-        segment = fits.triangulated(fits.measured(segment.scene, segment.observations, segment.feature))
-        found = fits.narrow(segment, joined(steps, cameras), held, priors, free_focal=False, fixed=stays).scene
-        # With nothing held its first camera was.
+        block = _subset(replace(fit, scene=scene), cameras, keep)
+        block = robust_ba.retriangulated(robust_ba.with_errors(block.scene, block.observations, block.feature))
+        options = SolveOptions(free_focal=False, fixed=stays)
+        found = robust_ba.solve(block, composed(motions, cameras), rounds, priors, options).scene
+        # Without other cameras the first one of the block stayed.
         T[begin:end] = found.T_world_camera[~stays]
         if found.log_depth_scale is not None:
             scale[begin:end] = found.log_depth_scale[~stays]
-    whole = fits.triangulated(fits.measured(replace(scene, points=fits.placed(scene, seen)), seen, fit.feature))
-    return fits.narrow(whole, None, held[-1:], priors, free_focal=False, fixed=np.ones(len(T), bool))
+    points = robust_ba.backprojected(scene, seen)
+    full = robust_ba.retriangulated(robust_ba.with_errors(replace(scene, points=points), seen, fit.feature))
+    options = SolveOptions(free_focal=False, fixed=np.ones(len(T), bool))
+    return robust_ba.solve(full, None, rounds[-1:], priors, options)
 
 
-def _few_of(point: NDArray[np.integer], allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of the observations allowed at most `HELD_VIEWS` of each point, spread over them."""
+def _few_views(point: NDArray[np.integer], allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mask of at most `FIXED_VIEWS` allowed observations of each point, at a regular stride."""
     rows = np.flatnonzero(allowed)
     rows = rows[np.argsort(point[rows], kind="stable")]
     _, start, length = np.unique(point[rows], return_index=True, return_counts=True)
     number = np.arange(len(rows)) - np.repeat(start, length)
-    every = np.repeat(-(-length // HELD_VIEWS), length)
+    every = np.repeat(-(-length // FIXED_VIEWS), length)
     chosen = np.zeros(len(point), bool)
     chosen[rows[number % np.maximum(every, 1) == 0]] = True
     return chosen

@@ -1,4 +1,4 @@
-"""Which frames are adjusted together: enough to cover what is seen, sharp ones, and never more than `MOST`."""
+"""Keyframe selection for refinement: by image displacement, preferring sharp frames."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,25 +11,25 @@ from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import FrameData, reproject
 
 STEP = 0.02
-"""Displacement of the image from one keyframe to the next, as a share of its longer side."""
+"""Image displacement between keyframes, as a share of the longer side."""
 LONGEST_GAP = 15
-"""So many frames on there is a keyframe even where the network sees no motion: it may be wrong."""
+"""Most frames between keyframes, even without motion, since the network's motion may be wrong."""
 EARLY = 0.6
-"""A sharper frame may be taken instead from this share of the way on."""
+"""Share of a step from which a sharper frame is preferred."""
 BLURRED = 0.3
-"""Of the median sharpness around: such a frame says little about where it is."""
+"""Sharpness relative to the median around, below which a frame is too blurred for a keyframe."""
 LOST = 0.25
-"""From here on a blurred frame is better than none."""
-MOST = 2500
-"""What the refinement holds grows with them: half a megabyte of descriptors each."""
+"""Displacement from which a blurred keyframe is better than none."""
+MAX_KEYFRAMES = 2500
+"""Most keyframes; memory grows by half a megabyte of descriptors each."""
 
 
-def choose_keyframes(views: Sequence[FrameData], size: tuple[int, int], most: int = MOST) -> list[int]:
-    """Positions in ``views`` of the keyframes, in order; the first and the last frame of each stretch are among them.
+def choose_keyframes(views: Sequence[FrameData], size: tuple[int, int], most: int = MAX_KEYFRAMES) -> list[int]:
+    """Positions of the keyframes in ``views``, ascending; they include the first and last frame of each segment.
 
     Args:
         size: width and height of the working image.
-        most: how many there may be.
+        most: largest number.
     """
     starts = [0, *(k for k in range(1, len(views)) if views[k].segment != views[k - 1].segment), len(views)]
     return [
@@ -43,7 +43,7 @@ def _of_segment(views: Sequence[FrameData], size: tuple[int, int], most: int) ->
     if len(views) < 3:
         return list(range(len(views)))
     moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])
-    # Where steps are large the sum over them bounds the number; on from there the threshold does.
+    # For large steps the total displacement bounds the number, otherwise the threshold does.
     step, gap = STEP, LONGEST_GAP
     while True:
         chosen = _choose(views, size, step, gap, sharp=_sharp(views))
@@ -53,9 +53,9 @@ def _of_segment(views: Sequence[FrameData], size: tuple[int, int], most: int) ->
 
 
 def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> float:
-    """Median displacement of what ``first`` shows when seen from ``second``, as a share of the longer side.
+    """Median displacement of the first frame's points as seen from the second, as a share of the longer side.
 
-    Points that leave the image count as far away; 1 where there is nothing to be carried over.
+    Points that leave the image count as infinitely far; 1 without points.
     """
     uv, z = first.grid.pixels()
     if not len(uv):
@@ -87,7 +87,7 @@ def _choose(
         usable = [c for c in candidates or [i] if sharp[c]]
         if not usable and moved < LOST and i - chosen[-1] < longest:
             continue
-        # The last one as sharp as any: keyframes far apart say more.
+        # The last one of nearly the best sharpness: larger baselines give better points.
         pool = usable or [i]
         best = max(views[c].sharpness for c in pool)
         chosen.append(max(c for c in pool if views[c].sharpness >= 0.8 * best))

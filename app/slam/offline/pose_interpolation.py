@@ -1,4 +1,4 @@
-"""Frames between keyframes: carried along with these, then fitted to the map's points by what is tracked into them."""
+"""Poses of frames between keyframes, by their earlier motion relative to both; and KLT tracking into them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,34 +6,34 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
-from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.core import so3
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import project_points
 
-FloatArray = NDArray[np.float64]
-
 WINDOW = 21
+"""Window of KLT in pixels; OpenCV's default."""
 LEVELS = 3
-"""Above the base: with two, fast pans are lost."""
+"""Pyramid levels above the base; with two, fast pans are lost."""
 ROUND_TRIP_PX = 1.0
-MOST_POINTS = 300
-"""Followed from each keyframe."""
+"""Largest error after tracking forth and back."""
+MAX_POINTS = 300
+"""Points tracked from each keyframe; more improve a pose little."""
 
 
 @dataclass(frozen=True)
 class PoseInterpolator:
-    """How keyframes moved: takes any frame of an earlier trajectory along."""
+    """Interpolates the poses of all frames from those of keyframes, by an earlier trajectory of all frames."""
 
     positions: NDArray[np.intp]  # [K], of the keyframes among all frames, ascending
-    before: FloatArray  # [N, 4, 4], poses of all frames, the network's or a stream's
-    after: FloatArray  # [K, 4, 4], the keyframes' poses in the map
-    scale: FloatArray  # [K], lengths around each keyframe in the map, for each of those before
-    segment: NDArray[np.integer]  # [N], of all frames: none is carried by a keyframe of another one
+    before: FloatArray  # [N, 4, 4], earlier poses of all frames, the network's or online ones
+    after: FloatArray  # [K, 4, 4], new poses of the keyframes
+    scale: FloatArray  # [K], length in the map per length of the earlier trajectory, around each keyframe
+    segment: NDArray[np.integer]  # [N], of all frames; frames follow keyframes of their own segment only
 
     def around(self, frame: int) -> tuple[int, int, float]:
-        """The keyframes on either side, by their numbers, and how far the frame is from the first, 0 to 1."""
+        """Indices of the keyframes on both sides, and the frame's relative position between them, 0 to 1."""
         last = len(self.positions) - 1
         right = min(max(int(np.searchsorted(self.positions, frame)), 1), last)
         left = max(right - 1, 0)
@@ -41,36 +41,39 @@ class PoseInterpolator:
         return left, right, float(np.clip((frame - self.positions[left]) / max(span, 1), 0, 1))
 
     def pose(self, frame: int) -> FloatArray:
-        """The earlier motion since the keyframe before and until the one after, blended."""
+        """Pose [4, 4] by the earlier motion from the previous and to the next keyframe, blended."""
         left, right, share = self.around(frame)
         mine = [k for k in (left, right) if self.segment[self.positions[k]] == self.segment[frame]]
         if len(mine) < 2 or left == right:
             return self._from(mine[0], frame) if mine else self.before[frame]
         first, second = self._from(left, frame), self._from(right, frame)
-        turn = Rotation.from_matrix(first[:3, :3].T @ second[:3, :3]).as_rotvec()
+        rotation = so3.log(first[:3, :3].T @ second[:3, :3])
         T = np.eye(4)
-        T[:3, :3] = first[:3, :3] @ Rotation.from_rotvec(share * turn).as_matrix()
+        T[:3, :3] = first[:3, :3] @ so3.exp(share * rotation)
         T[:3, 3] = (1 - share) * first[:3, 3] + share * second[:3, 3]
         return T
 
     def misfit(self, frame: int) -> float:
-        """How far from each other the keyframes on either side put the frame between them, as an angle (rad): moves
-        count by their share of the way from the one to the other, in the map or before."""
+        """Contradiction between the two keyframes around a frame and the earlier motion.
+
+        It is the rotation in rad, plus the translation relative to the keyframes' distance (the larger of both).
+        """
         left, right, _ = self.around(frame)
         there = self._from(left, int(self.positions[right]))
-        turn = Rotation.from_matrix(there[:3, :3].T @ self.after[right, :3, :3]).magnitude()
+        angle = np.radians(rotation_angle_deg(there[:3, :3].T @ self.after[right, :3, :3]))
         begin, end = self.after[left, :3, 3], self.after[right, :3, 3]
-        way = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(there[:3, 3] - begin)), 1e-12)
-        return float(turn) + float(np.linalg.norm(there[:3, 3] - end)) / way
+        length = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(there[:3, 3] - begin)), 1e-12)
+        return float(angle) + float(np.linalg.norm(there[:3, 3] - end)) / length
 
     def _from(self, keyframe: int, frame: int) -> FloatArray:
+        """Pose [4, 4] of a frame by the earlier motion from a keyframe."""
         relative = invert_pose(self.before[self.positions[keyframe]]) @ self.before[frame]
         relative[:3, 3] *= self.scale[keyframe]
         return np.asarray(self.after[keyframe] @ relative)
 
 
 def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:
-    """[count] positive values at all frames from those known at some, linear in the logarithm; NaN is not known."""
+    """Positive values [count] of all frames from those of some, linear in the logarithm; NaN counts as unknown."""
     known = np.isfinite(values)
     if not known.any():
         return np.ones(count)
@@ -80,10 +83,10 @@ def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> Fl
 def track_klt(
     source: NDArray[np.uint8], target: NDArray[np.uint8], uv: NDArray[np.floating], predicted: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Points [N, 2] of one image in another (pyramidal KLT, Bouguet 2001), there and back; where, and which arrived.
+    """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
 
     Args:
-        predicted: [N, 2] where to begin; NaN is not known.
+        predicted: [N, 2], initial positions; NaN: unknown.
     """
     if not len(uv):
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)
@@ -94,7 +97,7 @@ def track_klt(
     at = np.asarray(uv, np.float32) - np.float32(0.5)
     begin = np.where(inside[:, None], begin - np.float32(0.5), at)
     there, found = _tracked(source, target, at, begin)
-    # Back from there, begun where the prediction would put it: no help from the answer.
+    # Back without help from the result: from where the prediction puts it.
     back, returned = _tracked(target, source, there, there + (at - begin))
     arrived = inside & found & returned
     arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
@@ -111,7 +114,7 @@ def _tracked(
     return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0
 
 
-def in_view(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
-    """Pixels [N, 2] of points [N, 3] of the world; NaN behind the camera."""
+def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
+    """Pixels [N, 2] of world points [N, 3]; NaN behind the camera."""
     T = invert_pose(T_world_camera)
     return np.asarray(project_points(lens, points @ T[:3, :3].T + T[:3, 3]))

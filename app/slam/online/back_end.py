@@ -1,4 +1,4 @@
-"""The stage between engine and listeners: each result gets a causal pose, earlier ones are revised."""
+"""SLAM back end between engine and listeners: causal poses for new results, and revisions of earlier ones."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,64 +11,67 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.mode import MapState
-from stream_recon.app.slam.online.global_ba import FIRST, THOROUGH, Background, GlobalBA
-from stream_recon.app.slam.online.loop_closure import URGENT, LoopCloser
+from stream_recon.app.slam.online.global_ba import FINAL_ROUNDS, FIRST_KEYFRAMES, GlobalBA, GlobalBAScheduler
+from stream_recon.app.slam.online.loop_closure import LARGE_GAP, LoopCloser
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.app.slam.online.tracker import Tracker, TrackerCounts
-from stream_recon.app.slam.online.worker import ThreadWorker, Worker
+from stream_recon.app.slam.online.worker import BackgroundWorker, ThreadWorker
 
 Item = FrameResult | Revision
 
 LATE = 0.5
-"""Seconds."""
+"""Delay in seconds beyond the least one, from which a live source's local adjustments are skipped."""
 
 
 @dataclass(frozen=True)
-class Sparse:
-    """What the map stands on."""
+class SparseMap:
+    """Map points and loops, for display."""
 
     points: NDArray[np.float32]  # [N, 3], in the world
     loops: NDArray[np.int32]  # [L, 2], source frames between which loops were closed
 
 
 class OnlineBackEnd:
-    """`run.listeners.BackEnd`: geometry while the stream runs.
+    """`pipeline.listeners.BackEnd` that runs while frames come in.
 
     Args:
-        together: so many first results are given out together: as many as the network itself makes at once.
-        live: the source does not wait: neither does this. While results come more than `LATE` seconds later than they
-            once did, keyframes are not adjusted with those before them; what is left out is counted.
-        known_lens: the results' focal length is right.
-        departure: the end of the map that this one goes on with.
-        beside: have a `GlobalBA` and a `KeyframeDatabase`; None: threads of this process.
+        prefill: number of first results to output together, as the network returns them.
+        live: the source does not wait, so neither does this: while results are more than `LATE` late, local
+            adjustments are skipped and counted.
+        known_intrinsics: the results' focal length is exact.
+        map_state: end of an earlier map that this one continues.
+        workers: for a `GlobalBA` and a `KeyframeDatabase`; None: threads of this process.
     """
 
     def __init__(
         self,
         *,
-        together: int = 1,
+        prefill: int = 1,
         live: bool = False,
         known_intrinsics: bool = False,
         clock: Callable[[], float] = time.monotonic,
         map_state: MapState | None = None,
-        beside: tuple[Worker, Worker] | None = None,
+        workers: tuple[BackgroundWorker, BackgroundWorker] | None = None,
     ) -> None:
         self._map_state = map_state
-        self._together = together
-        self._front: Tracker | None = None
-        self._waiting: dict[int, FrameResult] = {}
-        """By their numbers: placed, and not given out yet."""
+        self._prefill = prefill
+        self._tracker: Tracker | None = None
+        self._pending: dict[int, FrameResult] = {}
+        """Results that are in the map but not output yet, by number."""
         self._segment = 0
         self._waits = not live
-        whole, self._memory = beside or (ThreadWorker(GlobalBA(), "mapping"), ThreadWorker(KeyframeDatabase(), "loops"))
-        self._background = Background(whole, waits=not live, known_intrinsics=known_intrinsics)
-        self._loops = LoopCloser(self._memory, waits=not live)
-        self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
-        """As of the last adjustment of all. Replaced, never changed."""
-        self._loops_before = self.sparse.loops
+        global_worker, self._database = workers or (
+            ThreadWorker(GlobalBA(), "global-ba"),
+            ThreadWorker(KeyframeDatabase(), "loops"),
+        )
+        self._global_ba = GlobalBAScheduler(global_worker, waits=not live, known_intrinsics=known_intrinsics)
+        self._loops = LoopCloser(self._database, waits=not live)
+        self.sparse = SparseMap(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
+        """As of the last global adjustment or loop correction. Replaced, never changed."""
+        self._earlier_loops = self.sparse.loops
         self._counts = TrackerCounts()
         self._clock = clock
-        self._best_delay = np.inf
+        self._least_delay = np.inf
 
     @property
     def wants_grey(self) -> bool:
@@ -76,13 +79,13 @@ class OnlineBackEnd:
 
     @property
     def status_line(self) -> str:
-        """Figures for the user: tracks, their error, loops, what was left to the network, what was skipped."""
+        """Figures for the user: tracks and their error, loops, fallbacks and skipped adjustments."""
         counts, parts = self._counts, []
         if counts.error_px is not None:
-            parts.append(f"{counts.tracks} tracks off by {counts.error_px:.2f} px")
+            parts.append(f"{counts.tracks} tracks, error {counts.error_px:.2f} px")
         for count, name in (
             (len(self.sparse.loops), "loops"),
-            (counts.fallback_segments, "stretches left to the network"),
+            (counts.fallback_segments, "segments with the network's poses"),
             (self._skipped, "adjustments skipped"),
         ):
             if count:
@@ -91,7 +94,7 @@ class OnlineBackEnd:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """For ``run.json``."""
+        """Figures for ``run.json``."""
         counts = self._counts
         return {
             "keyframes": counts.keyframes,
@@ -104,124 +107,131 @@ class OnlineBackEnd:
 
     @property
     def _skipped(self) -> int:
-        return self._counts.skipped + self._background.skipped + self._loops.skipped
+        return self._counts.skipped + self._global_ba.skipped + self._loops.skipped
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[Item]:
-        """Place a result; gives it, and what became of those before."""
-        assert frame.grey is not None, "the stage needs grey images"
+        """Add a result to the map; returns results with poses and revisions of earlier ones.
+
+        Steps: track, start background work for a new keyframe, apply global adjustment, apply loop correction.
+        """
+        assert frame.grey is not None, "the back end needs grey images"
         items: list[Item] = []
-        if self._front is None or result.segment != self._segment:
-            items += self._ended()
-            self._front, self._segment = self._begun(result, frame.grey), result.segment
-            self._background.restart()
-            self._counts.skipped += self._loops.skipped
-            self._loops_before = self.sparse.loops
-            self._loops = LoopCloser(self._memory, waits=self._waits)
-        front = self._front
-        known, left = len(front.keyframes), self._counts.fallback_segments
-        front.add(result, frame.grey, hurried=self._is_late(frame))
-        self._waiting[result.index] = result
-        if len(front.keyframes) > known:
-            self._loops.offer(front.newest, front.lens)
-            self._background.offer(front.active, front.lens, lambda: front.held)
-        if self._counts.fallback_segments > left:
-            self._background.again(front.active, front.lens, front.held)
-        self._take_in(front)
-        # What is being adjusted is not bent meanwhile: loops wait for it.
-        if len(front.keyframes) > known and not self._background.busy and self._close_loops(front):
-            self._background.begin(front.active, front.lens, front.held)
-        self._together -= 1
-        if self._together == 0:
-            front.place_again(front.keyframes)
-        return items if self._together > 0 else items + self._given_out(front)
+        if self._tracker is None or result.segment != self._segment:
+            items += self._finish_segment()
+            self._start_segment(result, frame.grey)
+        tracker = self._tracker
+        assert tracker is not None
+        known, fallbacks = len(tracker.map.keyframes), self._counts.fallback_segments
+        tracker.add(result, frame.grey, hurried=self._is_late(frame))
+        self._pending[result.index] = result
+        is_keyframe = len(tracker.map.keyframes) > known
+        if is_keyframe:
+            self._loops.offer(tracker.newest, tracker.map.lens)
+            self._global_ba.offer(tracker.map.active, tracker.map.lens, lambda: tracker.map.fixed)
+        if self._counts.fallback_segments > fallbacks:
+            self._global_ba.restart(tracker.map.active, tracker.map.lens, tracker.map.fixed)
+        self._apply_global_ba(tracker)
+        # A loop correction waits until no global adjustment runs on the same keyframes.
+        if is_keyframe and not self._global_ba.busy and self._apply_loop_correction(tracker):
+            self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed)
+        self._prefill -= 1
+        if self._prefill == 0:
+            tracker.map.refine_attached(tracker.map.keyframes)
+        return items if self._prefill > 0 else items + self._output(tracker)
 
     def finish(self) -> Sequence[Item]:
-        """What is known when the last frame is in."""
-        items = self._ended()
-        self._background.close()
-        self._memory.close()
+        """Final corrections after the last frame."""
+        items = self._finish_segment()
+        self._global_ba.close()
+        self._database.close()
         return items
 
     def _is_late(self, frame: PreparedFrame) -> bool:
-        """Whether a live source has got ahead."""
+        """Whether processing lags behind a live source."""
         if self._waits:
             return False
         delay = self._clock() - frame.timestamp
-        self._best_delay = min(self._best_delay, delay)
-        return delay > self._best_delay + LATE
+        self._least_delay = min(self._least_delay, delay)
+        return delay > self._least_delay + LATE
 
-    def _begun(self, result: FrameResult, image: NDArray[np.uint8]) -> Tracker:
-        """A map for a stretch: it goes on where the last one ended, as the network's world does."""
+    def _start_segment(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
+        """Start the map of a segment where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
-        map_state, self._map_state = self._map_state, None
-        if map_state is not None:
-            front = Tracker(scale, result, self._counts, map_state.T_world_camera, float(np.log(map_state.scale)))
-            if map_state.segment == result.segment:
-                front.follow(map_state.T_network, map_state.focal)
-            return front
-        if self._front is None:
-            return Tracker(scale, result, self._counts)
-        # The network begins where the camera was last: so does the map, in its own world.
-        return Tracker(scale, result, self._counts, self._front.newest_pose(), self._front.log_scale)
+        last, state, self._map_state = self._tracker, self._map_state, None
+        if state is not None:
+            tracker = Tracker(scale, result, self._counts, state.T_world_camera, float(np.log(state.scale)))
+            if state.segment == result.segment:
+                tracker.resume(state.T_network, state.focal)
+        elif last is None:
+            tracker = Tracker(scale, result, self._counts)
+        else:
+            tracker = Tracker(scale, result, self._counts, last.map.newest_pose, last.log_scale)
+        self._tracker, self._segment = tracker, result.segment
+        self._global_ba.reset()
+        self._counts.skipped += self._loops.skipped
+        self._earlier_loops = self.sparse.loops
+        self._loops = LoopCloser(self._database, waits=self._waits)
 
-    def _ended(self) -> list[Item]:
-        """The last word on the map so far."""
-        front = self._front
-        if front is None:
+    def _finish_segment(self) -> list[Item]:
+        """Close the last loops, adjust the map a last time and output the rest."""
+        tracker = self._tracker
+        if tracker is None:
             return []
-        self._background.drop()
-        self._close_loops(front, wait=True)
-        if len(front.keyframes) >= FIRST:
-            self._background.begin(front.active, front.lens, front.held, THOROUGH)
-            self._take_in(front, wait=True)
-            front.place_again(front.active)
-        return self._given_out(front)
+        self._global_ba.cancel()
+        self._apply_loop_correction(tracker, wait=True)
+        if len(tracker.map.keyframes) >= FIRST_KEYFRAMES:
+            self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, FINAL_ROUNDS)
+            self._apply_global_ba(tracker, wait=True)
+            tracker.map.refine_attached(tracker.map.active)
+        return self._output(tracker)
 
-    def _take_in(self, front: Tracker, *, wait: bool = False) -> None:
-        found = self._background.collect(front.keyframes[-1].number, wait=wait)
+    def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:
+        found = self._global_ba.collect(tracker.map.keyframes[-1].number, wait=wait)
         if found is not None:
-            front.settle(*found)
-            self.sparse = replace(self.sparse, points=front.points())
+            tracker.apply_global_ba(*found)
+            self.sparse = replace(self.sparse, points=tracker.map.points())
 
-    def _close_loops(self, front: Tracker, *, wait: bool = False) -> bool:
-        """Whether any were closed that were open by much."""
-        bend = self._loops.take_in(front.keyframes, wait=wait)
-        if bend is None:
+    def _apply_loop_correction(self, tracker: Tracker, *, wait: bool = False) -> bool:
+        """Apply a loop correction that is due; True if a gap was large."""
+        correction = self._loops.collect(tracker.map.keyframes, wait=wait)
+        if correction is None:
             return False
-        front.close(bend)
-        ends = [[front.keyframes[end].members[0].index for end in loop.ends] for loop in self._loops.closed]
-        self.sparse = Sparse(front.points(), np.concatenate([self._loops_before, np.array(ends, np.int32)]))
-        return bend.off > URGENT
+        tracker.apply_loop_correction(correction)
+        ends = [[tracker.map.keyframes[end].attached[0].index for end in loop.ends] for loop in self._loops.closed]
+        self.sparse = SparseMap(tracker.map.points(), np.concatenate([self._earlier_loops, np.array(ends, np.int32)]))
+        return correction.gap > LARGE_GAP
 
-    def _given_out(self, front: Tracker) -> list[Item]:
-        """The results that waited, then a revision of what moved meanwhile."""
-        given: list[Item] = []
+    def _output(self, tracker: Tracker) -> list[Item]:
+        """Pending results, then a revision of those that moved since their output."""
+        output: list[Item] = []
         revised: list[FrameRevision] = []
-        lens = front.intrinsics
-        for number in sorted(front.changed | front.joined):
-            keyframe = front.keyframes[number]
+        intrinsics, map_ = tracker.intrinsics, tracker.map
+        for number in sorted(map_.changed | map_.extended):
+            keyframe = map_.keyframes[number]
             scale = float(np.exp(keyframe.log_scale))
-            for member in keyframe.members:
-                T, result = keyframe.pose_of(member), self._waiting.pop(member.index, None)
+            for frame in keyframe.attached:
+                T, result = keyframe.pose_of(frame), self._pending.pop(frame.index, None)
                 if result is not None:
-                    given.append(_placed(result, T, scale, lens))
-                    member.given_scale = scale
-                    if member is keyframe.members[0]:
-                        keyframe.given = T.copy()
-                elif member.given_scale is not None and keyframe.number in front.changed:
-                    revised.append(FrameRevision(member.index, T, scale / member.given_scale, lens))
-        front.changed, front.joined = set(), set()
-        return given + ([Revision(tuple(revised))] if revised else [])
+                    output.append(_with_map_pose(result, T, scale, intrinsics))
+                    frame.output_scale = scale
+                    if frame is keyframe.attached[0]:
+                        keyframe.T_output = T.copy()
+                elif frame.output_scale is not None and keyframe.number in map_.changed:
+                    revised.append(FrameRevision(frame.index, T, scale / frame.output_scale, intrinsics))
+        map_.changed, map_.extended = set(), set()
+        return output + ([Revision(tuple(revised))] if revised else [])
 
 
-def _placed(result: FrameResult, T_world_camera: NDArray[np.float64], scale: float, lens: Intrinsics) -> FrameResult:
-    """A result as the map has it, with what the network said of it."""
-    said = NetworkEstimate(result.T_world_camera, result.intrinsics, 1 / scale)
-    depth = given_depth(result, said)
-    return replace(result, T_world_camera=T_world_camera, intrinsics=lens, depth=depth, network=said)
+def _with_map_pose(
+    result: FrameResult, T_world_camera: NDArray[np.float64], scale: float, intrinsics: Intrinsics
+) -> FrameResult:
+    """A result with the map's pose, scale and intrinsics, and the network's estimate."""
+    network = NetworkEstimate(result.T_world_camera, result.intrinsics, 1 / scale)
+    depth = output_depth(result, network)
+    return replace(result, T_world_camera=T_world_camera, intrinsics=intrinsics, depth=depth, network=network)
 
 
-def given_depth(result: FrameResult, said: NetworkEstimate) -> NDArray[np.float32]:
-    """The depth of a network's result as it is given out."""
-    return np.asarray(result.depth * np.float32(1 / said.depth_scale), np.float32)
+def output_depth(result: FrameResult, network: NetworkEstimate) -> NDArray[np.float32]:
+    """Depth map of a network result in the map's scale."""
+    return np.asarray(result.depth * np.float32(1 / network.depth_scale), np.float32)

@@ -1,4 +1,4 @@
-"""Many keyframes adjusted together, with the focal length: now and then, beside the stream."""
+"""Global bundle adjustment of many keyframes and the focal length, in the background."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,56 +8,35 @@ import numpy as np
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.ba.robust_ba import BARound
+from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
-from stream_recon.app.slam.online.worker import Asked, StopTest, Worker
+from stream_recon.app.slam.online.worker import BackgroundWorker, StopTest, Task
 
 logger = logging.getLogger(__name__)
 
-FIRST = 4
-"""Keyframes before the first adjustment of all."""
+FIRST_KEYFRAMES = 4
+"""Keyframes before the first adjustment: fewer show too little parallax."""
 FOCAL_KEYFRAMES = 6
-"""Fewer say too little of the focal length."""
+"""Least number of keyframes that determine the focal length."""
 GROWTH = 1.3
-"""The next one comes when there are so many times as many."""
+"""Ratio of keyframe numbers from one adjustment to the next, so that their total cost stays linear."""
 ROUNDS = (BARound(3, 12, 4, tolerance=1e-2), BARound(1, 4, 5, tolerance=2e-3))
-"""The map is near: longer ones do not make it better while it grows."""
-THOROUGH = (BARound(10, None, 4, tolerance=1e-2), BARound(3, 12, 4, tolerance=1e-2), BARound(1, 4, 15, tolerance=1e-4))
-"""At its end."""
-WAITED_FOR, LATER = 60, 0.1
-"""An adjustment of at least so many keyframes is not taken in at once but when there are so many times more: they take
-about as long to come as it takes."""
-
-
-def whole(
-    keyframes: Sequence[Keyframe],
-    lens: CameraModel,
-    known_intrinsics: bool = False,
-    held: int = 0,
-    rounds: Sequence[BARound] = ROUNDS,
-    should_stop: StopTest | None = None,
-) -> BAResult | None:
-    """Adjust them all, with the focal length unless it is known.
-
-    Where others come before them the first ones stay, and so their unit.
-
-    Args:
-        held: so many of the first ones stay, where loops come back to.
-        rounds: of the adjustment.
-        should_stop: asked now and then; nobody wants it any more.
-    """
-    if keyframes[held].number == 0:
-        free_focal = len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics
-        found = adjust_window(keyframes, lens, rounds, free_focal=free_focal, should_stop=should_stop)
-        return None if found is None else found.aligned(keyframes)
-    return adjust_window(
-        keyframes, lens, rounds, fixed=held + 2, free_focal=not known_intrinsics, should_stop=should_stop
-    )
+"""Rounds while the map grows: its errors are small, and more iterations do not improve it."""
+FINAL_ROUNDS = (
+    BARound(10, None, 4, tolerance=1e-2),
+    BARound(3, 12, 4, tolerance=1e-2),
+    BARound(1, 4, 15, tolerance=1e-4),
+)
+"""Rounds at the end of a segment."""
+DELAYED_FROM = 60
+"""Keyframes from which a result is applied later, at a fixed keyframe, so that the stream need not wait for it."""
+DELAY = 0.1
+"""Growth of the map until such a result is applied; about the time that the adjustment takes."""
 
 
 class GlobalBA:
-    """What a `Background` has beside it."""
+    """Target of the background worker; see `GlobalBAScheduler`."""
 
     def adjust(
         self,
@@ -65,47 +44,57 @@ class GlobalBA:
         keyframes: Sequence[Keyframe],
         lens: CameraModel,
         known_intrinsics: bool,
-        held: int,
+        fixed: int,
         rounds: Sequence[BARound],
     ) -> BAResult | None:
-        """See `whole`."""
-        return whole(keyframes, lens, known_intrinsics, held, rounds, should_stop)
+        """Adjust keyframes, and the focal length unless it is known.
+
+        Args:
+            fixed: number of first keyframes that stay, as they share loop tracks. Where still older keyframes exist,
+                two more stay, which fixes the scale.
+        """
+        if keyframes[fixed].number == 0:
+            options = SolveOptions(len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics, None, should_stop)
+            found = adjust_window(keyframes, lens, rounds, options)
+            return None if found is None else found.aligned(keyframes)
+        stays = np.arange(len(keyframes)) < fixed + 2
+        return adjust_window(keyframes, lens, rounds, SolveOptions(not known_intrinsics, stays, should_stop))
 
 
 @dataclass(frozen=True)
 class _Job:
-    asked: Asked
+    task: Task
     numbers: list[int]
-    """Of its keyframes."""
+    """Numbers of its keyframes."""
     due: int
-    """Number of the keyframe at which it is taken in, where that is waited for."""
+    """Number of the keyframe at which the result is applied, unless the source is live."""
 
 
-class Background:
-    """One adjustment at a time, of copies of the keyframes.
+class GlobalBAScheduler:
+    """Runs one global adjustment at a time, on copies of the keyframes.
 
     Args:
-        aside: has a `GlobalBA`.
-        waits: whether `collect` waits for it, so that two runs give the same. A live source goes on without it
-            meanwhile, and leaves out those that are due before the last one is done.
-        known_lens: whether the focal length stays what it is.
+        worker: its target is a `GlobalBA`.
+        waits: `collect` waits for results, so that runs are reproducible. For a live source it does not, and an
+            adjustment that is due while another one runs is skipped.
+        known_intrinsics: the focal length is fixed.
     """
 
-    def __init__(self, aside: Worker, *, waits: bool, known_intrinsics: bool = False) -> None:
+    def __init__(self, worker: BackgroundWorker, *, waits: bool, known_intrinsics: bool = False) -> None:
         self.skipped = 0
         self._waits, self._known_intrinsics = waits, known_intrinsics
-        self._aside = aside
-        self._due = FIRST
+        self._worker = worker
+        self._due = FIRST_KEYFRAMES
         self._job: _Job | None = None
 
-    def restart(self) -> None:
-        """Keyframes are counted anew."""
-        self._due = FIRST
+    def reset(self) -> None:
+        """A new map begins."""
+        self._due = FIRST_KEYFRAMES
 
     def offer(
-        self, keyframes: Sequence[Keyframe], lens: CameraModel, held: Callable[[], Sequence[Keyframe]] = tuple
+        self, keyframes: Sequence[Keyframe], lens: CameraModel, fixed: Callable[[], Sequence[Keyframe]] = tuple
     ) -> None:
-        """Begin if it is time to; ``held``: see `begin`."""
+        """Start an adjustment if one is due; ``fixed``: see `start`."""
         count = keyframes[-1].number + 1
         if count < self._due or (self.busy and self._waits):
             return
@@ -113,62 +102,61 @@ class Background:
         if self._job is not None:
             self.skipped += 1
             return
-        self.begin(keyframes, lens, held())
+        self.start(keyframes, lens, fixed())
 
-    def begin(
+    def start(
         self,
         keyframes: Sequence[Keyframe],
         lens: CameraModel,
-        held: Sequence[Keyframe] = (),
+        fixed: Sequence[Keyframe] = (),
         rounds: Sequence[BARound] = ROUNDS,
     ) -> None:
-        """Begin, in place of what is under way.
+        """Start an adjustment, in place of a running one.
 
         Args:
-            held: keyframes before them that stay, where loops come back to.
-            rounds: of the adjustment.
+            fixed: older keyframes that share loop tracks; they stay.
         """
-        self.drop()
-        copies = [replace(keyframe, members=[], trusted=not keyframe.doubtful) for keyframe in (*held, *keyframes)]
+        self.cancel()
+        copies = [replace(keyframe, attached=[], trusted=not keyframe.dynamic) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
-        due = numbers[-1] + (int(LATER * count) if count >= WAITED_FOR else 0)
-        asked = self._aside.ask("adjust", copies, lens, self._known_intrinsics, len(held), rounds)
-        self._job = _Job(asked, numbers, due)
+        due = numbers[-1] + (int(DELAY * count) if count >= DELAYED_FROM else 0)
+        task = self._worker.submit("adjust", copies, lens, self._known_intrinsics, len(fixed), rounds)
+        self._job = _Job(task, numbers, due)
 
     @property
     def busy(self) -> bool:
-        """Whether one is under way, or waits to be taken in."""
+        """Whether an adjustment runs or its result has not been collected."""
         return self._job is not None
 
-    def drop(self) -> None:
-        """End what is under way."""
+    def cancel(self) -> None:
+        """Stop a running adjustment."""
         if self._job is not None:
-            self._job.asked.stop()
+            self._job.task.stop()
             self._job = None
 
-    def again(self, keyframes: Sequence[Keyframe], lens: CameraModel, held: Sequence[Keyframe] = ()) -> None:
-        """Begin anew what is under way: it has them where they are no more."""
+    def restart(self, keyframes: Sequence[Keyframe], lens: CameraModel, fixed: Sequence[Keyframe] = ()) -> None:
+        """Start a running adjustment again, since keyframes have moved."""
         if self._job is not None:
-            self.begin(keyframes, lens, held)
+            self.start(keyframes, lens, fixed)
 
     def collect(self, newest: int, *, wait: bool = False) -> tuple[BAResult, list[int]] | None:
-        """What was found, and the numbers of its keyframes; None where nothing is ready.
+        """Result and the numbers of its keyframes; None if none is due.
 
         Args:
             newest: number of the map's last keyframe.
-            wait: whatever that is.
+            wait: whether or not it is due.
         """
         job = self._job
-        if job is None or not (wait or (newest >= job.due if self._waits else job.asked.future.done())):
+        if job is None or not (wait or (newest >= job.due if self._waits else job.task.future.done())):
             return None
         self._job = None
         try:
-            found = job.asked.future.result()
+            found = job.task.future.result()
         except (SingularError, np.linalg.LinAlgError):
-            logger.exception("adjustment of %d keyframes", len(job.numbers))
+            logger.exception("global bundle adjustment of %d keyframes failed", len(job.numbers))
             return None
         return None if found is None else (found, job.numbers)
 
     def close(self) -> None:
-        """End what is beside it once it is done."""
-        self._aside.close()
+        """End the worker after its last task."""
+        self._worker.close()

@@ -1,4 +1,4 @@
-"""Tracks of a new keyframe: those that were followed into it, new corners, and where these are few, descriptors."""
+"""Tracks of a new keyframe: tracked points, new corners and, where these are few, descriptor matches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,159 +8,163 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.pose_only import batched_pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel, Observations
+from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthReader, reproject, unproject
+from stream_recon.app.slam.matching.covisibility import RADIUS
 from stream_recon.app.slam.matching.features import Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
-from stream_recon.app.slam.online.keyframe import Keyframe, shared
+from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 TRACKS = 350
-"""Seen by a keyframe, where its image has so many corners."""
+"""Tracks of a keyframe, if its image has enough corners; more cost time and improve poses little."""
 QUALITY = 0.001
-"""Of the best corner's response: little, or one rich texture would be all that is seen."""
+"""Least corner response relative to the best one; small, or one rich texture would take all tracks."""
 CANDIDATES = 3
-"""Times as many corners are found as are kept, spread over the image."""
+"""Ratio of detected corners to those kept, for an even distribution."""
 DESCRIBED = 600
-"""Features of a keyframe that are described."""
+"""Features of a keyframe with descriptors; enough to recognize it."""
 UNGUIDED = 2
-"""With so many of the keyframes before it a lost frame is matched wherever the network puts it."""
-RADIUS = 0.12
-"""Of the longer side: how far from its predicted place a match may be."""
-FINE, MOST_BLUR = 0.25, 5.0
-"""An image is blurred if the variance of its Laplacian at half its size is a smaller share of that at a quarter: of
-sharp ones it is .3 to .7, of those blurred by a hundredth of their width .11. Sigmas grow with the square root of how
-much smaller it is, up to so many times: such blur makes errors across epipolar lines 1.2 to 1.8 times as large."""
-AROUND = 9
-"""Pixels of half the image's size, over which texture is looked at."""
-FAINT, MOST_FAINT = 1.0, 10.0
-"""Of the square of grey levels for a pixel, along the direction in which there is least of them: below this the
-variance of a track's place grows as there is less; and the most that a sigma grows to. Over a phone's room errors
-across epipolar lines grow from .3 pixels where there is ten times as much to 1.5 where there is a twentieth. Above it
-all tracks count alike: the best texture lies in few places."""
+"""Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
+SHARP_RATIO = 0.25
+"""Ratio of the Laplacian's variance at half to that at quarter size, below which an image is blurred: sharp images have
+0.3 to 0.7, those blurred by 1 % of their width 0.11. Sigmas grow with the square root of the deficit."""
+MAX_BLUR = 5.0
+"""Limit of the deficit; blur of 1 % of the width makes epipolar errors 1.2 to 1.8 times as large."""
+TEXTURE_WINDOW = 9
+"""Window of the texture measure, in pixels at half size."""
+FAINT = 1.0
+"""Texture, in squared grey levels per pixel along the weakest direction, below which the variance of tracks grows. In a
+phone video epipolar errors grow from 0.3 px at ten times this texture to 1.5 px at a twentieth."""
+MAX_FAINT = 10.0
+"""Largest sigma due to weak texture."""
 PNP_PX = 5.0
+"""Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
 MIN_PNP = 20
+"""Least number of PnP inliers; fewer can agree by chance."""
+PNP_LOSSES = LossSchedule((20.0, 6.0, 2.0), 8, 1e-3)
+"""Loss scales of the refinement after PnP, from its possible errors to those of tracks."""
 AGREEING = 0.4
-ODD_DEG, ODD_MOTION, ODD_AGREEING = 8.0, 0.15, 0.65
-"""A pose that is so far from the network's, or by such a share of the depth, needs so many of the points behind it:
-something large that moves by itself has some, too."""
+"""Least share of inliers of a pose by PnP, unless it is odd."""
+ODD_DEG = 8.0
+"""Rotation from the predicted pose from which a pose is odd."""
+ODD_MOTION = 0.15
+"""Distance from the predicted pose, as a share of the depth, from which a pose is odd."""
+ODD_AGREEING = 0.65
+"""Least share of inliers of an odd pose, since a large moving object supports one, too."""
 
 
 class CornerQuality:
-    """How much there is to hold on to about each point of a grey image."""
+    """Localization accuracy of points of a grey image, from its texture and blur."""
 
     def __init__(self, image: Grey) -> None:
         half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        # OpenCV's derivatives are in shares of white, doubled; here they are in grey levels for each pixel.
-        self._least = cv2.cornerMinEigenVal(half, AROUND, ksize=3) * (255.0**2 / 16)
+        # OpenCV's derivatives are relative to white, times 4; here they are grey levels per pixel.
+        self._least = cv2.cornerMinEigenVal(half, TEXTURE_WINDOW, ksize=3) * (255.0**2 / 16)
         quarter = cv2.resize(half, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
         fine, coarse = (float(cv2.Laplacian(image, cv2.CV_32F).var()) for image in (half, quarter))
-        self._blur = min(max(FINE * coarse / max(fine, 1e-9), 1.0), MOST_BLUR) ** 0.5
+        self._blur = min(max(SHARP_RATIO * coarse / max(fine, 1e-9), 1.0), MAX_BLUR) ** 0.5
 
     def sigma(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
-        """[N], how much less surely tracks at ``uv`` [N, 2] are seen than in a sharp image with texture: from 1 on."""
+        """Standard deviations [N] of tracks at ``uv`` [N, 2], relative to a sharp and textured image; at least 1."""
         height, width = self._least.shape
         x, y = (uv / 2).astype(np.intp).T
         least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
-        return np.asarray(np.clip(np.sqrt(FAINT / np.maximum(least, 1e-6)), 1.0, MOST_FAINT) * self._blur, np.float32)
+        return np.asarray(np.clip(np.sqrt(FAINT / np.maximum(least, 1e-6)), 1.0, MAX_FAINT) * self._blur, np.float32)
 
 
 @dataclass
 class PlaceDescriptor:
-    """What is kept of a keyframe to know it again: no images."""
+    """Features of a keyframe for place recognition, without its image."""
 
     keyframe: Keyframe
     features: Features
-    sigma: NDArray[np.float32]
-    """Of the features, see `Keyframe`."""
+    sigma: NDArray[np.float32]  # [N], of the features, see `Keyframe`
     tracks: dict[int, int]
-    """See `KeyframeImages`."""
+    """Track ids by feature, see `KeyframeImages`."""
 
 
 @dataclass
 class KeyframeImages:
-    """What is kept of the last keyframes' images."""
+    """Image, depth and features of a recent keyframe."""
 
     keyframe: Keyframe
     image: Grey
     reader: DepthReader
-    described: Features | None = None
+    detected: Features | None = None
+    """Features with descriptors, once they are detected."""
     tracks: dict[int, int] = field(default_factory=dict)
-    """Of its described features, those that are known."""
-    texture: CornerQuality = field(init=False)
+    """Track ids by feature, of the features in tracks."""
+    quality: CornerQuality = field(init=False)
 
     def __post_init__(self) -> None:
-        self.texture = CornerQuality(self.image)
+        self.quality = CornerQuality(self.image)
 
     def features(self) -> Features:
-        """Described when somebody first asks."""
-        if self.described is None:
-            self.described = detect(self.image, self.reader, DESCRIBED)
-        return self.described
+        """Features with descriptors, detected at the first call."""
+        if self.detected is None:
+            self.detected = detect(self.image, self.reader, DESCRIBED)
+        return self.detected
 
-    @property
-    def place(self) -> PlaceDescriptor:
-        """What is kept of it when the image is gone."""
-        return self.described_by(self.features())
-
-    def described_by(self, features: Features) -> PlaceDescriptor:
-        """What is kept of it, with these features."""
-        return PlaceDescriptor(self.keyframe, features, self.texture.sigma(features.uv), self.tracks)
+    def descriptor(self, features: Features | None = None) -> PlaceDescriptor:
+        """Place descriptor with ``features``, or its own."""
+        features = self.features() if features is None else features
+        return PlaceDescriptor(self.keyframe, features, self.quality.sigma(features.uv), self.tracks)
 
 
 class TrackIds:
-    """Gives out the numbers of tracks."""
+    """Allocator of track ids."""
 
     def __init__(self) -> None:
         self._next = 0
 
-    def new(self, count: int) -> NDArray[np.int64]:
-        """[count] numbers not given out before."""
+    def allocate(self, count: int) -> NDArray[np.int64]:
+        """New ids [count]."""
         self._next += count
         return np.arange(self._next - count, self._next, dtype=np.int64)
 
 
-def detect_corners(sight: KeyframeImages, tracks: TrackIds) -> None:
-    """Fill the keyframe up with corners (Shi and Tomasi, CVPR 1994) where it sees no tracks yet."""
-    keyframe, image = sight.keyframe, sight.image
+def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
+    """Add corners (Shi and Tomasi, CVPR 1994) to a keyframe where it has no tracks, up to `TRACKS`."""
+    keyframe, image = new.keyframe, new.image
     need = TRACKS - len(keyframe.track)
     if need < TRACKS // 20:
         return
     height, width = image.shape
-    apart = max(int(0.6 * np.sqrt(height * width / TRACKS)), 6)
-    allowed = sight.reader.free()
-    free = np.full(image.shape, 255, np.uint8) if allowed is None else allowed
+    spacing = max(int(0.6 * np.sqrt(height * width / TRACKS)), 6)
+    mask = new.reader.detection_mask()
+    if mask is None:
+        mask = np.full(image.shape, 255, np.uint8)
     for x, y in keyframe.uv.astype(int).tolist():
-        cv2.circle(free, (x, y), apart, 0, -1)
-    corners = cv2.goodFeaturesToTrack(image, CANDIDATES * need, QUALITY, apart, mask=free, blockSize=5)
+        cv2.circle(mask, (x, y), spacing, 0, -1)
+    corners = cv2.goodFeaturesToTrack(image, CANDIDATES * need, QUALITY, spacing, mask=mask, blockSize=5)
     if corners is None:
         return
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
     uv = uv[select_evenly(uv, (width, height), need)]
-    keyframe.extend(tracks.new(len(uv)), uv, sight.reader.at(uv), sight.texture.sigma(uv))
+    keyframe.add_tracks(track_ids.allocate(len(uv)), uv, new.reader.sample(uv), new.quality.sigma(uv))
 
 
 def consistent_tracks(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """[P] which of the first's tracks, followed to ``second_uv``, one motion explains; all where none can be told."""
-    a, b = _bare(first.uv[row]), _bare(second_uv)
-    every = np.arange(len(row), dtype=np.int32)
-    kept = verify(a, b, np.stack([every, every], axis=1), MIN_GUIDED)
+    """Mask [P] of the tracks ``row`` [P], found at ``second_uv``, that one motion explains; all if there is none."""
+    a, b = _without_descriptors(first.uv[row]), _without_descriptors(second_uv)
+    rows = np.arange(len(row), dtype=np.int32)
+    kept = verify(a, b, np.stack([rows, rows], axis=1), MIN_GUIDED)
     if not len(kept):
         return np.ones(len(row), bool)
-    return np.asarray(np.isin(every, kept[:, 0]))
+    return np.asarray(np.isin(rows, kept[:, 0]))
 
 
-def _bare(uv: NDArray[np.float32]) -> Features:
+def _without_descriptors(uv: NDArray[np.float32]) -> Features:
     return Features(uv, np.zeros((0, 128), np.float32), np.zeros(len(uv), np.float32))
 
 
 def match_keyframes(
-    new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, tracks: TrackIds
+    new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, track_ids: TrackIds
 ) -> None:
-    """Match a keyframe by descriptors with those before it, given in order; both then see common tracks."""
+    """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks."""
     there = new.features()
     for back, old in enumerate(reversed(earlier)):
         here = old.features()
@@ -169,54 +173,51 @@ def match_keyframes(
         predicted, _ = reproject(lens, here.uv, z, T)
         kept = verify(here, there, match(here, there, predicted, RADIUS * max(new.image.shape)), MIN_GUIDED)
         if back < UNGUIDED and len(kept) < 3 * MIN_UNGUIDED:
-            # The network may be wrong there.
-            anywhere = verify(here, there, match(here, there), MIN_UNGUIDED)
-            kept = anywhere if len(anywhere) > len(kept) else kept
-        merge_tracks(old.place, new.place, kept, tracks)
+            # The predicted pose may be wrong.
+            unguided = verify(here, there, match(here, there), MIN_UNGUIDED)
+            kept = unguided if len(unguided) > len(kept) else kept
+        merge_tracks(old.descriptor(), new.descriptor(), kept, track_ids)
 
 
-def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, tracks: TrackIds) -> set[int]:
-    """Let both keyframes see the tracks of matched features: one that either knows already, or a new one.
-
-    Gives the tracks.
-    """
-    places = old, new
-    seen = [set(place.keyframe.track.tolist()) for place in places]
+def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds) -> set[int]:
+    """Put matched features of two keyframes into common tracks, existing or new ones; returns the track ids."""
+    ends = old, new
+    seen = [set(end.keyframe.track.tolist()) for end in ends]
     added: tuple[list[int], list[int]] = ([], [])
-    joined = set()
+    merged = set()
     for pair in matches.tolist():
-        known = [place.tracks.get(feature) for place, feature in zip(places, pair, strict=True)]
-        number = next((one for one in known if one is not None), None)
-        if number is None:
-            number = int(tracks.new(1)[0])
-        if any(one not in (None, number) for one in known):
+        known = [end.tracks.get(feature) for end, feature in zip(ends, pair, strict=True)]
+        track = next((one for one in known if one is not None), None)
+        if track is None:
+            track = int(track_ids.allocate(1)[0])
+        if any(one not in (None, track) for one in known):
             continue
-        joined.add(number)
+        merged.add(track)
         for side in (0, 1):
-            # A track that two features of one image claim is the first one's.
-            if number not in seen[side]:
-                seen[side].add(number)
-                places[side].tracks[pair[side]] = number
+            # Of several features of one image, the first one gets the track.
+            if track not in seen[side]:
+                seen[side].add(track)
+                ends[side].tracks[pair[side]] = track
                 added[side].append(pair[side])
-    for place, chosen in zip(places, added, strict=True):
-        features, numbers = place.features, [place.tracks[feature] for feature in chosen]
-        place.keyframe.extend(np.array(numbers, np.int64), features.uv[chosen], features.z[chosen], place.sigma[chosen])
-    return joined
+    for end, chosen in zip(ends, added, strict=True):
+        features, tracks = end.features, np.array([end.tracks[feature] for feature in chosen], np.int64)
+        end.keyframe.add_tracks(tracks, features.uv[chosen], features.z[chosen], end.sigma[chosen])
+    return merged
 
 
 def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> FloatArray | None:
-    """A keyframe's pose [4, 4] from what it and earlier ones see; None where too few points agree on one."""
+    """Pose [4, 4] of a keyframe by PnP on points that it shares with earlier ones; None with too few inliers."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:
-        rows = shared(keyframe, new)
+        rows = common_rows(keyframe, new)
         world[rows[:, 1]] = keyframe.points(lens)[rows[:, 0]]
     known = np.isfinite(world).all(axis=1) & ~new.held_out
     points, uv = world[known], new.uv[known].astype(np.float64)
     if len(points) < MIN_PNP:
         return None
     starts, middle = [new.T_world_camera], points.mean(axis=0)
-    # In units of the focal length: no camera matrix, no distortion.
-    found, turn, shift, _ = cv2.solvePnPRansac(
+    # In normalized coordinates, so that no camera matrix or distortion is needed.
+    found, rotation, translation, _ = cv2.solvePnPRansac(
         points - middle,
         unproject(lens, uv)[:, :2].copy(),
         np.eye(3),
@@ -227,21 +228,18 @@ def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraMod
     )
     if found:
         T = np.eye(4)
-        T[:3, :3] = cv2.Rodrigues(turn)[0]
-        T[:3, 3] = shift[:, 0]
+        T[:3, :3] = cv2.Rodrigues(rotation)[0]
+        T[:3, 3] = translation[:, 0]
         T = invert_pose(T)
         T[:3, 3] += middle
         starts.append(T)
-    seen = Observations(np.zeros(len(uv), np.intp), np.arange(len(uv)), uv)
     best, agreeing = None, max(MIN_PNP, AGREEING * len(points))
     for start in starts:
-        moved = batched_pose_only_ba(
-            start[None], points, seen, lens, loss_scales=(20.0, 6.0, 2.0), iterations=8, tolerance=1e-3
-        )
-        T, count = moved.T_world_camera[0], int((moved.distances < PNP_PX).sum())
-        turned = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
-        away = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])
-        odd = turned > ODD_DEG or away > ODD_MOTION * new.usual_depth
+        estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), lens, PNP_LOSSES)
+        T, count = estimate.T_world_camera, int((estimate.distances < PNP_PX).sum())
+        angle_deg = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
+        distance = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])
+        odd = angle_deg > ODD_DEG or distance > ODD_MOTION * new.median_depth
         if count > agreeing and (not odd or count > ODD_AGREEING * len(points)):
             best, agreeing = T, count
     return best

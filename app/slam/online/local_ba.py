@@ -1,9 +1,9 @@
-"""Keyframes adjusted together: the last ones at each keyframe, or all of them now and then.
+"""Bundle adjustment of keyframes of the online map: the latest ones (local) or many (global).
 
-Both begin from points as the map has them, so few iterations are enough.
+It starts from the map's points, so few iterations suffice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,110 +13,106 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
 from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BARound, BAState
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline import depth_correction
 from stream_recon.app.slam.online.keyframe import Keyframe
 
 FloatArray = NDArray[np.float64]
 
 MIN_OBSERVATIONS = 60
+"""Least number of observations of an adjustment: ten for each unknown of a pose."""
 GOOD_PX = 3.0
-"""Points that miss by more are not kept in the map."""
+"""Reprojection error up to which a point is kept in the map."""
 UNTRUSTED = 10.0
-"""Times the usual pixel error for what a keyframe sees that is left to the network; its motion is held so much more."""
+"""Factor of tracks' sigmas, and divisor of those of the network's motion, at keyframes that follow the network."""
 FIRMER = 0.4
-"""Times the sigmas that a refinement gives the network's steps: here little is known yet that could contradict them."""
-HOPS, UNSURE = (1, 3, 6, 12), 2.0
-"""Keyframes from one to another one that the network's motion is held between; more than one only where both see their
-tracks so unsurely. The network's places are hardly further off over long ways than over short ones, as those of a map
-are that is made of such tracks; where tracks are sure the map is nearer to the truth than that. Beyond it the network's
-motions are held more firmly, too, by how much more unsure the tracks are: their errors are alike, so that many of them
-know hardly more than one."""
-SURE = 1.5
-"""Up to which unsureness a keyframe's unit is what its tracks say; beyond, what is known otherwise has its share."""
+"""Factor of refinement's sigmas of the network's motion: online, fewer observations correct them."""
+HOPS = (1, 3, 6, 12)
+"""Intervals in keyframes with priors on the network's motion; those above 1 only from `UNCERTAIN` on. The network's
+error hardly grows with the interval, that of a map of uncertain tracks does."""
+UNCERTAIN = 2.0
+"""Uncertainty of tracks from which the network's motion over longer intervals is used, with smaller sigmas for larger
+uncertainty: errors of such tracks are correlated, so that many constrain little more than one."""
+CERTAIN = 1.5
+"""Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
+mixed in."""
 LOG_DEPTH_SCALE_SIGMA = 0.1
-HELD_OVER = 9
-"""Keyframes about whose mean a depth scale is held."""
+"""Of a keyframe's log depth scale about the mean of its neighbours."""
+SCALE_WINDOW = 9
+"""Keyframes over which the mean depth scale is taken."""
 FOCAL_SIGMA = 0.1
 """Of the log of the network's focal length."""
 FOCAL_SHARE = 0.3
-"""Of what the observations say of the focal length is believed: their errors are alike, and motion bends them."""
-STILL, MOST_UNIT = 0.02, 1.3
-"""Of the depth: less than that is no motion; and by how much a unit may change at once."""
-TURNED = 0.1
-"""Of the depth: a turn counts like a motion that turns the view of what is so far away."""
+"""Share of the observations' information on the focal length that is used, since their errors are correlated."""
+STILL = 0.02
+"""Motion that counts as noise, as a share of the depth."""
+MAX_SCALE_CHANGE = 1.3
+"""Largest change of the map's scale in one alignment, so that output poses do not jump."""
+ROTATION_LEVER = 0.1
+"""Weight of rotations in the alignment, as a lever in shares of the depth."""
 
 
 @dataclass(frozen=True)
 class BAResult:
-    """What an adjustment gave; lists go by the keyframes that it was given."""
+    """Result of an adjustment, in the order of its keyframes."""
 
     T_world_camera: FloatArray  # [K, 4, 4]
     log_scale: FloatArray  # [K]
     z: list[FloatArray]
-    """Depths of each one's tracks; NaN where no point was kept."""
+    """Depths of each keyframe's tracks; NaN without a point."""
     lens: CameraModel
     tracks: int
     error_px: float
     """Median reprojection error in working pixels."""
-    unit: float = 1.0
-    """What all was multiplied with in the end."""
+    alignment_scale: float = 1.0
+    """Scale of `aligned`, already applied."""
 
-    def jump(self, keyframe: Keyframe) -> float:
-        """By how much the log of the map's unit changed at the last keyframe, before all was multiplied."""
-        return float(self.log_scale[-1]) - float(np.log(self.unit)) - keyframe.log_scale
+    def scale_jump(self, keyframe: Keyframe) -> float:
+        """Change of the log scale at the last keyframe, without `alignment_scale`."""
+        return float(self.log_scale[-1]) - float(np.log(self.alignment_scale)) - keyframe.log_scale
 
     def aligned(self, keyframes: Sequence[Keyframe]) -> "BAResult":
-        """In a unit and a world that leave the keyframes where they were given out, on the whole.
+        """The result aligned with the poses that were output, by a similarity.
 
-        Nothing but the first keyframe holds an adjustment's world: without this all later ones, and what is given out
-        next, would move by what is newly known of the first.
+        Only the first keyframe fixes an adjustment's world: without alignment all later poses would move with each
+        correction of the first ones.
         """
-        given = np.array([k.T_world_camera if k.given is None else k.given for k in keyframes])
-        usual = float(np.median([keyframe.usual_depth for keyframe in keyframes]))
+        output = np.array([k.T_world_camera if k.T_output is None else k.T_output for k in keyframes])
+        depth = float(np.median([keyframe.median_depth for keyframe in keyframes]))
         T = self.T_world_camera.copy()
-        ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, given))
-        # Where the camera hardly moved its turns say how the world lies, and the unit stays.
-        turns = np.einsum("nij,nkj->ik", given[:, :3, :3], T[:, :3, :3])
-        U, _, V = np.linalg.svd(theirs.T @ ours + (TURNED * usual) ** 2 * turns)
+        ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, output))
+        # Where the camera hardly moved, rotations determine the alignment and the scale stays.
+        rotations = np.einsum("nij,nkj->ik", output[:, :3, :3], T[:, :3, :3])
+        U, _, V = np.linalg.svd(theirs.T @ ours + (ROTATION_LEVER * depth) ** 2 * rotations)
         R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
-        still = len(T) * (STILL * usual) ** 2
-        unit = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
-        unit = float(np.clip(unit, 1 / MOST_UNIT, MOST_UNIT))
+        still = len(T) * (STILL * depth) ** 2
+        scale = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
+        scale = float(np.clip(scale, 1 / MAX_SCALE_CHANGE, MAX_SCALE_CHANGE))
         T[:, :3, :3] = R @ T[:, :3, :3]
-        T[:, :3, 3] = given[:, :3, 3].mean(axis=0) + unit * ours @ R.T
-        z = [unit * each for each in self.z]
-        return replace(self, T_world_camera=T, log_scale=self.log_scale + np.log(unit), z=z, unit=unit)
+        T[:, :3, 3] = output[:, :3, 3].mean(axis=0) + scale * ours @ R.T
+        z = [scale * each for each in self.z]
+        log_scale = self.log_scale + np.log(scale)
+        return replace(self, T_world_camera=T, log_scale=log_scale, z=z, alignment_scale=scale)
 
-    def place(self, keyframes: Sequence[Keyframe]) -> None:
-        """Move the keyframes there, with their points."""
+    def apply(self, keyframes: Sequence[Keyframe]) -> None:
+        """Set poses, scales and points of the keyframes."""
         for k, keyframe in enumerate(keyframes):
-            keyframe.move(self.T_world_camera[k], float(self.log_scale[k]))
-            # It may have come to see more tracks since, or have forgotten them all.
+            keyframe.set_pose(self.T_world_camera[k], float(self.log_scale[k]))
+            # Since the adjustment began, it may have got more tracks, or have dropped them.
             known, size = np.full(len(keyframe.z), np.nan), min(len(keyframe.z), len(self.z[k]))
             known[:size] = self.z[k][:size]
             keyframe.z = np.where(np.isnan(known), keyframe.z, known)
 
 
 def adjust_window(
-    keyframes: Sequence[Keyframe],
-    lens: CameraModel,
-    rounds: Sequence[BARound],
-    *,
-    fixed: int = 1,
-    free_focal: bool = False,
-    should_stop: Callable[[], bool] | None = None,
+    keyframes: Sequence[Keyframe], lens: CameraModel, rounds: Sequence[BARound], options: SolveOptions
 ) -> BAResult | None:
-    """Keyframes, points and, if ``free_focal``, the lens that agree best with the tracks; None where these are few.
-
-    ``fixed``: so many of the first keyframes stay. With ``should_stop`` it ends early with what it has.
-    """
-    unit = _held_scales(keyframes)
-    start = _start(keyframes, lens, unit)
+    """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
+    prior_scale = _neighbourhood_scales(keyframes)
+    start = _initial_state(keyframes, lens, prior_scale)
     if start is None:
         return None
-    stays = np.arange(len(keyframes)) < fixed
-    steps = network_steps(keyframes, unit)
+    motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = Priors(
         focal=focal_network,
@@ -124,46 +120,45 @@ def adjust_window(
         depth_sigma=robust_ba.DEPTH_SIGMA,
         k1_sigma=robust_ba.K1_SIGMA,
     )
-    fitted = robust_ba.narrow(start, steps, rounds, priors, free_focal=free_focal, fixed=stays, should_stop=should_stop)
-    if free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
-        focal = believed_focal(fitted, focal_network, stays)
+    fitted = robust_ba.solve(start, motions, rounds, priors, options)
+    if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
+        focal = fused_focal(fitted, focal_network, options.fixed)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
-        fitted = robust_ba.measured(scene, fitted.observations, fitted.feature)
-        fitted = robust_ba.narrow(
-            fitted, steps, rounds[-1:], priors, free_focal=False, fixed=stays, should_stop=should_stop
-        )
+        fitted = robust_ba.with_errors(scene, fitted.observations, fitted.feature)
+        fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
     if len(fitted.observations) < MIN_OBSERVATIONS or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
-    return _outcome(keyframes, fitted, unit)
+    return _result(keyframes, fitted, prior_scale)
 
 
-def _held_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
-    """[K] logs of the depth scales that each keyframe's is held about: its neighbours' in the mean.
+def _neighbourhood_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
+    """Means [K] of neighbouring keyframes' log scales, about which each one's prior is.
 
-    The network's unit drifts, slowly: held about one value for all, many keyframes would be bent to its drift.
+    The network's scale drifts slowly; a prior about one value for all would distort the trajectory.
     """
     scales = np.array([keyframe.log_scale for keyframe in keyframes])
-    sides = HELD_OVER // 2
+    sides = SCALE_WINDOW // 2
     padded = np.concatenate([[0.0], np.cumsum(np.pad(scales, sides, mode="edge"))])
-    return np.asarray((padded[HELD_OVER:] - padded[:-HELD_OVER]) / HELD_OVER)
+    return np.asarray((padded[SCALE_WINDOW:] - padded[:-SCALE_WINDOW]) / SCALE_WINDOW)
 
 
-def believed_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_]) -> float:
-    """The network's focal length and the adjustment's, each by what it knows."""
+def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None) -> float:
+    """Mean of the network's and the adjustment's focal length, weighted by their information."""
     free = Priors(
         log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA
     )
     known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
-    off = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -robust_ba.MOST_FOCAL, robust_ba.MOST_FOCAL))
-    return focal_network * float(np.exp(off * information / (information + prior)))
+    limit = robust_ba.MAX_FOCAL_CHANGE
+    change = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -limit, limit))
+    return focal_network * float(np.exp(change * information / (information + prior)))
 
 
-def _start(keyframes: Sequence[Keyframe], lens: CameraModel, unit: FloatArray) -> BAState | None:
-    """Points are means of where the keyframes have them; those that the map knows outweigh the network's.
+def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale: FloatArray) -> BAState | None:
+    """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
-    ``unit``: [K], log of what the network's lengths are multiplied with before the depth scales.
+    ``prior_scale``: [K], log factor of the network's lengths, apart from the depth scales.
     """
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
@@ -181,8 +176,8 @@ def _start(keyframes: Sequence[Keyframe], lens: CameraModel, unit: FloatArray) -
         return_inverse=True,
     )
     total = np.bincount(track, weight, len(tracks))
-    # A point that no depth is known of cannot be begun anywhere.
-    sure = ~np.array([keyframe.doubtful for keyframe in keyframes])[camera]
+    # Points without any depth have no initial position.
+    sure = ~np.array([keyframe.dynamic for keyframe in keyframes])[camera]
     usable = (np.bincount(track, sure)[track] >= 2) & (total[track] > 0) & sure
     if usable.sum() < MIN_OBSERVATIONS:
         return None
@@ -195,45 +190,44 @@ def _start(keyframes: Sequence[Keyframe], lens: CameraModel, unit: FloatArray) -
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
         (np.where(trusted, 1.0, UNTRUSTED) * gathered([keyframe.sigma for keyframe in keyframes]))[usable],
-        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(unit[camera]))[usable],
+        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(prior_scale[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
-    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - unit)
-    return robust_ba.measured(scene, observations, np.concatenate(rows)[usable])
+    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - prior_scale)
+    return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 
-def network_steps(keyframes: Sequence[Keyframe], unit: FloatArray) -> RelativePoses:
-    """The network's motion from each keyframe to the next, and over longer ways where tracks are unsure; firm where it
-    is preferred.
+def network_motion_priors(keyframes: Sequence[Keyframe], prior_scale: FloatArray) -> RelativePoses:
+    """Priors of the network's motion between keyframes, over longer intervals where tracks are uncertain.
 
-    ``unit``: [K], log of the map's lengths there for each of the network's.
+    ``prior_scale``: [K], log of length in the map per length in the network's world.
     """
-    unsure = np.array([keyframe.unsure for keyframe in keyframes])
+    uncertainty = np.array([keyframe.uncertainty for keyframe in keyframes])
     count = len(keyframes)
     pairs = np.array(
         [
             (a, a + hop)
             for hop in HOPS
             for a in range(count - hop)
-            if hop == 1 or unsure[a] * unsure[a + hop] > UNSURE**2
+            if hop == 1 or uncertainty[a] * uncertainty[a + hop] > UNCERTAIN**2
         ],
         np.intp,
     ).reshape(-1, 2)
     first, second = pairs.T
     T = np.array([keyframe.T_network for keyframe in keyframes])
     relative = np.asarray(invert_pose(T[first]) @ T[second])
-    relative[:, :3, 3] *= np.exp(0.5 * (unit[first] + unit[second]))[:, None]
+    relative[:, :3, 3] *= np.exp(0.5 * (prior_scale[first] + prior_scale[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
-    share /= np.maximum(np.sqrt(unsure[first] * unsure[second]) / UNSURE, 1.0)
+    share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / UNCERTAIN, 1.0)
     rotation = robust_ba.ROTATION_SIGMA * share * np.sqrt(second - first)
     return RelativePoses(first, second, relative, rotation, robust_ba.TRANSLATION_SIGMA * share)
 
 
-def _outcome(keyframes: Sequence[Keyframe], fitted: BAState, unit: FloatArray) -> BAResult:
+def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray) -> BAResult:
     good = fitted.errors < GOOD_PX
     assert fitted.scene.log_depth_scale is not None
-    log_scale = fitted.scene.log_depth_scale + unit
+    log_scale = fitted.scene.log_depth_scale + prior_scale
     z = []
     for k, keyframe in enumerate(keyframes):
         mine = np.flatnonzero(good & (fitted.observations.camera == k) & (fitted.depth > 0))
@@ -242,7 +236,7 @@ def _outcome(keyframes: Sequence[Keyframe], fitted: BAState, unit: FloatArray) -
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_correction.MIN_POINTS:
-            told = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
-            log_scale[k] += min(SURE / keyframe.unsure, 1.0) * (told - log_scale[k])
+            by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
+            log_scale[k] += min(CERTAIN / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
     error = float(np.median(fitted.errors))
     return BAResult(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

@@ -1,9 +1,9 @@
-"""Loops while the stream runs: a place seen before is known again, and the way between is bent until its ends meet.
+"""Loop closure: recognized places become loop constraints, and a pose graph over keyframes corrects the map.
 
-Some keyframes are places, of which features are kept. Each new one is compared with those before it that look alike;
-two places whose matches agree on one motion, by depth and in both directions, are joined by an edge. Edges that say the
-same close a loop, by a graph of similarities over the places. All this happens beside the stream, in `places.py`; what
-is found there is taken in so many keyframes later, which for a file does not depend on how fast anything was.
+Keyframes at some spacing are entered into the keyframe database and compared with similar, earlier ones. Two whose
+matches agree on one motion, by depth and in both directions, give a loop constraint. Constraints that confirm each
+other close a loop, by a Sim(3) pose graph. This runs in the background. For a file, results are applied a fixed number
+of keyframes later, so that they do not depend on speed.
 """
 
 import logging
@@ -15,285 +15,304 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation, Slerp
 
+from stream_recon.app.core import so3
+from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.matching import NONE, Matches
-from stream_recon.app.slam.matching.relative_poses import MOST_DRIFT, SLACK
+from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
+from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages, PlaceDescriptor
-from stream_recon.app.slam.online.place_recognition import LEAST_GAP, MOST_PLACES, Look, Recognised
-from stream_recon.app.slam.online.worker import Asked, Worker
+from stream_recon.app.slam.online.place_recognition import LEAST_GAP, MAX_ENTRIES, PlaceQuery, QueryResult
+from stream_recon.app.slam.online.worker import BackgroundWorker, Task
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
 
-APART = 0.15
-"""Displacement of the image from one place to the next, as a share of its longer side."""
-LATER = 6
-"""Keyframes after which a file's stream takes in what was begun."""
-SAME_DEG, SAME_SCALE, SAME_SHARE = 5.0, 1.25, 0.3
-"""Two edges say the same if they put the camera there by so much, the last one a share of the depth."""
-WAITING = 15
-"""Places for which an edge waits for another one that says the same."""
-MOST_EDGES = 200
-"""That the map is bent by; and loops that wait until it is, whose features are kept meanwhile."""
-MOST_STEPS = 400
-"""That a way is measured by."""
-URGENT = 0.05
-"""Of the depth: what is further off is put right at once, else when the map has grown by `GROWTH`."""
+ENTRY_SPACING = 0.15
+"""Image displacement between entries of the keyframe database, as a share of the longer side."""
+DELAY = 6
+"""Keyframes after which the result of a query or correction is applied, for a file."""
+SAME_DEG = 5.0
+"""Largest rotation between the corrections of two constraints that confirm each other."""
+SAME_SCALE = 1.25
+"""Largest ratio of the scales of such corrections."""
+SAME_SHARE = 0.3
+"""Largest distance of the cameras after such corrections, as a share of the depth."""
+UNCONFIRMED = 15
+"""Multiple of `LEAST_GAP`: keyframes for which a constraint waits for confirmation."""
+MAX_EDGES = 200
+"""Loop constraints in the pose graph, and confirmed ones that wait for it; bounds time and memory."""
+MAX_STEPS = 400
+"""Segments by which a path length is measured; bounds the time."""
+LARGE_GAP = 0.05
+"""Loop gap, as a share of the depth, that is corrected at once."""
 GROWTH = 1.1
+"""Growth of the map until smaller gaps are corrected."""
 REST = 10
-"""Keyframes between two closings, at least."""
-MOST_BEHIND = 2
-"""Places that wait to be looked at before a live stream leaves out more."""
-ROTATION_SIGMA, TRANSLATION_SIGMA, STILL_SIGMA, LOG_SCALE_SIGMA = np.radians(0.2), 0.05, 0.005, 0.02
-"""Of the map from keyframe to keyframe, growing with the square root of their number: rad, shares of the way and of the
-depth, and of the unit."""
-NOTHING = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
-LOOP_ROTATION_SIGMA, LOOP_TRANSLATION_SIGMA = np.radians(1.0), 0.05
-"""Of an edge by 100 matches: rad, share of the depth and of the unit."""
+"""Least number of keyframes between two corrections."""
+MAX_QUEUED = 2
+"""Queries that wait before more of a live source are skipped."""
+ROTATION_SIGMA = np.radians(0.2)
+"""Of the map between keyframes; grows with the square root of their number."""
+TRANSLATION_SIGMA = 0.05
+"""Of the map between keyframes, relative to the path; grows likewise."""
+STILL_SIGMA = 0.005
+"""Of the map between keyframes, relative to the depth; grows likewise."""
+LOG_SCALE_SIGMA = 0.02
+"""Of the map's scale between keyframes; grows likewise."""
+LOOP_ROTATION_SIGMA = np.radians(1.0)
+"""Of a loop constraint with 100 inliers."""
+LOOP_TRANSLATION_SIGMA = 0.05
+"""Of a loop constraint with 100 inliers, relative to the depth; also of its log scale."""
+NO_FEATURES = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Two places that are one."""
+    """Loop constraint between two keyframes that show the same place."""
 
     first: PlaceDescriptor
     second: PlaceDescriptor
     matches: Matches
-    S_first_second: FloatArray  # [4, 4], a similarity between the axes and units of the network's depth
+    S_first_second: FloatArray  # [4, 4], similarity between the axes and network scales of both
     inliers: int
 
-    def remembered(self) -> "Loop":
-        """What is kept once both see the same tracks: no features."""
+    def without_features(self) -> "Loop":
+        """The constraint without features, once both ends have common tracks."""
         first, second = (
-            replace(place, features=NOTHING, sigma=NOTHING.z, tracks={}) for place in (self.first, self.second)
+            replace(end, features=NO_FEATURES, sigma=NO_FEATURES.z, tracks={}) for end in (self.first, self.second)
         )
-        return replace(self, first=first, second=second, matches=NONE)
+        return replace(self, first=first, second=second, matches=NO_MATCHES)
 
     @property
     def ends(self) -> tuple[int, int]:
+        """Numbers of both keyframes."""
         return self.first.keyframe.number, self.second.keyframe.number
 
     def correction(self) -> FloatArray:
-        """[4, 4] similarity of the world that would take the second place to where the first one sees it."""
+        """Similarity [4, 4] of the world that takes the second keyframe to where the first one sees it."""
         first, second = self.first.keyframe, self.second.keyframe
         return np.asarray(_node(first) @ self.S_first_second @ np.linalg.inv(_node(second)))
 
-    def off(self) -> float:
-        """How far it takes the second place, as a share of the depth."""
+    def gap(self) -> float:
+        """Translation of the second keyframe by the correction, as a share of the depth."""
         camera = self.second.keyframe
-        there = self.correction() @ np.append(camera.T_world_camera[:3, 3], 1.0)
-        return float(np.linalg.norm(there[:3] - camera.T_world_camera[:3, 3])) / camera.usual_depth
+        corrected = self.correction() @ np.append(camera.T_world_camera[:3, 3], 1.0)
+        return float(np.linalg.norm(corrected[:3] - camera.T_world_camera[:3, 3])) / camera.median_depth
 
     def agrees(self, other: "Loop") -> bool:
-        """Whether both say the same of where the camera is."""
+        """Whether the correction of another constraint is about the same."""
         if self.ends == other.ends:
             return False
-        camera = self.second.keyframe.T_world_camera[:3, 3]
+        centre = self.second.keyframe.T_world_camera[:3, 3]
         ours, theirs = self.correction(), other.correction()
-        between = ours[:3, :3].T @ theirs[:3, :3]
         scale = float(np.cbrt(np.linalg.det(theirs[:3, :3]) / np.linalg.det(ours[:3, :3])))
-        turned = np.degrees(Rotation.from_matrix(between / np.cbrt(np.linalg.det(between))).magnitude())
-        away = np.linalg.norm((ours[:3, :3] - theirs[:3, :3]) @ camera + ours[:3, 3] - theirs[:3, 3])
+        distance = np.linalg.norm((ours[:3, :3] - theirs[:3, :3]) @ centre + ours[:3, 3] - theirs[:3, 3])
         return bool(
-            turned < SAME_DEG
+            rotation_angle_deg(_rotation(ours[:3, :3].T @ theirs[:3, :3])) < SAME_DEG
             and 1 / SAME_SCALE < scale < SAME_SCALE
-            and away < SAME_SHARE * self.second.keyframe.usual_depth
+            and distance < SAME_SHARE * self.second.keyframe.median_depth
         )
 
 
 @dataclass(frozen=True)
 class LoopCorrection:
-    """What closing loops makes of the world around some keyframes."""
+    """Correction of the map that closes loops, at some keyframes."""
 
     numbers: NDArray[np.intp]  # [N] keyframes, ascending
-    S_after_before: FloatArray  # [N, 4, 4], similarities of the world there
+    S_after_before: FloatArray  # [N, 4, 4], similarities of the world at these keyframes
     loops: Sequence[Loop]
-    """Those that it closes."""
-    off: float
-    """How far one of them was open at most, as a share of the depth."""
+    """New loops that it closes."""
+    gap: float
+    """Largest gap of these loops, as a share of the depth."""
 
-    def at(self, numbers: Sequence[int]) -> FloatArray:
-        """[K, 4, 4] at any keyframes: blended between those known, the last one's beyond it."""
-        at = np.clip(np.asarray(numbers, np.float64), self.numbers[0], self.numbers[-1])
-        scale = np.cbrt(np.linalg.det(self.S_after_before[:, :3, :3]))
-        turns = Rotation.from_matrix(self.S_after_before[:, :3, :3] / scale[:, None, None])
-        S = np.tile(np.eye(4), (len(at), 1, 1))
-        grown = np.exp(np.interp(at, self.numbers, np.log(scale)))
-        S[:, :3, :3] = Slerp(self.numbers, turns)(at).as_matrix() * grown[:, None, None]
+    def interpolate(self, numbers: Sequence[int]) -> FloatArray:
+        """Similarities [K, 4, 4] at any keyframes; constant beyond the last known one."""
+        known, S = self.numbers, self.S_after_before
+        number = np.clip(np.asarray(numbers, np.float64), known[0], known[-1])
+        right = np.clip(np.searchsorted(known, number, side="right"), 1, len(known) - 1)
+        share = (number - known[right - 1]) / (known[right] - known[right - 1])
+        log_scale, R = np.log(np.cbrt(np.linalg.det(S[:, :3, :3]))), _rotation(S[:, :3, :3])
+        step = so3.log(R[right - 1].transpose(0, 2, 1) @ R[right])
+        found = np.tile(np.eye(4), (len(number), 1, 1))
+        scale = np.exp(np.interp(number, known, log_scale))
+        found[:, :3, :3] = R[right - 1] @ so3.exp(share[:, None] * step) * scale[:, None, None]
         for axis in range(3):
-            S[:, axis, 3] = np.interp(at, self.numbers, self.S_after_before[:, axis, 3])
-        return S
+            found[:, axis, 3] = np.interp(number, known, S[:, axis, 3])
+        return found
 
 
 @dataclass(frozen=True)
-class _Bending:
-    """A `LoopCorrection` to come."""
+class _PendingCorrection:
+    """Correction that is being computed."""
 
-    begun: int
-    """Number of the map's last keyframe then."""
-    asked: Asked
+    started: int
+    """Number of the map's last keyframe at its start."""
+    task: Task
     numbers: NDArray[np.intp]
     loops: Sequence[Loop]
-    off: float
+    gap: float
 
-    def bend(self) -> LoopCorrection | None:
-        """Waits for it; None where there is none."""
-        S = _result(self.asked)
-        return None if S is None or not np.isfinite(S).all() else LoopCorrection(self.numbers, S, self.loops, self.off)
+    def result(self) -> LoopCorrection | None:
+        """The correction, after waiting for it; None if it failed."""
+        S = _task_result(self.task)
+        return None if S is None or not np.isfinite(S).all() else LoopCorrection(self.numbers, S, self.loops, self.gap)
 
 
 class LoopCloser:
-    """Finds and closes the loops of one map.
+    """Finds the loops of one map and computes corrections.
 
     Args:
-        aside: has a `Memory`, which forgets what it knew of another map.
-        waits: whether `take_in` waits for what is due: for files.
+        worker: its target is a `KeyframeDatabase`, which is cleared.
+        waits: `collect` waits for results that are due, as for files.
     """
 
-    def __init__(self, aside: Worker, *, waits: bool) -> None:
+    def __init__(self, worker: BackgroundWorker, *, waits: bool) -> None:
         self.closed: list[Loop] = []
-        """Those that the map was bent to."""
+        """Loops that were closed."""
         self.skipped = 0
-        self._aside, self._waits = aside, waits
-        aside.ask("forget")
-        self._places: dict[int, PlaceDescriptor] = {}
-        """Those that are remembered, by the numbers of their keyframes."""
-        self._moved = np.inf
-        self._looking: list[tuple[KeyframeImages, Asked]] = []
-        self._bending: _Bending | None = None
-        self._waiting: list[Loop] = []
-        self._new: list[Loop] = []
-        self._open = 0.0
-        """How far one of these was open at most, when it came, as a share of the depth."""
-        self._size = 0
+        self._worker, self._waits = worker, waits
+        worker.submit("clear")
+        self._descriptors: dict[int, PlaceDescriptor] = {}
+        """Entries of the database, by keyframe number."""
+        self._displacement = np.inf
+        """Image displacement since the last entry."""
+        self._queries: list[tuple[KeyframeImages, Task]] = []
+        self._pending: _PendingCorrection | None = None
+        self._unconfirmed: list[Loop] = []
+        self._confirmed: list[Loop] = []
+        self._largest_gap = 0.0
+        """Largest gap of the confirmed loops when they were found."""
+        self._last_correction = 0
+        """Number of the last keyframe at the last correction."""
         self._nodes: list[int] = [0]
 
-    def offer(self, sight: KeyframeImages, lens: CameraModel) -> None:
-        """Hear of a new keyframe."""
-        self._moved += min(sight.keyframe.moved, APART)
-        if self._moved < APART:
+    def offer(self, new: KeyframeImages, lens: CameraModel) -> None:
+        """Query a new keyframe, if the image has moved enough since the last one."""
+        self._displacement += min(new.keyframe.displacement, ENTRY_SPACING)
+        if self._displacement < ENTRY_SPACING:
             return
-        if not self._waits and len(self._looking) >= MOST_BEHIND:
+        if not self._waits and len(self._queries) >= MAX_QUEUED:
             self.skipped += 1
             return
-        self._moved = 0.0
-        known = sight.described
-        image, reader = (sight.image, sight.reader) if known is None else (None, None)
-        look = Look(sight.keyframe.number, known, image, reader)
-        self._looking.append((sight, self._aside.ask("recognise", look, lens)))
+        self._displacement = 0.0
+        image, reader = (new.image, new.reader) if new.detected is None else (None, None)
+        query = PlaceQuery(new.keyframe.number, new.detected, image, reader)
+        self._queries.append((new, self._worker.submit("query", query, lens)))
 
-    def take_in(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
-        """What is to become of the map by what is due now.
+    def collect(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
+        """Process results that are due; returns a correction to apply.
 
         Args:
             keyframes: all of the map, in order.
-            wait: for all that was begun, and close what there is to close: nothing more will come.
+            wait: process all results and close all loops, since no more keyframes will come.
         """
         newest = keyframes[-1].number
-        while self._looking and self._due(self._looking[0][0].keyframe.number, self._looking[0][1], newest, wait):
-            sight, asked = self._looking.pop(0)
-            number = sight.keyframe.number
-            self._nodes = [*(self._nodes if len(self._nodes) < 2 * MOST_PLACES else self._nodes[::2]), number]
-            self._sort(self._recognised(sight, _result(asked)), keyframes)
-        bend = None
-        if self._bending is None and self._new and (wait or self._is_time(newest)):
-            self._bending = self._begun(keyframes)
+        while self._queries and self._due(self._queries[0][0].keyframe.number, self._queries[0][1], newest, wait):
+            new, task = self._queries.pop(0)
+            number = new.keyframe.number
+            self._nodes = [*(self._nodes if len(self._nodes) < 2 * MAX_ENTRIES else self._nodes[::2]), number]
+            self._confirm(self._loops_of(new, _task_result(task)), keyframes)
+        correction = None
+        if self._pending is None and self._confirmed and (wait or self._correction_due(newest)):
+            self._pending = self._start_correction(keyframes)
             if not wait:
                 return None
-        if self._bending is not None and self._due(self._bending.begun, self._bending.asked, newest, wait):
-            bend, self._bending = self._bending.bend(), None
-        return bend
+        if self._pending is not None and self._due(self._pending.started, self._pending.task, newest, wait):
+            correction, self._pending = self._pending.result(), None
+        return correction
 
-    def _due(self, begun: int, asked: Asked, newest: int, wait: bool) -> bool:
-        return wait or (newest >= begun + LATER if self._waits else asked.future.done())
+    def _due(self, started: int, task: Task, newest: int, wait: bool) -> bool:
+        return wait or (newest >= started + DELAY if self._waits else task.future.done())
 
-    def _recognised(self, sight: KeyframeImages, found: Recognised | None) -> list[Loop]:
-        """The loops from a keyframe to those that it shows again."""
+    def _loops_of(self, new: KeyframeImages, found: QueryResult | None) -> list[Loop]:
+        """Loop constraints of a new entry."""
         if found is None:
             return []
-        new = self._places[sight.keyframe.number] = sight.described_by(found.features)
-        if found.given_up is not None:
-            self._places.pop(found.given_up, None)
+        second = self._descriptors[new.keyframe.number] = new.descriptor(found.features)
+        if found.removed is not None:
+            self._descriptors.pop(found.removed, None)
         return [
-            Loop(self._places[each.number], new, each.matches, each.S_first_second, each.inliers)
-            for each in found.again
-            if each.number in self._places
+            Loop(self._descriptors[each.number], second, each.matches, each.S_first_second, each.inliers)
+            for each in found.revisits
+            if each.number in self._descriptors
         ]
 
-    def _is_time(self, newest: int) -> bool:
-        if newest < self._size + REST:
+    def _correction_due(self, newest: int) -> bool:
+        if newest < self._last_correction + REST:
             return False
-        return newest > GROWTH * self._size or self._open > URGENT
+        return newest > GROWTH * self._last_correction or self._largest_gap > LARGE_GAP
 
-    def _sort(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
-        """Believe what another one confirms."""
+    def _confirm(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
+        """Accept constraints that agree with another one."""
         for loop in found:
             if not _plausible(loop, keyframes):
                 continue
-            confirmed = [other for other in self._waiting if other.agrees(loop)]
-            # Those that came last most likely say the same.
-            known = chain(reversed(self._new), reversed(self.closed))
+            confirmed = [other for other in self._unconfirmed if other.agrees(loop)]
+            # Newest first, as these agree most likely.
+            known = chain(reversed(self._confirmed), reversed(self.closed))
             if not confirmed and not any(other.agrees(loop) for other in known):
-                self._waiting.append(loop)
+                self._unconfirmed.append(loop)
                 continue
-            self._waiting = [other for other in self._waiting if other not in confirmed]
-            self._new = _thinned([*self._new, *confirmed, loop])
-            self._open = max(self._open, *(each.off() for each in (*confirmed, loop)))
+            self._unconfirmed = [other for other in self._unconfirmed if other not in confirmed]
+            self._confirmed = _thinned([*self._confirmed, *confirmed, loop])
+            self._largest_gap = max(self._largest_gap, *(each.gap() for each in (*confirmed, loop)))
         if found:
             newest = found[-1].second.keyframe.number
-            recent = [loop for loop in self._waiting if newest - loop.ends[1] <= WAITING * LEAST_GAP]
-            self._waiting = recent
+            recent = [loop for loop in self._unconfirmed if newest - loop.ends[1] <= UNCONFIRMED * LEAST_GAP]
+            self._unconfirmed = recent
 
-    def _begun(self, keyframes: Sequence[Keyframe]) -> _Bending:
-        new, self._new, self._open = self._new, [], 0.0
-        off = max(loop.off() for loop in new)
-        self.closed = _thinned([*self.closed, *(loop.remembered() for loop in new)])
-        self._size = keyframes[-1].number
-        numbers = {0, self._size, *self._nodes, *(end for loop in self.closed for end in loop.ends)}
-        known = np.array(sorted(number for number in numbers if number <= self._size), np.intp)
+    def _start_correction(self, keyframes: Sequence[Keyframe]) -> _PendingCorrection:
+        new, self._confirmed, self._largest_gap = self._confirmed, [], 0.0
+        gap = max(loop.gap() for loop in new)
+        self.closed = _thinned([*self.closed, *(loop.without_features() for loop in new)])
+        newest = self._last_correction = keyframes[-1].number
+        numbers = {0, newest, *self._nodes, *(end for loop in self.closed for end in loop.ends)}
+        known = np.array(sorted(number for number in numbers if number <= newest), np.intp)
         nodes = np.array([_node(keyframes[number]) for number in known])
         edges = _edges(known, nodes, keyframes, self.closed)
-        return _Bending(self._size, self._aside.ask("bend", nodes, edges), known, new, off)
+        return _PendingCorrection(newest, self._worker.submit("loop_correction", nodes, edges), known, new, gap)
 
 
 def _node(keyframe: Keyframe) -> FloatArray:
-    """A keyframe [4, 4] as a similarity: from its axes and the network's unit there to the world."""
+    """Similarity [4, 4] from a keyframe's axes and the network's scale there to the world."""
     S = keyframe.T_world_camera.copy()
     S[:3, :3] *= np.exp(keyframe.log_scale)
     return S
 
 
+def _rotation(scaled: FloatArray) -> FloatArray:
+    """Rotations [..., 3, 3] of scaled rotations."""
+    return np.asarray(scaled / np.cbrt(np.linalg.det(scaled))[..., None, None])
+
+
 def _thinned(loops: list[Loop]) -> list[Loop]:
-    """Without every other one of the older half, as long as they are too many."""
-    while len(loops) > MOST_EDGES:
+    """At most `MAX_EDGES` loops: every other one of the older half is dropped, repeatedly."""
+    while len(loops) > MAX_EDGES:
         half = len(loops) // 2
         loops = loops[:half:2] + loops[half:]
     return loops
 
 
 def _plausible(loop: Loop, keyframes: Sequence[Keyframe]) -> bool:
-    """Whether the map may have drifted so far: equal doors of a corridor look like one, metres apart."""
+    """Whether the map can have drifted by the loop's gap; repeated structures look alike, metres apart."""
     first, second = loop.ends
-    step = -(-(second - first) // MOST_STEPS)
+    step = -(-(second - first) // MAX_STEPS)
     passed = [*keyframes[first:second:step], keyframes[second]]
     centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in passed])
-    way = float(np.linalg.norm(np.diff(centres, axis=0), axis=1).sum())
-    apart = float(np.linalg.norm(centres[-1] - centres[0]))
-    off = loop.off() * loop.second.keyframe.usual_depth
-    return off <= MOST_DRIFT * way + SLACK * apart
+    path = float(np.linalg.norm(np.diff(centres, axis=0), axis=1).sum())
+    distance = float(np.linalg.norm(centres[-1] - centres[0]))
+    return loop.gap() * loop.second.keyframe.median_depth <= MAX_DRIFT * path + DRIFT_SLACK * distance
 
 
 def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyframe], loops: Sequence[Loop]) -> Edges:
-    """The map's own steps from node to node, and the loops."""
+    """Edges between consecutive nodes by the map, and loop constraints."""
     steps = np.diff(known)
-    way = np.array(
+    path = np.array(
         [
             sum(
                 np.linalg.norm(b.T_world_camera[:3, 3] - a.T_world_camera[:3, 3])
@@ -302,28 +321,28 @@ def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyfr
             for first, second in pairwise(known.tolist())
         ]
     )
-    unit = np.cbrt(np.linalg.det(nodes[:, :3, :3]))
-    depth = np.array([keyframes[number].usual_depth for number in known])
-    firm = np.sqrt(100.0 / np.array([loop.inliers for loop in loops]))
-    spread = np.sqrt(steps)
-    place = {int(number): k for k, number in enumerate(known)}
-    first, second = np.array([[place[end] for end in loop.ends] for loop in loops], np.intp).T
-    moved = TRANSLATION_SIGMA * way / spread + STILL_SIGMA * depth[:-1] * spread
+    scale = np.cbrt(np.linalg.det(nodes[:, :3, :3]))
+    depth = np.array([keyframes[number].median_depth for number in known])
+    inlier_factor = np.sqrt(100.0 / np.array([loop.inliers for loop in loops]))
+    growth = np.sqrt(steps)
+    index = {int(number): k for k, number in enumerate(known)}
+    first, second = np.array([[index[end] for end in loop.ends] for loop in loops], np.intp).T
+    sigma = TRANSLATION_SIGMA * path / growth + STILL_SIGMA * depth[:-1] * growth
     return Edges(
         np.concatenate([np.arange(len(steps)), first]),
         np.concatenate([np.arange(len(steps)) + 1, second]),
         np.concatenate([np.linalg.inv(nodes[:-1]) @ nodes[1:], [loop.S_first_second for loop in loops]]),
-        np.concatenate([ROTATION_SIGMA * spread, LOOP_ROTATION_SIGMA * firm]),
-        np.concatenate([moved / unit[:-1], LOOP_TRANSLATION_SIGMA * firm * depth[first] / unit[first]]),
-        np.concatenate([LOG_SCALE_SIGMA * spread, LOOP_TRANSLATION_SIGMA * firm]),
+        np.concatenate([ROTATION_SIGMA * growth, LOOP_ROTATION_SIGMA * inlier_factor]),
+        np.concatenate([sigma / scale[:-1], LOOP_TRANSLATION_SIGMA * inlier_factor * depth[first] / scale[first]]),
+        np.concatenate([LOG_SCALE_SIGMA * growth, LOOP_TRANSLATION_SIGMA * inlier_factor]),
         np.arange(len(steps) + len(loops)) >= len(steps),
     )
 
 
-def _result(asked: Asked) -> Any:
-    """None where there is none."""
+def _task_result(task: Task) -> Any:
+    """Result of a task; None if it failed."""
     try:
-        return asked.future.result()
+        return task.future.result()
     except (SingularError, np.linalg.LinAlgError, cv2.error):
-        logger.exception("loops")
+        logger.exception("loop closure failed")
         return None

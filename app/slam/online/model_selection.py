@@ -1,4 +1,4 @@
-"""Whether the map or the network moves a keyframe as the images show, by tracks that neither was fitted to."""
+"""Online choice between the map's motion and the network's, by held-out tracks and by moving parts of the image."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,126 +7,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.offline.model_selection import PARTS, HeldOutError, PoseCandidate, medians_by
-from stream_recon.app.slam.online.keyframe import Keyframe, shared
+from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
 
-FloatArray = NDArray[np.float64]
-
 MARGIN = 0.06
-"""By so much the map has to be worse, as a share of the image, before the network is preferred."""
-DOUBT_OVER, DOUBT_AFTER = 6, 3
-"""Keyframes over which the tracks' way is held against the network's, at most and at least."""
-ASTRAY, SURE_ASTRAY = 0.4, 0.2
-"""As shares of the way: how far they lead apart where doubt begins, and where it may end."""
-JUMP = 0.22
-"""Change of the log of the map's unit from one keyframe to the next, against the network's, that raises doubt, too:
-no network's depth is off like that all at once."""
-ODD, ODD_ASTRAY = 0.2, 0.05
-"""Share of the image that has to move otherwise, in the mean over those keyframes; the second one where the tracks lead
-astray, or while doubt lasts. Of videos in which all stood still it was at most .17."""
-SOON, SOON_ASTRAY, SOON_ODD = 3, 0.9, 0.08
-"""Over so many of the last keyframes more is asked of both: a map that was right until something came."""
-ODD_PX, ODD_TRACKS, ODD_SPREAD = 5.0, 3, 0.3
-"""A part of the image moves otherwise if so many of its tracks miss by so many pixels, and all alike: half of them
-differ by at most such a share of it. Those that were lost differ by more."""
-LEAST_WAY = 0.01
-"""Of the depth, from keyframe to keyframe, for the unit to be told by."""
-LEAST_ARRIVED = 0.3
-"""Share of the tracks that have to arrive, or those that miss are lost like the others."""
+"""Share of the image by which the map's held-out error must exceed the network's before the network is preferred."""
+WINDOW = 6
+"""Keyframes over which the tracks' motion is compared with the network's."""
+MIN_WINDOW = 3
+"""Least number of keyframes of that comparison."""
+DEVIATION = 0.4
+"""Distance of the two motions' ends, as a share of the path, from which the test becomes positive."""
+DEVIATION_END = 0.2
+"""Deviation below which a positive test may end."""
+SCALE_JUMP = 0.22
+"""Change of the map's log scale between keyframes from which the test becomes positive; a network's depth scale does
+not jump like that."""
+MOVING = 0.2
+"""Moving share of the image, mean over the keyframes, that is sufficient alone; static scenes had at most 0.17."""
+MOVING_ALSO = 0.05
+"""Moving share of the image that is sufficient together with `DEVIATION`, and that keeps the test positive."""
+RECENT = 3
+"""Keyframes of a second, faster test, for a map that was right until an object appeared."""
+RECENT_DEVIATION = 0.9
+"""Deviation that the faster test requires."""
+RECENT_MOVING = 0.08
+"""Moving share of the image that the faster test requires."""
+PART_PX = 5.0
+"""Median residual of a moving part of the image."""
+PART_TRACKS = 3
+"""Least number of tracks in a part."""
+PART_SPREAD = 0.3
+"""Largest median deviation of a moving part's residuals, as a share of their length; those of lost tracks vary more."""
+LEAST_MOTION = 0.01
+"""Share of the depth between keyframes, below which the map's scale is undetermined."""
+LEAST_FOUND = 0.3
+"""Least share of tracks found in the frame; with less, large residuals are tracking failures."""
 LEAST_MATCHES = 30
-"""Over all pairs: fewer say nothing."""
+"""Least number of held-out tracks over all pairs; fewer are not significant."""
 
 
 class DynamicSceneTest:
-    """Whether something large moves by itself, and the tracks are its.
+    """Test whether the tracks belong to a large moving object.
 
-    A network that sees the whole image is hardly ever as wrong about where the camera goes, over some keyframes, as
-    tracks are that follow something else. But where it is blind, as after half a turn, the tracks all agree. So both
-    together tell: tracks that lead elsewhere, and parts of the image that contradict them. Where much of the image does
-    that is enough: the network leads that way, too, but less far.
+    Over some keyframes, a network that sees the whole image is hardly ever as wrong as tracks on a moving object. But
+    where it fails, as after a large rotation, the tracks agree with each other. So the test requires both: tracks that
+    deviate from the network, and parts of the image that contradict them. A large contradicting part is sufficient
+    alone, since the network is partly misled, too.
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=DOUBT_OVER)
-        self.holds = False
-        """Of the last keyframes."""
+        self._steps: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=WINDOW)
+        """Motion by tracks [4, 4], by the network [4, 4], and moving share of the image, per keyframe."""
+        self.positive = False
+        """Result for the last keyframes."""
 
-    def _odd(self, over: int = DOUBT_OVER) -> float:
-        """Share of the image that moves otherwise than the tracks' pose has it."""
-        return float(np.mean([each[2] for each in [*self._seen][-over:]])) if self._seen else 0.0
+    def _moving(self, over: int = WINDOW) -> float:
+        """Share of the image that contradicts the tracks' pose."""
+        return float(np.mean([each[2] for each in [*self._steps][-over:]])) if self._steps else 0.0
 
-    def _astray(self, over: int = DOUBT_OVER) -> float:
-        """How far tracks and network lead apart, as a share of the way."""
-        last = [*self._seen][-over:]
-        return float(np.linalg.norm(_way([each[0] for each in last]) - _way([each[1] for each in last])))
+    def _deviation(self, over: int = WINDOW) -> float:
+        """Distance between the ends of both motions, as a share of the path."""
+        last = [*self._steps][-over:]
+        return float(np.linalg.norm(_end([each[0] for each in last]) - _end([each[1] for each in last])))
 
-    def jumped(self, change: float, depth: float) -> bool:
-        """Hear by how much the log of the map's unit is to change at the last keyframe; whether that raises doubt.
+    def rejects_scale_jump(self, change: float, depth: float) -> bool:
+        """Whether a change of the map's log scale at the last keyframe makes the test positive.
 
-        ``depth``: that the network usually sees there. Where the camera only turns the unit may be anything.
+        ``depth``: median depth there, in the network's scale. Without camera motion the scale is undetermined.
         """
-        way = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._seen])) if self._seen else 0.0
-        raised = not self.holds and abs(change) > JUMP and way > LEAST_WAY * depth and self._odd() > ODD_ASTRAY
-        self.holds |= raised
-        return raised
+        motion = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._steps])) if self._steps else 0.0
+        rejected = (
+            not self.positive
+            and abs(change) > SCALE_JUMP
+            and motion > LEAST_MOTION * depth
+            and self._moving() > MOVING_ALSO
+        )
+        self.positive |= rejected
+        return rejected
 
-    def look(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
-        """Hear of a new keyframe.
+    def update(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
+        """Add a new keyframe.
 
         Args:
+            last: the keyframe before.
             T_network: [4, 4], the network's motion since ``last``.
             side: longer side of the image.
         """
         if found.T_tracks is None or not found.good:
-            # Tracks of which most miss any pose are lost, not something else's: so it is where frames are far apart.
+            # Where most tracks contradict any pose they are lost, as between distant frames.
             return
-        told = len(found.row) > LEAST_ARRIVED * found.asked
-        share = moving_otherwise(found.uv, found.missed, side) if told else 0.0
-        self._seen.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
-        if len(self._seen) < DOUBT_AFTER:
+        significant = len(found.row) > LEAST_FOUND * found.attempted
+        share = moving_share(found.uv, found.residuals, side) if significant else 0.0
+        self._steps.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
+        if len(self._steps) < MIN_WINDOW:
             return
-        contradicted = self._odd() > ODD_ASTRAY
-        if self.holds:
-            self.holds = self._astray() > SURE_ASTRAY or contradicted
+        contradicted = self._moving() > MOVING_ALSO
+        if self.positive:
+            self.positive = self._deviation() > DEVIATION_END or contradicted
         else:
-            soon = self._astray(SOON) > SOON_ASTRAY and self._odd(SOON) > SOON_ODD
-            self.holds = self._odd() > ODD or (self._astray() > ASTRAY and contradicted) or soon
+            recent = self._deviation(RECENT) > RECENT_DEVIATION and self._moving(RECENT) > RECENT_MOVING
+            self.positive = self._moving() > MOVING or (self._deviation() > DEVIATION and contradicted) or recent
 
 
-def moving_otherwise(uv: NDArray[np.floating], missed: FloatArray, side: float) -> float:
-    """Share of the image's parts whose tracks at ``uv`` [N, 2] all miss alike, by ``missed`` [N, 2] pixels."""
+def moving_share(uv: NDArray[np.floating], residuals: FloatArray, side: float) -> float:
+    """Share of the image's parts whose tracks at ``uv`` [N, 2] have similar, large ``residuals`` [N, 2] in pixels."""
     part = np.unique(uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
-    seen = np.isfinite(missed).all(axis=1)
-    part, missed = part[seen], missed[seen]
+    seen = np.isfinite(residuals).all(axis=1)
+    part, residuals = part[seen], residuals[seen]
     used, part, count = np.unique(part, return_inverse=True, return_counts=True)
     if not len(used):
         return 0.0
-    usual = np.stack([medians_by(part, missed[:, axis]) for axis in (0, 1)], axis=1)
-    spread = medians_by(part, np.linalg.norm(missed - usual[part], axis=1))
-    length = np.linalg.norm(usual, axis=1)
-    enough = count >= ODD_TRACKS
-    odd = enough & (length > ODD_PX) & (spread < ODD_SPREAD * length)
-    return float(odd.sum() / max(enough.sum(), 1))
+    median = np.stack([medians_by(part, residuals[:, axis]) for axis in (0, 1)], axis=1)
+    spread = medians_by(part, np.linalg.norm(residuals - median[part], axis=1))
+    length = np.linalg.norm(median, axis=1)
+    enough = count >= PART_TRACKS
+    moving = enough & (length > PART_PX) & (spread < PART_SPREAD * length)
+    return float(moving.sum() / max(enough.sum(), 1))
 
 
-def _way(steps: Sequence[FloatArray]) -> FloatArray:
-    """[3], where motions [4, 4], one after the other, lead in the first's axes: a share of the length of the way."""
+def _end(motions: Sequence[FloatArray]) -> FloatArray:
+    """End [3] of consecutive motions [4, 4] in the first one's axes, divided by the path length."""
     T = np.eye(4)
-    for step in steps:
-        T = T @ step
-    return np.asarray(T[:3, 3] / max(sum(float(np.linalg.norm(step[:3, 3])) for step in steps), 1e-12))
+    for motion in motions:
+        T = T @ motion
+    return np.asarray(T[:3, 3] / max(sum(float(np.linalg.norm(motion[:3, 3])) for motion in motions), 1e-12))
 
 
 def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
-    """Of the motion from the others to the last one."""
-    last, held = len(keyframes) - 1, {}
+    """Whether held-out tracks prefer the network's motion from the other keyframes to the last one."""
+    last, held_out = len(keyframes) - 1, {}
     for k in range(last):
-        rows = shared(keyframes[k], keyframes[last])
-        held[k, last] = rows[keyframes[k].held_out[rows[:, 0]]].astype(np.int32)
-    if sum(len(m) for m in held.values()) < LEAST_MATCHES:
+        rows = common_rows(keyframes[k], keyframes[last])
+        held_out[k, last] = rows[keyframes[k].held_out[rows[:, 0]]].astype(np.int32)
+    if sum(len(m) for m in held_out.values()) < LEAST_MATCHES:
         return False
     focal = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     network_lens = CameraModel(focal, lens.cx, lens.cy)
@@ -135,5 +152,5 @@ def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
     mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), lens, scales)
     none = np.zeros((0, 128), np.float32)
     features = [Features(k.uv, none, k.z_network) for k in keyframes]
-    theirs, ours = (HeldOutError.of(side, features, held).pairs for side in (network, mapped))
+    theirs, ours = (HeldOutError.measure(one, features, held_out).pairs for one in (network, mapped))
     return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > MARGIN

@@ -1,5 +1,7 @@
-"""The stage in a process of its own: beside a network that is done in 30 ms, what it computes in Python would hold up
-the thread that feeds the network, and the writer's. What it has done beside it is in two more, for the same reason."""
+"""Online back end in a separate process, with two more for its background work.
+
+On a GPU, where a frame takes 30 ms, its Python code would delay the threads of the network and the writer.
+"""
 
 import multiprocessing
 import signal
@@ -15,69 +17,69 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, Sparse, given_depth
+from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, SparseMap, output_depth
 from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
-from stream_recon.app.slam.online.worker import GONE, ProcessWorker, received, serve
+from stream_recon.app.slam.online.worker import PROCESS_DIED, ProcessWorker, receive, serve
 from stream_recon.configs.errors import ResourceError
 
 _Message = tuple[FrameResult, PreparedFrame] | None
 
 AHEAD = 12
-"""Frames of a file that `push` does not wait for: a frame takes half a network's step in the mean, but those at which
-an adjustment is waited for take several. A live source's are waited for."""
+"""Frames of a file that `push` does not wait for. On average a frame takes half of the network's step, but those that
+wait for an adjustment take several steps. A live source's frames are waited for."""
 NO_IMAGE, NO_MAP = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What a call of the stage gave."""
+class _Reply:
+    """Result of one call."""
 
     items: Sequence[Item]
     status_line: str
     figures: dict[str, Any]
-    sparse: Sparse | None
-    """None: as before."""
+    sparse: SparseMap | None
+    """None: unchanged."""
 
 
 class ProcessBackEnd:
-    """An `OnlineBackEnd` in a process of its own: the same items in the same order, up to `AHEAD` frames later.
+    """`OnlineBackEnd` in a separate process: the same items in the same order, up to `AHEAD` frames later.
 
     Args:
         live: see `OnlineBackEnd`.
-        options: further ones of the `OnlineBackEnd`.
+        options: further arguments of the `OnlineBackEnd`.
     """
 
     def __init__(self, *, live: bool = False, **options: Any) -> None:
         self._ahead = 0 if live else AHEAD
         self._unanswered = 0
         self._processes: list[BaseProcess] = []
-        # Not the stage's own children: whoever ends this process ends all of them.
-        whole, memory = self._begun("whole", serve, GlobalBA), self._begun("loops", serve, KeyframeDatabase)
-        self._connection = self._begun("mapping", _serve, {**options, "live": live}, whole, memory)
-        # Only the stage's are left open: when it ends, so do those that it asks.
-        whole.close()
-        memory.close()
-        weakref.finalize(self, _end, self._processes)
+        # All are children of this process, so that they end with it.
+        global_ba, loops = self._start("global-ba", serve, GlobalBA), self._start("loops", serve, KeyframeDatabase)
+        self._connection = self._start("tracking", _serve, {**options, "live": live}, global_ba, loops)
+        # Only the tracking process keeps these connections: when it ends, so do the other two.
+        global_ba.close()
+        loops.close()
+        weakref.finalize(self, _terminate, self._processes)
         self._sent: dict[int, FrameResult] = {}
         self.status_line = ""
         self.figures: dict[str, Any] = {}
-        self.sparse = Sparse(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
+        self.sparse = SparseMap(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
         """See `OnlineBackEnd.sparse`."""
 
-    def _begun(self, name: str, body: Callable[..., None], *given: Any) -> Connection:
-        """A connection to a process that begins."""
+    def _start(self, name: str, main: Callable[..., None], *args: Any) -> Connection:
+        """Start a process; returns a connection to it."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=body, args=(theirs, *given), name=name, daemon=True)
-        # Ctrl-C goes to all processes of a terminal, but the one in front says when to end. A signal that is blocked
-        # here when it begins stays so there, while its modules are read, too.
+        process = context.Process(target=main, args=(theirs, *args), name=name, daemon=True)
+        # Ctrl-C reaches all processes of a terminal, but only the main one handles it. The child inherits the blocked
+        # signal, so that it is blocked during its imports, too.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        # Only theirs is left open for it: when the process ends, so does what is read here.
+        # With no other copy open, reading ends when the process does.
         theirs.close()
         self._processes.append(process)
         return ours
@@ -87,16 +89,16 @@ class ProcessBackEnd:
         return True
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[Item]:
-        """See `OnlineBackEnd.push`; what is known by now. Raises ResourceError: a process is gone."""
+        """See `OnlineBackEnd.push`; returns the items so far. Raises ResourceError if a process has died."""
         self._sent[result.index] = result
-        # Nobody there looks at colours.
+        # Colour images are not needed there.
         self._send((replace(result, rgb=NO_IMAGE), replace(frame, rgb=NO_IMAGE)))
-        return self._answers(self._ahead)
+        return self._replies(self._ahead)
 
     def finish(self) -> Sequence[Item]:
         """See `OnlineBackEnd.finish`. Raises ResourceError."""
         self._send(None)
-        items = self._answers(0)
+        items = self._replies(0)
         for process in self._processes:
             process.join()
         return items
@@ -105,40 +107,43 @@ class ProcessBackEnd:
         try:
             self._connection.send(message)
         except OSError:
-            # What it said before it went tells more.
-            self._answers(0)
-            raise ResourceError(GONE) from None
+            # An exception that it sent before it died tells more.
+            self._replies(0)
+            raise ResourceError(PROCESS_DIED) from None
         self._unanswered += 1
 
-    def _answers(self, left: int) -> list[Item]:
-        """What came, waiting until at most ``left`` messages are unanswered."""
+    def _replies(self, left: int) -> list[Item]:
+        """Items of the replies so far, after waiting until at most ``left`` messages are unanswered."""
         items: list[Item] = []
         while self._unanswered > left or (self._unanswered and self._connection.poll()):
-            said = received(self._connection)
-            assert isinstance(said, _Said)
+            reply = receive(self._connection)
+            assert isinstance(reply, _Reply)
             self._unanswered -= 1
-            self.status_line, self.figures, self.sparse = said.status_line, said.figures, said.sparse or self.sparse
-            items += [self._whole(item) if isinstance(item, FrameResult) else item for item in said.items]
+            self.status_line, self.figures, self.sparse = reply.status_line, reply.figures, reply.sparse or self.sparse
+            items += [self._restored(item) if isinstance(item, FrameResult) else item for item in reply.items]
         return items
 
-    def _whole(self, result: FrameResult) -> FrameResult:
+    def _restored(self, result: FrameResult) -> FrameResult:
+        """A result of `_stripped` with the arrays of the one that was sent."""
         sent = self._sent.pop(result.index)
         assert result.network is not None
-        depth = given_depth(sent, result.network)
+        depth = output_depth(sent, result.network)
         return replace(result, rgb=sent.rgb, confidence=sent.confidence, depth=depth)
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _terminate(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.terminate()
 
 
-def _serve(connection: Connection, options: dict[str, Any], whole: Connection, memory: Connection) -> None:
-    # Read as they come, however long a frame takes: nobody waits in the middle of sending one.
+def _serve(connection: Connection, options: dict[str, Any], global_ba: Connection, loops: Connection) -> None:
+    """Main function of the tracking process."""
+    # A thread receives continuously, so that the sender never blocks.
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()
     try:
-        back_end = OnlineBackEnd(**options, beside=(ProcessWorker(whole, "whole"), ProcessWorker(memory, "loops")))
+        workers = ProcessWorker(global_ba, "global-ba"), ProcessWorker(loops, "loops")
+        back_end = OnlineBackEnd(**options, workers=workers)
         more = True
         while more:
             message = messages.get()
@@ -147,10 +152,10 @@ def _serve(connection: Connection, options: dict[str, Any], whole: Connection, m
             more, before = message is not None, back_end.sparse
             items = back_end.finish() if message is None else back_end.push(*message)
             sparse = None if back_end.sparse is before else back_end.sparse
-            connection.send(_Said([_slim(item) for item in items], back_end.status_line, back_end.figures, sparse))
+            connection.send(_Reply([_stripped(item) for item in items], back_end.status_line, back_end.figures, sparse))
     except BrokenPipeError:
-        pass  # whoever asked is gone
-    except Exception as error:  # noqa: BLE001  it is raised again in the process in front
+        pass  # the main process has ended
+    except Exception as error:  # noqa: BLE001  raised again in the main process
         connection.send(error)
 
 
@@ -160,12 +165,12 @@ def _receive(connection: Connection, messages: "SimpleQueue[_Message | EOFError]
         while (message := connection.recv()) is not None:
             messages.put(message)
     except (EOFError, OSError):
-        message = EOFError()  # whoever asked is gone
+        message = EOFError()  # the main process has ended
     messages.put(message)
 
 
-def _slim(item: Item) -> Item:
-    """Without what is there already, or comes of that: it is not sent back."""
+def _stripped(item: Item) -> Item:
+    """A result without the arrays that the main process has or can compute."""
     if not isinstance(item, FrameResult):
         return item
     return replace(item, rgb=NO_IMAGE, confidence=NO_MAP, depth=NO_MAP)

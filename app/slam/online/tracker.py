@@ -1,4 +1,4 @@
-"""Frame by frame: a pose against the last keyframe's points, and new keyframes, adjusted with the last ones."""
+"""SLAM front end: tracks each frame against the last keyframe, makes keyframes and adjusts the latest ones."""
 
 import logging
 from collections import deque
@@ -13,87 +13,79 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.ba.robust_ba import BARound
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
+from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
-    TrackIds,
     consistent_tracks,
     detect_corners,
     match_keyframes,
-    merge_tracks,
     pose_from_tracks,
 )
-from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjust_window
+from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
-from stream_recon.app.slam.online.model_selection import DOUBT_OVER, DynamicSceneTest, network_is_better
-from stream_recon.app.slam.online.resectioning import (
-    AGREEING_PX,
-    LEAST_MOTION,
-    TrackingResult,
-    refine_attached_pose,
-    track_frame,
-)
+from stream_recon.app.slam.online.map import Map, scale_ratio
+from stream_recon.app.slam.online.model_selection import WINDOW as DYNAMIC_WINDOW
+from stream_recon.app.slam.online.model_selection import DynamicSceneTest, network_is_better
+from stream_recon.app.slam.online.resectioning import AGREEING_PX, MotionPrior, TrackingResult, track_frame
 
 logger = logging.getLogger(__name__)
 
 FAILURES = (SingularError, np.linalg.LinAlgError, cv2.error)
+"""Numerical failures, after which the network's pose is used."""
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
 STEP = 0.025
-"""Displacement of the image from one keyframe to the next, as a share of its longer side."""
+"""Image displacement between keyframes, as a share of the longer side."""
 LOST = 0.5
-"""Share of the points that has to arrive in a frame, or it becomes a keyframe."""
+"""Share of points found in a frame below which it becomes a keyframe."""
 FEW = 60
-"""Tracks followed into a keyframe: with fewer, descriptors are asked, too."""
-MOST_REST = 8
-"""Keyframes until descriptors are asked again, at most: twice as many each time that they find no pose once more."""
+"""Tracks of a new keyframe below which descriptors are matched, too."""
+MAX_REST = 8
+"""Most keyframes without descriptor matching after failures; the number doubles with each failure."""
 MIN_TRACKS = 30
-"""Fewer do not make a keyframe."""
-WINDOW, FREE = 12, 7
-"""Keyframes whose tracks are adjusted together, and how many of the newest of them may move."""
+"""Least number of tracks of a keyframe."""
+WINDOW = 12
+"""Keyframes in a local adjustment."""
+FREE = 7
+"""Newest keyframes of the window that move."""
 BEGINNING = 6
-"""Keyframes of which each is adjusted with those before it; later on every other one does, which serves as well."""
-ACTIVE = 150
-"""Keyframes that are adjusted all together, at most: older ones keep nothing but their poses."""
-MOST_ENDS, MOST_HELD = 300, 40
-"""Keyframes at the ends of loops whose tracks are kept, and of those that came before the active ones how many hold an
-adjustment: those that have most tracks in common with it."""
-SEEN = 3
-"""Keyframes whose images are kept."""
-GAIN_OVER, MOST_GAIN = 6, 2.0
-"""Keyframes over which the network's way is compared with the map's, and by how much they may differ."""
+"""First keyframes, at each of which a local adjustment runs; later, one at every other keyframe is as accurate."""
+RECENT = 3
+"""Keyframes whose images are kept, for matching with descriptors."""
+RATIO_WINDOW = 6
+"""Keyframes over which paths in the map and in the network's world are compared."""
 JUDGED = 4
 """Keyframes over which held-out tracks are counted."""
 BLURRED = 0.3
-"""Of the usual sharpness: such a frame says nothing about where it is."""
-WARM = (BARound(5, None, 4, tolerance=3e-3), BARound(1.5, 6, 4, tolerance=3e-3))
+"""Sharpness relative to the recent median, below which a frame is not tracked."""
+ROUNDS = (BARound(5, None, 4, tolerance=3e-3), BARound(1.5, 6, 4, tolerance=3e-3))
+"""Rounds of a local adjustment, from the map's points."""
 
 
 @dataclass
 class TrackerCounts:
-    """What is told of the stage."""
+    """Figures of tracking, over all segments."""
 
     tracks: int = 0
     error_px: float | None = None
     keyframes: int = 0
     fallback_segments: int = 0
-    """Stretches."""
+    """Runs of keyframes that follow the network."""
     skipped: int = 0
-    """Adjustments, since the source was ahead."""
+    """Adjustments skipped because the source was ahead."""
 
 
 class Tracker:
-    """The map of one stretch, and the frame that was last put into it.
+    """Tracks the frames of one segment and builds its map.
 
     Args:
-        first: its first frame as the network has it; still to be added.
-        counts: goes on counting there.
-        T_world_camera: [4, 4], of its first frame; None: as the network has it.
+        first: network result of the segment's first frame, which is not added yet.
+        counts: figures that it continues.
+        T_world_camera: [4, 4], of the first frame; None: the network's.
         log_scale: see `Keyframe`.
     """
 
@@ -107,301 +99,222 @@ class Tracker:
     ) -> None:
         self.scale = scale
         self._centre = first.intrinsics.cx, first.intrinsics.cy
-        self.lens = CameraModel(self._focal(first), scale.size[0] / 2, scale.size[1] / 2)
-        self.keyframes: list[Keyframe] = []
+        self.map = Map(CameraModel(self._focal(first), scale.size[0] / 2, scale.size[1] / 2))
         self.counts = counts
-        self._hurried = False
-        self.changed: set[int] = set()
-        """Numbers of the keyframes that moved since somebody emptied this; their members moved with them."""
-        self.joined: set[int] = set()
-        """Likewise, of those that frames joined."""
-        self._tracks = TrackIds()
         self.log_scale = log_scale
-        self._sights: deque[KeyframeImages] = deque(maxlen=SEEN)
+        self._hurried = False
+        self._recent: deque[KeyframeImages] = deque(maxlen=RECENT)
         self._T: FloatArray | None = T_world_camera
-        self._goes_on = T_world_camera is not None
-        """Another map gave it its unit."""
+        """Pose of the last frame."""
         self._T_network: FloatArray | None = None
+        """Pose of the last frame in the network's world."""
+        self._continues = T_world_camera is not None
+        """The scale comes from an earlier map."""
         self._sharpness: deque[float] = deque(maxlen=15)
-        self._doubt = DynamicSceneTest()
+        self._dynamic = DynamicSceneTest()
         self._failed = self._resting = 0
-        """How often descriptors found no pose of late, and for how many keyframes they are not asked."""
-        self._looped: list[int] = []
-        """Numbers of the keyframes at the ends of loops, in the order in which these were closed."""
+        """Recent failures of descriptor matching, and keyframes until it is tried again."""
 
-    def follow(self, T_network: FloatArray, focal: float) -> None:
-        """The pose that the map begins with is of the frame before the first, which the network has at ``T_network``;
-        ``focal``: the map's so far, in pixels of the source image."""
+    def resume(self, T_network: FloatArray, focal: float) -> None:
+        """The initial pose is that of the frame before the first, with ``T_network`` in the network's world.
+
+        ``focal``: the earlier map's focal length in pixels of the source image.
+        """
         self._T_network = T_network
-        self.lens = replace(self.lens, focal=focal * self.scale.factor)
+        self.map.lens = replace(self.map.lens, focal=focal * self.scale.factor)
 
     def add(self, result: FrameResult, image: Grey, *, hurried: bool = False) -> None:
-        """Put the next frame into the map; if ``hurried`` without adjusting it with those before."""
+        """Add the next frame: predict, track, then attach it to the last keyframe or make it a keyframe.
+
+        ``hurried``: without local adjustment.
+        """
         self._hurried = hurried
-        T_network = np.asarray(result.T_world_camera, np.float64)
+        prior = self._predict(np.asarray(result.T_world_camera, np.float64))
+        blurred = self._is_blurred(image)
+        if not self.map.keyframes:
+            self._T = self._insert(result, image, prior.T_predicted, None)
+        elif blurred:
+            self._T = self._attach(result.index, prior.T_predicted)
+        else:
+            try:
+                self._T = self._track(result, image, prior)
+            except FAILURES:
+                # Each frame needs a pose, if only the predicted one.
+                logger.exception("tracking of frame %d failed", result.index)
+                self._T = self._attach(result.index, prior.T_predicted)
+        self.map.extended.add(self.map.keyframes[-1].number)
+
+    @property
+    def newest(self) -> KeyframeImages:
+        """Last keyframe with its image."""
+        return self._recent[-1]
+
+    @property
+    def intrinsics(self) -> Intrinsics:
+        """The map's intrinsics in pixels of the source image."""
+        focal = self.map.lens.focal / self.scale.factor
+        return Intrinsics(focal, focal, *self._centre)
+
+    def apply_global_ba(self, found: BAResult, numbers: list[int]) -> None:
+        """Apply a global adjustment of keyframes ``numbers``, unless it jumps in scale because of a moving object."""
+        last = self.map.keyframes[numbers[-1]]
+        # An adjustment of more keyframes may correct real drift of the scale.
+        few = numbers[-1] < WINDOW
+        if few and self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
+            return
+        self.map.apply_global_ba(found, numbers)
+        self._follow_map()
+
+    def apply_loop_correction(self, correction: LoopCorrection) -> None:
+        """Correct the map so that loops close."""
+        self.map.apply_loop_correction(correction)
+        self._follow_map()
+
+    def _follow_map(self) -> None:
+        self._T, self.log_scale = self.map.newest_pose, self.map.keyframes[-1].log_scale
+
+    def _predict(self, T_network: FloatArray) -> MotionPrior:
+        """Pose by the network's motion since the last frame."""
         if self._T is None:
             self._T = T_network
         if self._T_network is None:
             self._T_network = T_network
         relative = invert_pose(self._T_network) @ T_network
-        gain = self._gain()
-        relative[:3, 3] *= gain
-        guess = np.asarray(self._T @ relative)
+        ratio = self._scale_ratio()
+        relative[:3, 3] *= ratio
         self._T_network = T_network
-        blurred = self._is_blurred(image)
-        if not self.keyframes:
-            self._T = self._insert(result, image, guess, None)
-        elif blurred:
-            self._T = self._followed(result.index, guess)
-        else:
-            try:
-                self._T = self._measured(result, image, guess, gain)
-            except FAILURES:
-                # No frame may be lost for want of a better pose.
-                logger.exception("frame %d", result.index)
-                self._T = self._followed(result.index, guess)
-        self.joined.add(self.keyframes[-1].number)
+        return MotionPrior(np.asarray(self._T @ relative), T_network, ratio)
 
-    def _measured(self, result: FrameResult, image: Grey, guess: FloatArray, gain: float) -> FloatArray:
-        last = self.keyframes[-1]
-        T_network = np.asarray(result.T_world_camera, np.float64)
-        found = track_frame(last, self._sights[-1].image, image, self.lens, guess, T_network, gain)
-        T = found.T_world_camera if found.good and last.trusted else guess
-        if found.good and found.moved < STEP and len(found.row) >= LOST * found.asked:
-            followed = TrackedPoints(found.row, found.uv, T_network)
-            return self._followed(result.index, T, followed if last.trusted else None)
+    def _scale_ratio(self) -> float:
+        """Recent path in the map per path in the network's world; the network's depths may have another scale."""
+        recent = self.map.keyframes[-RATIO_WINDOW:]
+        if recent and recent[-1].dynamic:
+            return recent[-1].scale_ratio
+        return scale_ratio([keyframe for keyframe in recent if not keyframe.dynamic], self.log_scale)
+
+    def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
+        """Track a frame against the last keyframe; returns its pose."""
+        trusted = self.newest.keyframe.trusted
+        found = track_frame(self.newest, image, self.map.lens, prior)
+        T = found.T_world_camera if found.good and trusted else prior.T_predicted
+        if found.good and found.displacement < STEP and len(found.row) >= LOST * found.attempted:
+            tracked = TrackedPoints(found.row, found.uv, prior.T_network)
+            return self._attach(result.index, T, tracked if trusted else None)
         return self._insert(result, image, T, found)
 
-    def _gain(self) -> float:
-        """Lengths of the camera's way in the map, for each of the network's, of late.
-
-        The network's depths and its ways need not be in one unit, so the depths' one only serves where nothing moves.
-        """
-        recent = self.keyframes[-GAIN_OVER:]
-        if recent and recent[-1].doubtful:
-            return recent[-1].gain
-        recent = [keyframe for keyframe in recent if not keyframe.doubtful]
-        return _gain_over(recent, self.log_scale)
-
-    def _followed(self, index: int, T: FloatArray, followed: TrackedPoints | None = None) -> FloatArray:
-        last = self.keyframes[-1]
+    def _attach(self, index: int, T: FloatArray, tracked: TrackedPoints | None = None) -> FloatArray:
+        """Attach a frame with pose ``T`` to the last keyframe."""
+        last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.members.append(AttachedFrame(index, relative, last.log_scale, followed=followed))
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, tracked=tracked))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
-        reader = DepthReader.of(result, self.scale)
-        number = self.keyframes[-1].number + 1 if self.keyframes else 0
-        none = np.zeros(0)
-        new = Keyframe(
-            number,
-            np.asarray(result.T_world_camera, np.float64),
-            self._focal(result),
-            T,
-            self.log_scale,
-            none.astype(np.int64),
-            none.astype(np.float32).reshape(0, 2),
-            none.astype(np.float32),
-            none,
-            none.astype(np.float32),
-            members=[AttachedFrame(result.index, np.eye(4), self.log_scale)],
+        """Make a frame a keyframe, unless it has too few tracks; returns its pose."""
+        new = self._new_keyframe(result, image, T)
+        keyframe = new.keyframe
+        if found is not None:
+            self._take_tracks(new, found)
+        if self._recent and len(keyframe.track) < FEW:
+            self._match_descriptors(new)
+        detect_corners(new, self.map.track_ids)
+        if len(keyframe.track) < MIN_TRACKS and self.map.keyframes:
+            return self._attach(result.index, keyframe.T_world_camera)
+        _take_points(keyframe, [images.keyframe for images in self._recent], self.map.lens)
+        self._recent.append(new)
+        self.map.append(keyframe)
+        self.counts.keyframes += 1
+        try:
+            self._adjust_and_check(keyframe)
+        except FAILURES:
+            logger.exception("adjustment at keyframe %d failed", keyframe.number)
+        self.log_scale = keyframe.log_scale
+        return keyframe.T_world_camera
+
+    def _new_keyframe(self, result: FrameResult, image: Grey, T: FloatArray) -> KeyframeImages:
+        """Keyframe without tracks."""
+        T_network = np.asarray(result.T_world_camera, np.float64)
+        attached = [AttachedFrame(result.index, np.eye(4), self.log_scale)]
+        keyframe = Keyframe(
+            len(self.map.keyframes), T_network, self._focal(result), T, self.log_scale, attached=attached
         )
-        sight = KeyframeImages(new, image, reader)
-        if found is not None and found.good:
-            last = self.keyframes[-1]
+        return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale))
+
+    def _take_tracks(self, new: KeyframeImages, found: TrackingResult) -> None:
+        """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
+        last, keyframe = self.map.keyframes[-1], new.keyframe
+        if found.good:
             kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
-            # What judges must not have been chosen by what it judges.
+            # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
-            new.extend(last.track[row], uv, reader.at(uv), sight.texture.sigma(uv))
-            new.moved = found.moved
-        if found is not None:
-            last = self.keyframes[-1]
-            self._doubt.look(last, found, invert_pose(last.T_network) @ new.T_network, max(self.scale.size))
-        if self._sights and len(new.track) < FEW:
-            self._recognise(sight)
-        detect_corners(sight, self._tracks)
-        if len(new.track) < MIN_TRACKS and self.keyframes:
-            return self._followed(result.index, new.T_world_camera)
-        _hand_on(new, [s.keyframe for s in self._sights], self.lens)
-        self._sights.append(sight)
-        self.keyframes.append(new)
-        self.counts.keyframes += 1
-        if len(self.keyframes) > ACTIVE:
-            self.place_again(self.keyframes[-ACTIVE - 1 : -ACTIVE])
-            self.keyframes[-ACTIVE - 1].forget()
-        try:
-            new.gain = self._gain()
-            if not self._doubt.holds and (number < BEGINNING or number % 2):
-                self._adjust()
-            # Which may have raised it.
-            if self._doubt.holds:
-                self._leave(new)
-            else:
-                self._judge(new)
-        except FAILURES:
-            logger.exception("keyframe %d", new.number)
-        self.log_scale = new.log_scale
-        return new.T_world_camera
+            keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv), new.quality.sigma(uv))
+            keyframe.displacement = found.displacement
+        motion = invert_pose(last.T_network) @ keyframe.T_network
+        self._dynamic.update(last, found, motion, max(self.scale.size))
 
-    def _recognise(self, sight: KeyframeImages) -> None:
-        """Ask descriptors where a keyframe is that few tracks were followed into."""
+    def _match_descriptors(self, new: KeyframeImages) -> None:
+        """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
         if self._resting:
             self._resting -= 1
             return
-        match_keyframes(sight, self._sights, self.lens, self._tracks)
-        pose = pose_from_tracks(sight.keyframe, [s.keyframe for s in self._sights], self.lens)
+        match_keyframes(new, self._recent, self.map.lens, self.map.track_ids)
+        pose = pose_from_tracks(new.keyframe, [images.keyframe for images in self._recent], self.map.lens)
         if pose is not None:
-            sight.keyframe.T_world_camera = pose
+            new.keyframe.T_world_camera = pose
         self._failed = self._failed + 1 if pose is None else 0
-        self._resting = min(2 ** max(self._failed - 1, 0), MOST_REST) - 1
+        self._resting = min(2 ** max(self._failed - 1, 0), MAX_REST) - 1
+
+    def _adjust_and_check(self, new: Keyframe) -> None:
+        """Local adjustment; then the network's motion instead, where tests prefer it."""
+        new.scale_ratio = self._scale_ratio()
+        if not self._dynamic.positive and (new.number < BEGINNING or new.number % 2):
+            self._adjust()
+        # The adjustment can make the test positive.
+        if self._dynamic.positive:
+            self._fall_back_from_dynamic(new)
+        else:
+            self._fall_back_by_held_out(new)
 
     def _adjust(self) -> None:
-        window = self.keyframes[-WINDOW:]
+        """Local adjustment."""
+        window = self.map.keyframes[-WINDOW:]
         if len(window) < 2:
             return
         if self._hurried:
             self.counts.skipped += 1
             return
         fixed = max(len(window) - FREE, 1)
-        found = adjust_window(window, self.lens, WARM, fixed=fixed)
+        found = adjust_window(window, self.map.lens, ROUNDS, SolveOptions(False, np.arange(len(window)) < fixed))
         if found is not None:
-            if self._doubt.jumped(found.jump(window[-1]), window[-1].seen_depth):
+            last = window[-1]
+            if self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
                 return
-            if fixed == 1 and not self._goes_on:
+            if fixed == 1 and not self._continues:
                 found = found.aligned(window)
-            found.place(window)
-            self.changed |= {keyframe.number for keyframe in window}
+            found.apply(window)
+            self.map.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
 
-    @property
-    def newest(self) -> KeyframeImages:
-        """The last keyframe, with its image."""
-        return self._sights[-1]
-
-    @property
-    def active(self) -> list[Keyframe]:
-        """Keyframes that may still be adjusted; those before them stay where they are."""
-        return self.keyframes[-ACTIVE:]
-
-    @property
-    def held(self) -> list[Keyframe]:
-        """Those before them whose tracks close loops with them."""
-        if not self._looped:
-            return []
-        now = np.unique(np.concatenate([keyframe.looped for keyframe in self.active]))
-        old = [self.keyframes[number] for number in self._looped if number < len(self.keyframes) - ACTIVE]
-        common = {keyframe.number: int(np.isin(keyframe.track, now).sum()) for keyframe in old}
-        most = sorted((number for number in common if common[number]), key=lambda number: (-common[number], number))
-        return [self.keyframes[number] for number in sorted(most[:MOST_HELD])]
-
-    def close(self, bend: LoopCorrection) -> None:
-        """Bend the map so that loops meet, and let their ends see the same tracks."""
-        S = bend.at(range(len(self.keyframes)))
-        scale = np.cbrt(np.linalg.det(S[:, :3, :3]))
-        T = S @ np.array([keyframe.T_world_camera for keyframe in self.keyframes])
-        T[:, :3, :3] /= scale[:, None, None]
-        for keyframe, pose, grown in zip(self.keyframes, T, np.log(scale), strict=True):
-            keyframe.move(pose, keyframe.log_scale + float(grown))
-            # What was given out before is bent: it no longer says anything of the unit.
-            keyframe.given = keyframe.T_world_camera.copy()
-        self._T, self.log_scale = self.newest_pose(), self.keyframes[-1].log_scale
-        self.changed |= set(range(len(self.keyframes)))
-        for loop in bend.loops:
-            joined = merge_tracks(loop.first, loop.second, loop.matches, self._tracks)
-            for place in (loop.first, loop.second):
-                keyframe = place.keyframe
-                keyframe.looped = np.union1d(keyframe.looped, np.array(sorted(joined), np.int64))
-                if keyframe.number not in self._looped:
-                    self._looped.append(keyframe.number)
-                if keyframe.number < len(self.keyframes) - ACTIVE:
-                    keyframe.forget()
-        if len(self._looped) > MOST_ENDS:
-            self._thin_loops()
-
-    def _thin_loops(self) -> None:
-        """Every other end of the older half is one no more, as of the loops."""
-        half = MOST_ENDS // 2
-        for number in self._looped[1:half:2]:
-            keyframe = self.keyframes[number]
-            keyframe.looped = NO_TRACKS
-            if number < len(self.keyframes) - ACTIVE:
-                keyframe.forget()
-        self._looped = self._looped[:half:2] + self._looped[half:]
-
-    def settle(self, found: BAResult, numbers: list[int]) -> None:
-        """Take in what the keyframes of these ``numbers`` were adjusted to meanwhile; later ones come along."""
-        count = numbers[-1] + 1
-        last = self.keyframes[count - 1]
-        before, unit = invert_pose(last.T_world_camera), last.log_scale
-        # Of many keyframes it may put right what has drifted.
-        if count <= WINDOW and self._doubt.jumped(found.jump(last), last.seen_depth):
+    def _fall_back_by_held_out(self, new: Keyframe) -> None:
+        """Follow the network to a keyframe where held-out tracks prefer it."""
+        judged = self.map.keyframes[-JUDGED:]
+        if len(judged) < 2 or not network_is_better(judged, self.map.lens):
             return
-        found.place([self.keyframes[number] for number in numbers])
-        self.lens = found.lens
-        grown = last.log_scale - unit
+        last = judged[-2]
+        self.counts.fallback_segments += last.trusted
+        _follow_network(new, last, self._scale_ratio())
 
-        def carried(T: FloatArray) -> FloatArray:
-            relative = before @ T
-            relative[:3, 3] *= np.exp(grown)
-            return np.asarray(last.T_world_camera @ relative)
-
-        for keyframe in self.keyframes[count:]:
-            keyframe.move(carried(keyframe.T_world_camera), keyframe.log_scale + grown)
-        newest = self.keyframes[-1]
-        if self._T is not None:
-            self._T = self.newest_pose()
-        self.log_scale = newest.log_scale
-        self.changed |= {*numbers, *range(count, len(self.keyframes))}
-
-    def place_again(self, keyframes: Sequence[Keyframe]) -> None:
-        """Place the frames between by points that are better known than when they came."""
-        for keyframe in keyframes:
-            around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
-            gain = _gain_over(around, keyframe.log_scale)
-            for member in keyframe.members:
-                if member.followed is not None and keyframe.trusted and keyframe.unsure < UNSURE:
-                    relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(member)
-                    member.T_keyframe_frame = refine_attached_pose(keyframe, member.followed, relative, gain, self.lens)
-                    member.log_scale = keyframe.log_scale
-                    self.changed.add(keyframe.number)
-
-    def points(self) -> NDArray[np.float32]:
-        """World points [N, 3] of the active keyframes' tracks, each once."""
-        active = self.active
-        track = np.concatenate([keyframe.track[np.isfinite(keyframe.z)] for keyframe in active])
-        xyz = np.concatenate([keyframe.points(self.lens)[np.isfinite(keyframe.z)] for keyframe in active])
-        return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
-
-    def newest_pose(self) -> FloatArray:
-        """[4, 4], of the frame that was last put into the map."""
-        newest = self.keyframes[-1]
-        return newest.pose_of(newest.members[-1])
-
-    def _judge(self, new: Keyframe) -> None:
-        judged = self.keyframes[-JUDGED:]
-        if len(judged) < 2 or not network_is_better(judged, self.lens):
-            return
-        before = judged[-2]
-        self.counts.fallback_segments += before.trusted
-        _follow_network(new, before, self._gain())
-
-    def _leave(self, new: Keyframe) -> None:
-        """Put it where the network's motion leads; where doubt begins, those before it, of which it came to be, too."""
+    def _fall_back_from_dynamic(self, new: Keyframe) -> None:
+        """Follow the network while the test for moving objects is positive, at first also over its window."""
         first = new.number
-        if not self.keyframes[first - 1].doubtful:
-            first = max(first - DOUBT_OVER + 1, 1)
+        if not self.map.keyframes[first - 1].dynamic:
+            first = max(first - DYNAMIC_WINDOW + 1, 1)
             self.counts.fallback_segments += 1
-        for before, keyframe in pairwise(self.keyframes[first - 1 :]):
-            _follow_network(keyframe, before, before.gain)
-            keyframe.gain, keyframe.doubtful = before.gain, True
-            self.changed.add(keyframe.number)
-
-    @property
-    def intrinsics(self) -> Intrinsics:
-        """The map's camera in pixels of the source image."""
-        focal = self.lens.focal / self.scale.factor
-        return Intrinsics(focal, focal, *self._centre)
+        for last, keyframe in pairwise(self.map.keyframes[first - 1 :]):
+            _follow_network(keyframe, last, last.scale_ratio)
+            keyframe.scale_ratio, keyframe.dynamic = last.scale_ratio, True
+            self.map.changed.add(keyframe.number)
 
     def _focal(self, result: FrameResult) -> float:
         return float(np.sqrt(result.intrinsics.fx * result.intrinsics.fy)) * self.scale.factor
@@ -416,32 +329,20 @@ class Tracker:
         return False
 
 
-def _gain_over(keyframes: Sequence[Keyframe], log_scale: float) -> float:
-    """Lengths of the way along these in the map, for each of the network's; the depth's unit where nothing moves."""
-    unit = float(np.exp(log_scale))
-    if len(keyframes) < 2:
-        return unit
-    T, T_network = (np.array([getattr(k, name)[:3, 3] for k in keyframes]) for name in ("T_world_camera", "T_network"))
-    ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
-    floor = LEAST_MOTION * keyframes[-1].usual_depth
-    ratio = float(np.median((ours + floor) / (theirs * unit + floor)))
-    return unit * float(np.clip(ratio, 1 / MOST_GAIN, MOST_GAIN))
-
-
-def _follow_network(keyframe: Keyframe, before: Keyframe, gain: float) -> None:
-    """Put a keyframe where the network's motion leads since the one before, and forget where tracks have its points."""
-    relative = invert_pose(before.T_network) @ keyframe.T_network
-    relative[:3, 3] *= gain
+def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
+    """Set a keyframe's pose by the network's motion since the last one, and discard its points."""
+    relative = invert_pose(last.T_network) @ keyframe.T_network
+    relative[:3, 3] *= ratio
     keyframe.trusted = False
-    keyframe.move(np.asarray(before.T_world_camera @ relative), before.log_scale)
+    keyframe.set_pose(np.asarray(last.T_world_camera @ relative), last.log_scale)
     keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
-def _hand_on(new: Keyframe, earlier: list[Keyframe], lens: CameraModel) -> None:
-    """Give a new keyframe the map's points that it shares, where they lie about where it sees them."""
+def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> None:
+    """Give a new keyframe the map's points of its tracks, where they project close to them."""
     inverse = invert_pose(new.T_world_camera)
     for old in earlier:
-        rows = shared(old, new)
+        rows = common_rows(old, new)
         rows = rows[np.isfinite(old.z[rows[:, 0]])]
         xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
         with np.errstate(invalid="ignore"):

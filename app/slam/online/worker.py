@@ -1,7 +1,7 @@
-"""Work that nobody waits for at once: done one thing after the other, in a thread or in a process of its own.
+"""Background execution of an object's methods, one after the other, in a thread or a separate process.
 
-What is asked for and what comes of it are the same either way. A thread takes time from whoever asks, since Python runs
-one of a process's threads at a time; a process does not, but has to be told everything it needs.
+Both behave alike. A thread shares Python's interpreter lock with the caller; a process does not, but all arguments are
+sent to it.
 """
 
 from collections.abc import Callable
@@ -14,109 +14,109 @@ from typing import Any, Protocol
 
 from stream_recon.configs.errors import ResourceError
 
-GONE = (
-    "a process that places the frames is gone, perhaps for want of memory: what was written is whole; "
-    "go on with --resume, or without it by --mapping off"
+PROCESS_DIED = (
+    "a process of the SLAM back end has ended, perhaps out of memory: the result so far is complete; "
+    "continue with --resume, or without the back end by --mapping off"
 )
 
 StopTest = Callable[[], bool]
-"""Asked now and then by what is under way: nobody wants it any more."""
+"""Asked now and then during a task; True: the result is no longer needed."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked for."""
+class Task:
+    """Submitted call."""
 
     future: "Future[Any]"
     stop: Callable[[], None]
-    """Nobody wants it any more."""
+    """Asks the task to end early."""
 
 
-class Worker(Protocol):
-    """Has a worker: an object whose methods take a `StopTest` first."""
+class BackgroundWorker(Protocol):
+    """Executor of the methods of a target object, whose first argument is a `StopTest`."""
 
-    def ask(self, name: str, *given: Any) -> Asked:
-        """Have the worker's method of this name called when all that was asked for before is done."""
+    def submit(self, name: str, *args: Any) -> Task:
+        """Call the target's method ``name`` after all earlier tasks."""
         ...
 
     def close(self) -> None:
-        """End it when all is done."""
+        """End the worker after its last task."""
         ...
 
 
 class ThreadWorker:
-    """`Worker`."""
+    """`BackgroundWorker` in a thread."""
 
-    def __init__(self, worker: object, name: str) -> None:
-        self._worker = worker
+    def __init__(self, target: object, name: str) -> None:
+        self._target = target
         self._pool = ThreadPoolExecutor(1, name)
 
-    def ask(self, name: str, *given: Any) -> Asked:
+    def submit(self, name: str, *args: Any) -> Task:
         stop = Event()
-        return Asked(self._pool.submit(getattr(self._worker, name), stop.is_set, *given), stop.set)
+        return Task(self._pool.submit(getattr(self._target, name), stop.is_set, *args), stop.set)
 
     def close(self) -> None:
         self._pool.shutdown()
 
 
 class ProcessWorker:
-    """`Worker`: the worker is where `serve` runs, at the connection's other end. Raises ResourceError: it is gone."""
+    """`BackgroundWorker` whose target is in the process that runs `serve`. Raises ResourceError if it has died."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
-        # Sends and waits: pickling is then nothing that holds up whoever asks, either.
+        # This thread pickles, sends and waits, so that the caller does not.
         self._pool = ThreadPoolExecutor(1, name)
         self._sending = Lock()
-        self._asked = 0
+        self._submitted = 0
 
-    def ask(self, name: str, *given: Any) -> Asked:
-        self._asked += 1
-        number = self._asked
-        future = self._pool.submit(self._answer, number, name, given)
+    def submit(self, name: str, *args: Any) -> Task:
+        self._submitted += 1
+        number = self._submitted
+        future = self._pool.submit(self._call, number, name, args)
 
         def stop() -> None:
             if not future.cancel() and not future.done():
                 self._send(number)
 
-        return Asked(future, stop)
+        return Task(future, stop)
 
     def close(self) -> None:
         self._pool.shutdown()
         self._connection.close()
 
-    def _answer(self, number: int, name: str, given: tuple[Any, ...]) -> Any:
-        self._send((number, name, given))
-        return received(self._connection)
+    def _call(self, number: int, name: str, args: tuple[Any, ...]) -> Any:
+        self._send((number, name, args))
+        return receive(self._connection)
 
     def _send(self, message: object) -> None:
-        # Whether it is gone is seen where an answer is waited for.
+        # A dead process is reported where its reply is awaited.
         with self._sending, suppress(OSError):
             self._connection.send(message)
 
 
-def received(connection: Connection) -> Any:
-    """What a process answers; an exception is raised here instead. Raises ResourceError: the process is gone."""
+def receive(connection: Connection) -> Any:
+    """Reply of a process; raises the exception that it sent. Raises ResourceError if the process has died."""
     try:
-        answer = connection.recv()
+        reply = connection.recv()
     except (EOFError, OSError) as error:
-        raise ResourceError(GONE) from error
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        raise ResourceError(PROCESS_DIED) from error
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
-def serve(connection: Connection, make: Callable[[], object]) -> None:
-    """Body of a process: do what an `ProcessWorker` asks of the worker that ``make`` gives, until it is closed."""
-    worker = make()
+def serve(connection: Connection, make_target: Callable[[], object]) -> None:
+    """Main function of a process: runs the tasks of a `ProcessWorker` until the connection is closed."""
+    target = make_target()
     with suppress(EOFError, OSError):
         while True:
             message = connection.recv()
-            # A lone number is that of something that nobody wants any more: by now it is done.
+            # A single number stops a task, which has ended by now.
             if not isinstance(message, int):
-                connection.send(_done(worker, connection, *message))
+                connection.send(_run(target, connection, *message))
 
 
-def _done(worker: object, connection: Connection, number: int, name: str, given: tuple[Any, ...]) -> Any:
+def _run(target: object, connection: Connection, number: int, name: str, args: tuple[Any, ...]) -> Any:
     stopped = False
 
     def should_stop() -> bool:
@@ -126,6 +126,6 @@ def _done(worker: object, connection: Connection, number: int, name: str, given:
         return stopped
 
     try:
-        return getattr(worker, name)(should_stop, *given)
-    except Exception as error:  # noqa: BLE001  it is raised again where it was asked for
+        return getattr(target, name)(should_stop, *args)
+    except Exception as error:  # noqa: BLE001  raised again by `receive`
         return error

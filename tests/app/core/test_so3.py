@@ -26,3 +26,9 @@ def test_jacobian_of_the_logarithm(angle: float) -> None:
 def test_skew_is_the_cross_product() -> None:
     a, b = np.random.default_rng(0).normal(size=(2, 5, 3))
     assert np.allclose(np.einsum("nij,nj->ni", so3.skew(a), b), np.cross(a, b))
+
+
+def test_nearest_is_a_rotation_close_by() -> None:
+    R = so3.exp(np.array([[0.3, -0.2, 0.5], [0.0, 1.0, 0.0]]))
+    found = so3.nearest(R + 1e-3 * np.random.default_rng(0).normal(size=R.shape))
+    assert np.allclose(found @ found.transpose(0, 2, 1), np.eye(3), atol=1e-12) and np.allclose(found, R, atol=5e-3)

@@ -138,10 +138,10 @@ def test_no_track_begins_where_a_mask_is() -> None:
     masking.note(Frame(3, 0.3, np.zeros((FULL[1], FULL[0], 3), np.uint8), mask=mask), result.transform)
     out = masking.apply(result)
     assert out.masked[:, SIZE[0] // 2 :].all() and not out.masked[:, : SIZE[0] // 2].any()
-    scale = Scale.of(FULL)
+    scale = Scale.from_source_size(FULL)
     grey = scale.grey(room_result(3, size=FULL).rgb)
-    free = detect(grey, DepthReader.of(result, scale))
-    found = detect(grey, DepthReader.of(out, scale))
+    free = detect(grey, DepthReader.from_result(result, scale))
+    found = detect(grey, DepthReader.from_result(out, scale))
     assert (free.uv[:, 0] > FULL[0] / 2).sum() > 20
     assert len(found) > 20 and (found.uv[:, 0] < FULL[0] / 2).all()
 

@@ -1,4 +1,4 @@
-"""A box room with noise on its walls, seen exactly; and what a network that drifts makes of it."""
+"""Synthetic box room with noise textures, and results of a network that drifts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ def walk(count: int) -> FloatArray:
 
 
 def look_down(count: int) -> FloatArray:
-    """Poses [count, 4, 4] of a camera that looks straight down and turns by a lot at each step."""
+    """Poses [count, 4, 4] of a camera that looks straight down and rotates by a large angle at each step."""
     turns = np.cumsum(np.random.default_rng(2).choice([0.4, 1.5, 2.6, 3.1, -1.3], count))
     t = np.linspace(0, 2 * np.pi, count)
     return np.array(
@@ -103,7 +103,7 @@ def network_result(index: int, T: FloatArray, focal: float, rgb: NDArray[np.uint
 
 
 def drifting(truth: FloatArray, turn_deg: float, move: float, seed: int = 1) -> FloatArray:
-    """The true poses with errors that add up: of each step's turn, and of its length as a share."""
+    """True poses with accumulated errors: of each step's rotation, and of its relative length."""
     random = np.random.default_rng(seed)
     poses = [truth[0]]
     for before, after in pairwise(truth):
@@ -115,7 +115,7 @@ def drifting(truth: FloatArray, turn_deg: float, move: float, seed: int = 1) -> 
 
 
 class Video:
-    """Frames of a camera in the room, with what a network says of them; also `refine.Images`."""
+    """Frames of a camera in the room with network results; also `keyframe_matching.Images`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Video:
     ) -> None:
         self.truth = truth
         random = np.random.default_rng(5)
-        self.scale = Scale.of(SIZE)
+        self.scale = Scale.from_source_size(SIZE)
         self.pictures, self.results = [], []
         for index, (T, guess) in enumerate(zip(truth, guessed, strict=True)):
             rgb, depth = picture(T, draw)
@@ -135,8 +135,8 @@ class Video:
             self.pictures.append(rgb)
             self.results.append(network_result(index, guess, focal, rgb, wrong))
 
-    def bend(self, k1: float) -> None:
-        """See all through a lens with a radial term."""
+    def distort(self, k1: float) -> None:
+        """Add radial distortion to all images."""
         width, height = SIZE
         u, v = np.meshgrid(np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2)
         seen = np.stack([u, v], axis=-1) / FOCAL
@@ -146,16 +146,16 @@ class Video:
         place = (plain * FOCAL + (width / 2, height / 2) - 0.5).astype(np.float32)
         place = place[..., 0], place[..., 1]
         for k, (rgb, T) in enumerate(zip(self.pictures, self.truth, strict=True)):
-            bent = cv2.remap(rgb, *place, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
+            distorted = cv2.remap(rgb, *place, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
             depth = cv2.remap(picture(T)[1], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
             old = self.results[k]
-            self.pictures[k] = np.asarray(bent)
+            self.pictures[k] = np.asarray(distorted)
             self.results[k] = network_result(
                 old.index, old.T_world_camera, old.intrinsics.fx, self.pictures[k], np.asarray(depth)
             )
 
     def cover(self, frames: Sequence[int], share: float = 0.5) -> None:
-        """Something with more texture than all else moves across some images, each side ``share`` of theirs."""
+        """A textured object moves across some images; its sides are ``share`` of theirs."""
         width, height = SIZE
         size = (int(share * width), int(share * height))
         patch = np.random.default_rng(4).normal(128, 60, (60, 80)).clip(0, 255).astype(np.uint8)
@@ -166,14 +166,14 @@ class Video:
             self.pictures[k][top : top + size[1], left : left + size[0]] = patch[..., None]
 
     def cut(self, at: int, world: Similarity) -> None:
-        """From a frame on the network is in another stretch, and has a world of its own."""
+        """From a frame on, the network is in another segment and world."""
         for k in range(at, len(self.results)):
             old = self.results[k]
             pose, depth = world.move_pose(old.T_world_camera), (world.scale * old.depth).astype(np.float32)
             self.results[k] = replace(old, T_world_camera=pose, depth=depth, segment=1)
 
     def blank(self) -> None:
-        """Nothing is to be seen in any image."""
+        """Make all images uniform."""
         self.pictures = [np.full_like(rgb, 90) for rgb in self.pictures]
         self.results = [replace(result, rgb=np.full_like(result.rgb, 90)) for result in self.results]
 
@@ -184,15 +184,15 @@ class Video:
             cv2.imwrite(str(folder / f"{index:06d}.png"), rgb[..., ::-1])
 
     def write_result(self, folder: Path) -> None:
-        """What the network says as a finished result, in a new folder."""
+        """Write the network's results as a finished result, in a new folder."""
         writer = ResultWriter(folder, run_info())
         for result in self.results:
             writer.add(result)
         writer.finish(RunSummary(interrupted=False))
 
     def views(self) -> list[FrameData]:
-        return [FrameData.of(result, self.scale) for result in self.results]
+        return [FrameData.from_result(result, self.scale) for result in self.results]
 
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         for k in positions:
-            yield k, self.scale.grey(self.pictures[k]), partial(DepthReader.of, self.results[k], self.scale)
+            yield k, self.scale.grey(self.pictures[k]), partial(DepthReader.from_result, self.results[k], self.scale)

@@ -1,4 +1,4 @@
-"""Scenes whose truth is known: a camera that walks past points, and what it saw of them."""
+"""Synthetic scenes with ground truth: a camera that moves past points, and its observations."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ LENS = CameraModel(400.0, 320.0, 240.0)
 class World:
     truth: BAScene
     start: BAScene
-    """A little off; the first camera is not."""
+    """Initial scene with small errors; the first camera is exact."""
     observations: Observations
 
 
@@ -29,9 +29,9 @@ def walk(
     focal_off: float = 1.05,
     seed: int = 0,
 ) -> World:
-    """Points at depths of 1.5 to 5 seen by ``views`` cameras each, which are .1 apart and turn as they go.
+    """Points at depths of 1.5 to 5 seen by ``views`` cameras each, which are 0.1 apart and rotate.
 
-    The start is off by some .01 rad, .02 and 3 %, times ``off``.
+    Errors of the start are about 0.01 rad, 0.02 and 3 %, times ``off``.
     """
     rng = np.random.default_rng(seed)
     n = np.arange(cameras)
@@ -65,12 +65,12 @@ def projected(
     """Pixels [O, 2] and depths [O], by OpenCV's formula."""
     xyz = np.einsum("nji,nj->ni", T_world_camera[camera, :3, :3], points[point] - T_world_camera[camera, :3, 3])
     plane = xyz[:, :2] / xyz[:, 2:]
-    bent = plane * (1 + lens.k1 * (plane**2).sum(axis=1, keepdims=True))
-    return lens.focal * bent + (lens.cx, lens.cy), xyz[:, 2].copy()
+    distorted = plane * (1 + lens.k1 * (plane**2).sum(axis=1, keepdims=True))
+    return lens.focal * distorted + (lens.cx, lens.cy), xyz[:, 2].copy()
 
 
 def steps(T_world_camera: NDArray[np.float64], hops: tuple[int, ...] = (1, 2)) -> RelativePoses:
-    """Relative poses of cameras so many ``hops`` apart: 1 degree and 30 %."""
+    """Exact relative poses of cameras ``hops`` apart, with sigmas of 1 degree and 30 %."""
     count = len(T_world_camera)
     first = np.concatenate([np.arange(count - hop) for hop in hops])
     second = np.concatenate([np.arange(hop, count) for hop in hops])
@@ -80,13 +80,13 @@ def steps(T_world_camera: NDArray[np.float64], hops: tuple[int, ...] = (1, 2)) -
 
 
 def aligned_errors(estimate: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[float, float]:
-    """Of poses [N, 4, 4] after a similarity by their centres: RMSE of those, and the largest turn in rad."""
+    """RMSE of the centres and largest rotation (rad) of poses [N, 4, 4], after alignment by their centres."""
     A, B = estimate[:, :3, 3], truth[:, :3, 3]
     a, b = A - A.mean(axis=0), B - B.mean(axis=0)
     u, d, vt = np.linalg.svd(b.T @ a)
     flip = np.array([1.0, 1.0, np.sign(np.linalg.det(u @ vt))])
     R = (u * flip) @ vt
     scale = (d * flip).sum() / (a**2).sum()
-    turn = so3.log(np.swapaxes(truth[:, :3, :3], 1, 2) @ R @ estimate[:, :3, :3])
+    rotation = so3.log(np.swapaxes(truth[:, :3, :3], 1, 2) @ R @ estimate[:, :3, :3])
     rmse = np.sqrt((((scale * a @ R.T) - b) ** 2).sum(axis=1).mean())
-    return float(rmse), float(np.linalg.norm(turn, axis=1).max())
+    return float(rmse), float(np.linalg.norm(rotation, axis=1).max())

@@ -1,4 +1,4 @@
-"""Features, matches, covisibility, tracks, keyframes and what carries frames along."""
+"""Features, matches, covisibility, tracks, keyframe selection and pose interpolation."""
 
 from dataclasses import replace
 
@@ -27,14 +27,14 @@ def detected(video: Video) -> list[Features]:
 
 
 def missed(video: Video, found: list[Features], i: int, j: int, m: NDArray[np.int32]) -> NDArray[np.float64]:
-    """By how many pixels true depth and poses miss the matches."""
+    """Reprojection errors of matches under true depth and poses."""
     T = invert_pose(video.truth[j]) @ video.truth[i]
     there, _ = reproject(LENS, found[i].uv[m[:, 0]], found[i].z[m[:, 0]], T)
     off = np.linalg.norm(there - found[j].uv[m[:, 1]], axis=1)
     return off[found[i].z[m[:, 0]] > 0]
 
 
-def test_matches_are_right_in_any_turn_of_the_image() -> None:
+def test_matches_are_right_at_any_image_rotation() -> None:
     truth = look_down(3)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
@@ -54,7 +54,7 @@ def test_guided_matches_stay_near_where_they_should_be() -> None:
     assert len(np.unique(m[:, 1])) == len(m)
 
 
-def test_guided_matches_are_those_of_the_whole_table() -> None:
+def test_guided_matches_are_those_of_the_full_table() -> None:
     random = np.random.default_rng(4)
 
     def some(count: int) -> Features:
@@ -89,11 +89,11 @@ def test_overlap_is_the_share_that_both_see() -> None:
         uv, z = views[i].grid.pixels()
         T = np.linalg.inv(truth[j]) @ truth[i]
         there, depth = reproject(LENS, uv[::2], z[::2], T)
-        seen = views[j].grid.at(np.nan_to_num(there, nan=-1e6))
+        seen = views[j].grid.sample(np.nan_to_num(there, nan=-1e6))
         assert shared[i, j] == pytest.approx(np.mean((seen > 0) & (np.abs(depth / np.maximum(seen, 1e-9) - 1) < 0.35)))
 
 
-def test_what_covers_more_of_the_image_wins_over_what_has_more_texture() -> None:
+def test_the_motion_that_covers_more_of_the_image_wins_over_more_texture() -> None:
     random = np.random.default_rng(0)
     xyz = np.column_stack([random.uniform(-1, 1, (150, 2)), random.uniform(3, 6, 150)])
     patch = np.column_stack([random.uniform(0.1, 0.4, (300, 2)), random.uniform(2.9, 3.4, 300)])
@@ -107,7 +107,7 @@ def test_what_covers_more_of_the_image_wins_over_what_has_more_texture() -> None
     assert (kept < 150).mean() > 0.9
 
 
-def test_features_are_spread_over_the_image() -> None:
+def test_features_are_distributed_over_the_image() -> None:
     random = np.random.default_rng(1)
     corner, rest = random.uniform(0, 40, (900, 2)), random.uniform(0, 240, (100, 2))
     kept = features.select_evenly(np.concatenate([corner, rest]), (320, 240), 150)
@@ -156,11 +156,11 @@ def test_blurred_frames_are_passed_over() -> None:
 def test_frames_that_show_the_same_look_alike() -> None:
     there = walk(8)
     truth = np.concatenate([there, there[:2]])
-    alike = retrieval.likeness(detected(Video(truth, truth)))
+    alike = retrieval.similarity_matrix(detected(Video(truth, truth)))
     assert alike[8].argsort()[-2] == 0 and alike[9].argsort()[-2] == 1
 
 
-def test_a_door_further_on_is_no_loop() -> None:
+def test_a_similar_place_further_on_is_no_loop() -> None:
     T = np.tile(np.eye(4), (30, 1, 1))
     T[:, 2, 3] = np.arange(30.0)
     near, same = np.eye(4), np.eye(4)
@@ -169,7 +169,7 @@ def test_a_door_further_on_is_no_loop() -> None:
     assert relative_poses.implausible_edges(T, edges) == {(0, 29)}
 
 
-def test_graph_joins_keyframes_of_different_units() -> None:
+def test_graph_connects_keyframes_of_different_scales() -> None:
     truth = look_down(6)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
@@ -179,7 +179,7 @@ def test_graph_joins_keyframes_of_different_units() -> None:
                for j in range(6) for i in range(j)}  # fmt: skip
     edges = relative_poses.estimate_relative_poses(found, LENS, {pair: m for pair, m in matches.items() if len(m)})
     blind = np.tile(truth[0], (6, 1, 1))
-    T, log_scale = relative_poses.graph_start(blind, edges, 2.0 * units)
+    T, log_scale = relative_poses.pose_graph_initialization(blind, edges, 2.0 * units)
     moved = invert_pose(T[0]) @ T
     true = invert_pose(truth[0]) @ truth
     assert np.abs(moved[:, :3, :3] - true[:, :3, :3]).max() < 0.02
@@ -187,7 +187,7 @@ def test_graph_joins_keyframes_of_different_units() -> None:
     assert np.abs(moved[:, :3, 3] / units[0] - true[:, :3, 3]).max() < 0.1
 
 
-def test_grain_that_is_hardly_there_is_found_and_matched() -> None:
+def test_faint_texture_is_detected_and_matched() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
     found = []
@@ -198,15 +198,15 @@ def test_grain_that_is_hardly_there_is_found_and_matched() -> None:
     assert len(matching.verify(*found, matching.match(*found), 30)) > 60
 
 
-def test_carrier_moves_every_frame_as_a_similarity_would() -> None:
+def test_interpolation_moves_every_frame_by_a_similarity() -> None:
     network = drifting(walk(20), 0.0, 0.0)
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
     positions = np.array([0, 7, 12, 19])
     one = np.zeros(20, np.intp)
-    carrier = pose_interpolation.PoseInterpolator(
+    interpolator = pose_interpolation.PoseInterpolator(
         positions, network, change.move_pose(network)[positions], np.full(4, 1.7), one
     )
-    moved = np.array([carrier.pose(k) for k in range(20)])
+    moved = np.array([interpolator.pose(k) for k in range(20)])
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
     alone = pose_interpolation.PoseInterpolator(
         positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one
@@ -226,12 +226,12 @@ def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
     assert alone.misfit(5) < 1e-6
 
 
-def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
+def test_the_focal_prior_of_the_second_pass_depends_on_the_errors() -> None:
     seen = problem.Observations(np.zeros(9, np.intp), np.arange(9), np.zeros((9, 2)))
     scene = problem.BAScene(np.eye(4)[None], np.ones((9, 3)), LENS)
-    priors = robust_ba.first_priors(FOCAL, 0.1)
+    priors = robust_ba.first_pass_priors(FOCAL, 0.1)
     sigmas = [
-        robust_ba.last_priors(
+        robust_ba.second_pass_priors(
             priors, robust_ba.BAState(scene, seen, np.arange(9), np.full(9, px), np.ones(9))
         ).log_focal_sigma
         for px in (0.0, 0.1, 0.3, 1.0, 1e3)
@@ -239,25 +239,27 @@ def test_the_last_word_on_the_lens_depends_on_how_exactly_is_seen() -> None:
     assert sigmas == sorted(sigmas, reverse=True) and 0 < sigmas[-1] < sigmas[0] <= priors.log_focal_sigma
 
 
-def test_no_frame_is_carried_by_a_keyframe_of_another_stretch() -> None:
+def test_no_frame_follows_a_keyframe_of_another_segment() -> None:
     network = drifting(walk(20), 0.0, 0.0)
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
     segment = np.repeat([0, 1, 2], [8, 7, 5])
     positions = np.array([0, 5, 17, 19])
     after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])
-    carrier = pose_interpolation.PoseInterpolator(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), segment)
-    moved = np.array([carrier.pose(k) for k in range(20)])
+    interpolator = pose_interpolation.PoseInterpolator(
+        positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), segment
+    )
+    moved = np.array([interpolator.pose(k) for k in range(20)])
     assert np.abs(moved[:8] - change.move_pose(network)[:8]).max() < 1e-9
     assert np.abs(moved[8:] - network[8:]).max() < 1e-9
 
 
-def test_points_are_followed_through_a_shift() -> None:
+def test_points_are_tracked_from_shifted_predictions() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
     (_, first, depth), (_, second, _) = video.read(range(2))
     reader = depth()
     uv = features.detect(first, reader).uv
-    z = reader.at(uv)
+    z = reader.sample(uv)
     predicted, _ = reproject(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
     there, arrived = pose_interpolation.track_klt(first, second, uv, predicted + 3.0)
     assert arrived.mean() > 0.5
@@ -269,11 +271,11 @@ def test_held_out_features_are_in_no_track_of_the_first_pass() -> None:
     video = Video(truth, truth, focal=FOCAL)
     found = detected(video)
     views = video.views()
-    wanted = covisibility.candidates(views, LENS, retrieval.likeness(found))
+    wanted = covisibility.candidate_pairs(views, LENS, retrieval.similarity_matrix(found))
     result = covisibility.match_pairs(views, found, LENS, wanted)
     assert result.held_out
     for (i, j), m in result.held_out.items():
-        out = covisibility.held_out(found[i])[m[:, 0]] | covisibility.held_out(found[j])[m[:, 1]]
+        out = covisibility.held_out_mask(found[i])[m[:, 0]] | covisibility.held_out_mask(found[j])[m[:, 1]]
         assert out.all()
 
 
@@ -282,7 +284,7 @@ def test_dropping_keeps_points_that_two_see() -> None:
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
     m = {(k, k + 1): matching.verify(found[k], found[k + 1], matching.match(found[k], found[k + 1])) for k in range(5)}
-    begun = robust_ba.start(truth, LENS, found, build_tracks([len(f) for f in found], m))
-    kept = robust_ba.dropped(begun, 3.0)
+    begun = robust_ba.initial_state(truth, LENS, found, build_tracks([len(f) for f in found], m))
+    kept = robust_ba.without_outliers(begun, 3.0)
     assert 0 < len(kept.observations) < len(begun.observations)
     assert (kept.errors < 3).all() and (kept.views_of_points >= 2).all()

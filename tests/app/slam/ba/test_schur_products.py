@@ -1,4 +1,4 @@
-"""Dense products by groups of points are the product of the whole, sparse matrix."""
+"""Dense products by groups of points equal the product of the full matrix."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from stream_recon.app.slam.ba.schur import SchurProducts
 
 
 @pytest.mark.parametrize("loops", [0, 40])
-def test_groups_make_up_the_whole(loops: int) -> None:
+def test_groups_give_the_full_product(loops: int) -> None:
     random = np.random.default_rng(loops)
     cameras, points, size = 60, 500, 7
     seen = np.zeros((cameras, points), bool)
@@ -18,12 +18,12 @@ def test_groups_make_up_the_whole(loops: int) -> None:
     seen[:, :3] = False
     camera, point = np.nonzero(seen)
     Y = random.normal(size=(size, 3, len(camera)))
-    whole = np.zeros((cameras, size, points, 3))
-    whole[camera, :, point] = Y.transpose(2, 0, 1)
-    flat = whole.reshape(cameras * size, -1)
-    np.testing.assert_allclose(SchurProducts(camera, point, cameras, points).of(Y), flat @ flat.T, atol=1e-9)
+    full = np.zeros((cameras, size, points, 3))
+    full[camera, :, point] = Y.transpose(2, 0, 1)
+    flat = full.reshape(cameras * size, -1)
+    np.testing.assert_allclose(SchurProducts(camera, point, cameras, points).product(Y), flat @ flat.T, atol=1e-9)
 
 
-def test_nothing_seen_takes_nothing() -> None:
+def test_without_sightings_the_product_is_zero() -> None:
     none = np.zeros(0, np.intp)
-    assert not SchurProducts(none, none, 3, 5).of(np.zeros((7, 3, 0))).any()
+    assert not SchurProducts(none, none, 3, 5).product(np.zeros((7, 3, 0))).any()

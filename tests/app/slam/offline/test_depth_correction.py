@@ -1,4 +1,4 @@
-"""Fields of depth: one that is known is found, and where nothing says anything, or something else, there is none."""
+"""Depth correction: known fields are found; without parallax or agreement there is none."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, depth_factors
 from stream_recon.app.slam.offline import depth_correction
-from stream_recon.app.slam.offline.depth_correction import Seen, fitted, of_all
+from stream_recon.app.slam.offline.depth_correction import DepthSamples, fit_fields, interpolate_fields
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import Refinement
 from tests.app.slam.room import Video, drifting, pose, walk
@@ -17,14 +17,14 @@ FloatArray = NDArray[np.float64]
 
 
 def bulge(size: float = 0.15) -> FloatArray:
-    """Logs [GRID, GRID] of a depth that is wrong by parts of the image, and not as a whole."""
+    """Log-scale field [GRID, GRID] with errors by parts of the image and median 0."""
     x, y = np.meshgrid(np.linspace(-1, 1, GRID), np.linspace(-1, 1, GRID))
     nodes = size * (x + 0.7 * x * y - 0.5 * y)
     return np.asarray(nodes - np.median(nodes))
 
 
-def bent(video: Video, nodes: FloatArray) -> Video:
-    """With depth that is wrong by a field."""
+def with_field(video: Video, nodes: FloatArray) -> Video:
+    """The video with depth multiplied by a field."""
     shape = video.results[0].depth.shape
     wrong = depth_factors(nodes.astype(np.float16), (shape[0], shape[1]))
     video.results = [replace(result, depth=result.depth * wrong) for result in video.results]
@@ -44,7 +44,7 @@ def spread(video: Video, found: Refinement, *, with_fields: bool) -> float:
 
 def test_a_known_field_is_found_and_taken_away() -> None:
     truth = walk(16)
-    video = bent(Video(truth, drifting(truth, turn_deg=0.5, move=0.1)), bulge())
+    video = with_field(Video(truth, drifting(truth, turn_deg=0.5, move=0.1)), bulge())
     found = refine(video.views(), video, video.scale)
     assert spread(video, found, with_fields=True) < 0.5 * spread(video, found, with_fields=False)
     report = found.report
@@ -61,16 +61,16 @@ def test_depth_that_is_right_is_left_alone() -> None:
 
 
 def test_without_parallax_there_is_no_field() -> None:
-    """The camera turns on the spot: geometry says nothing of depth, however wrong that is."""
+    """The camera only rotates, so that geometry does not constrain depth."""
     truth = np.array([pose((0.0, 0.0, 0.0), 0.06 * k, 0.03 * np.sin(k)) for k in range(14)])
-    video = bent(Video(truth, truth), bulge())
+    video = with_field(Video(truth, truth), bulge())
     found = refine(video.views(), video, video.scale)
     assert np.abs(found.depth_fields).max() < 0.03
 
 
-def seen(log_ratio: FloatArray, xy: FloatArray, sigma: float) -> Seen:
+def seen(log_ratio: FloatArray, xy: FloatArray, sigma: float) -> DepthSamples:
     count = len(xy)
-    return Seen(np.zeros(count, int), np.arange(count), xy, log_ratio, np.full(count, sigma**2))
+    return DepthSamples(np.zeros(count, int), np.arange(count), xy, log_ratio, np.full(count, sigma**2))
 
 
 def test_wrong_points_do_not_count() -> None:
@@ -79,33 +79,33 @@ def test_wrong_points_do_not_count() -> None:
     true = 0.2 * (xy[:, 0] - xy[:, 1])
     wrong = true.copy()
     wrong[::10] += 1.5
-    fields = [fitted(seen(value, xy, 0.08), 1)[0] for value in (true, wrong)]
+    fields = [fit_fields(seen(value, xy, 0.08), 1)[0] for value in (true, wrong)]
     assert np.abs(fields[0]).max() > 0.1
     assert np.abs(fields[1] - fields[0]).max() < 0.02
 
 
-def test_points_that_say_little_leave_the_scale_alone() -> None:
+def test_uncertain_points_give_no_field() -> None:
     xy = np.random.default_rng(0).uniform(0, 1, (300, 2))
-    (field,) = fitted(seen(np.full(300, 0.2), xy, 5.0), 1)
+    (field,) = fit_fields(seen(np.full(300, 0.2), xy, 5.0), 1)
     assert np.abs(field).max() < 0.03
-    assert not fitted(seen(np.full(10, 0.2), xy[:10], 0.08), 1).any(), "too few to say anything"
+    assert not fit_fields(seen(np.full(10, 0.2), xy[:10], 0.08), 1).any(), "too few points"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_what_was_held_out_has_the_last_word(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that fits the points it was made of, and no others, is not kept."""
+def test_held_out_points_decide(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that does not improve held-out points is not kept."""
     truth = walk(12)
-    video = bent(Video(truth, truth), bulge())
-    made = depth_correction.fitted
-    monkeypatch.setattr(depth_correction, "fitted", lambda points, count: -share * made(points, count))
+    video = with_field(Video(truth, truth), bulge())
+    made = depth_correction.fit_fields
+    monkeypatch.setattr(depth_correction, "fit_fields", lambda points, count: -share * made(points, count))
     found = refine(video.views(), video, video.scale)
     assert not found.depth_fields.any() and found.report.depth_fields == 0
 
 
 def test_frames_between_keyframes_have_their_mix() -> None:
     nodes = np.arange(3)[:, None, None] * 0.1 * np.ones((3, GRID, GRID))
-    mixed = of_all(nodes, [1, 5, 6], np.array([0, 0, 0, 0, 0, 0, 1, 1]))
+    mixed = interpolate_fields(nodes, [1, 5, 6], np.array([0, 0, 0, 0, 0, 0, 1, 1]))
     np.testing.assert_allclose(mixed[:, 3, 3], [0, 0, 0.025, 0.05, 0.075, 0.1, 0.2, 0.2], atol=1e-3)
-    assert of_all(nodes[:1] + 0.3, [2], np.zeros(4, int))[:, 0, 0] == pytest.approx([0.3] * 4, abs=1e-3)
-    across = of_all(nodes, [1, 4, 6], np.array([0, 0, 0, 1, 1, 1, 1, 1]))
+    assert interpolate_fields(nodes[:1] + 0.3, [2], np.zeros(4, int))[:, 0, 0] == pytest.approx([0.3] * 4, abs=1e-3)
+    across = interpolate_fields(nodes, [1, 4, 6], np.array([0, 0, 0, 1, 1, 1, 1, 1]))
     np.testing.assert_allclose(across[:, 0, 0], [0, 0, 0, 0.1, 0.1, 0.15, 0.2, 0.2], atol=1e-3)

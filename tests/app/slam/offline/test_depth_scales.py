@@ -1,11 +1,11 @@
-"""Depth scales go as far from what is usual as there is reason to."""
+"""Shrinkage of depth scales."""
 
 import numpy as np
 
 from stream_recon.app.slam.offline.depth_correction import shrunk
 
 
-def test_what_is_no_more_than_chance_is_evened_out() -> None:
+def test_noise_is_removed() -> None:
     random = np.random.default_rng(0)
     value = 0.3 + random.normal(0, 0.02, 200)
     found = shrunk(value, np.full(200, 0.02**2))
@@ -13,12 +13,12 @@ def test_what_is_no_more_than_chance_is_evened_out() -> None:
     assert abs(found.mean() - 0.3) < 0.01
 
 
-def test_what_is_plain_stays() -> None:
+def test_certain_values_stay() -> None:
     value = np.linspace(-0.5, 0.5, 50)
     assert np.abs(shrunk(value, np.full(50, 1e-4)) - value).max() < 0.01
 
 
-def test_an_uncertain_one_goes_further_to_the_mean() -> None:
+def test_uncertain_values_move_further_to_the_mean() -> None:
     value = np.array([-0.2, -0.1, 0.0, 0.1, 0.2, 0.5])
     variance = np.array([1e-4, 1e-4, 1e-4, 1e-4, 1e-4, 0.1])
     found = shrunk(value, variance)

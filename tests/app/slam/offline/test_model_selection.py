@@ -1,4 +1,4 @@
-"""Which of network and map is believed, and where."""
+"""Choice between network and map."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_the_side_that_is_right_is_preferred() -> None:
     right, wrong, video = sides()
     found = detected(video)
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
-    good, bad = (HeldOutError.of(side, found, held) for side in (right, wrong))
+    good, bad = (HeldOutError.measure(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
     agreement = model_selection.depth_agreement(wrong, right, grids)
     assert good.mean < bad.mean
@@ -49,7 +49,7 @@ def test_most_of_the_depth_agrees_with_the_network() -> None:
     assert 0.7 < before.mean() < 1
 
 
-def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
+def test_only_the_segment_where_the_map_is_worse_falls_back() -> None:
     right, wrong, video = sides()
     found = detected(video)
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
@@ -57,14 +57,14 @@ def test_only_the_stretch_where_the_map_is_worse_is_left() -> None:
     network.T_world_camera[5:] = right.T_world_camera[5:]
     mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
-    evidence = [HeldOutError.of(side, found, held) for side in (mapped, network)]
+    evidence = [HeldOutError.measure(side, found, held) for side in (mapped, network)]
     agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()])
     worse = model_selection.worse_keyframes(evidence[0], evidence[1], agreement, TIES)
     assert worse[6:].all() and not worse[:4].any()
 
 
 def halves(agree: float) -> tuple[HeldOutError, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Held-out matches that say nothing; depth that agrees, under the map only so much in the middle two steps."""
+    """Equal held-out errors; depth agreement under the map is ``agree`` at two steps."""
     evidence = HeldOutError({(k, k + 1): np.array([[0.3, 0.3]]) for k in range(COUNT - 1)})
     before = np.full(COUNT - 1, 0.9)
     after = before.copy()
@@ -72,7 +72,7 @@ def halves(agree: float) -> tuple[HeldOutError, tuple[NDArray[np.float64], NDArr
     return evidence, (before, after)
 
 
-def test_what_lies_between_two_breaks_is_left_and_what_is_tied_across_stays() -> None:
+def test_the_part_between_two_breaks_falls_back_unless_tied() -> None:
     evidence, agreement = halves(0.0)
     ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (2, 8): (300, 310)}
     worse = model_selection._cut_off(evidence, evidence, agreement, ties)
@@ -82,7 +82,7 @@ def test_what_lies_between_two_breaks_is_left_and_what_is_tied_across_stays() ->
     assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
 
 
-def test_keyframes_far_apart_are_compared_with_their_like() -> None:
+def test_distant_pairs_are_compared_with_distant_pairs() -> None:
     evidence, agreement = halves(0.0)
     evidence.pairs[0, 2] = np.array([0.3, 0.3])
     ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (0, 3): (500, 1000), (2, 5): (450, 1000), (2, 8): (450, 1000)}
@@ -95,11 +95,11 @@ def test_keyframes_far_apart_are_compared_with_their_like() -> None:
 def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
-    few = {(0, 1): matching.match(found[0], found[1])[: model_selection.FEWEST - 1]}
-    assert not HeldOutError.of(right, found, few).pairs
+    few = {(0, 1): matching.match(found[0], found[1])[: model_selection.MIN_MATCHES - 1]}
+    assert not HeldOutError.measure(right, found, few).pairs
 
 
-def test_a_map_that_spoils_what_the_network_explains_is_left() -> None:
+def test_a_map_that_spoils_part_of_the_image_is_rejected() -> None:
     agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
 
     def spread(parts: list[float]) -> HeldOutError:
@@ -138,11 +138,11 @@ def test_nothing_breaks_where_nothing_was_matched() -> None:
         ((0.5, 0.3), (0.95, 0.9), False),
     ],
 )
-def test_matches_and_depth_have_a_say(
+def test_matches_and_depth_both_count(
     held_out: tuple[float, float], agreement: tuple[float, float], better: bool
 ) -> None:
     assert model_selection.is_better(held_out, agreement) == better
 
 
-def test_nothing_seen_says_nothing() -> None:
+def test_without_pairs_the_error_is_one() -> None:
     assert HeldOutError({}).mean == 1.0

@@ -1,4 +1,4 @@
-"""Refinement of whole videos, on a room whose truth is exact."""
+"""Refinement of videos of a synthetic room with ground truth."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
-from stream_recon.app.slam.offline.refine import refine
+from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, WarmStart
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
 
@@ -43,7 +43,7 @@ def test_a_known_lens_is_kept() -> None:
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     views = [replace(view, focal=1.05 * view.focal) for view in video.views()]
     free = refine(views, video, video.scale)
-    kept = refine(views, video, video.scale, known_intrinsics=True)
+    kept = refine(views, video, video.scale, RefineOptions(known_intrinsics=True))
     assert free.lens.focal != views[0].focal
     assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
 
@@ -70,12 +70,12 @@ def test_frames_between_keyframes_follow() -> None:
     assert off.ate_m is not None and before.ate_m is not None and off.ate_m < 0.3 * before.ate_m
 
 
-def test_matches_carry_the_map_where_the_network_is_blind() -> None:
+def test_matches_replace_the_networks_motion_where_it_fails() -> None:
     truth = look_down(16)
     random = np.random.default_rng(8)
     guess = drifting(truth, turn_deg=1.0, move=0.1)
     for k in range(len(guess)):
-        # As if it had never seen a turn of the image.
+        # The network misses all image rotations.
         guess[k, :3, :3] = guess[0, :3, :3]
         guess[k, :3, 3] += random.normal(0, 0.1, 3)
     video = Video(truth, guess, focal=FOCAL)
@@ -84,10 +84,10 @@ def test_matches_carry_the_map_where_the_network_is_blind() -> None:
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.3 * before.ate_m
 
 
-def test_a_bent_lens_is_found() -> None:
+def test_radial_distortion_is_found() -> None:
     truth = walk(20)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
-    video.bend(-0.2)
+    video.distort(-0.2)
     found = refine(video.views(), video, video.scale)
     assert found.report.start == "radial distortion"
     assert abs(found.lens.k1 + 0.2) < 0.03
@@ -101,7 +101,7 @@ def test_a_straight_lens_stays_straight() -> None:
     assert abs(found.lens.k1) < 0.01
 
 
-def test_what_moves_by_itself_does_not_win() -> None:
+def test_a_moving_object_does_not_win() -> None:
     truth = walk(24)
     guess = drifting(truth, turn_deg=0.3, move=0.05)
     video = Video(truth, guess, focal=FOCAL)
@@ -112,8 +112,8 @@ def test_what_moves_by_itself_does_not_win() -> None:
 
 
 @pytest.mark.parametrize("draw", [0, 6, 15])
-def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network(draw: int) -> None:
-    """Whatever the noise: with some it looks as if the lens were bent, where something large passes by."""
+def test_a_segment_where_the_map_is_wrong_falls_back(draw: int) -> None:
+    """For several draws of the noise; with some, the moving object looks like radial distortion."""
     truth = walk(40)
     guess = drifting(truth, turn_deg=0.8, move=0.2)
     video = Video(truth, guess, focal=FOCAL, draw=draw)
@@ -125,7 +125,7 @@ def test_a_stretch_of_which_the_map_is_wrong_is_left_to_the_network(draw: int) -
     assert segment["first"] in range(12, 18) and segment["last"] in range(22, 28)
 
 
-def test_blank_images_leave_everything_to_the_network() -> None:
+def test_blank_images_keep_the_networks_poses() -> None:
     truth = walk(8)
     guess = drifting(truth, turn_deg=0.5, move=0.1)
     video = Video(truth, guess)
@@ -137,7 +137,7 @@ def test_blank_images_leave_everything_to_the_network() -> None:
 
 
 def test_the_world_is_the_networks() -> None:
-    """Where the network is right nothing may move as a whole: what was given out before stays where it is."""
+    """Where the network is right, poses stay where they were."""
     truth = walk(12)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = refine(video.views(), video, video.scale)
@@ -158,7 +158,7 @@ def test_one_or_two_frames_are_left_alone() -> None:
         assert np.array_equal(refine(video.views(), video, video.scale).T_world_camera, truth)
 
 
-def test_a_failing_adjustment_leaves_everything_to_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_adjustment_keeps_the_networks_poses(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise np.linalg.LinAlgError("singular")
 
@@ -175,39 +175,41 @@ def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPa
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     alone = refine(video.views(), video, video.scale)
     features = [detect(grey, depth()) for _, grey, depth in video.read(alone.keyframes)]
-    monkeypatch.setattr("stream_recon.app.slam.offline.refine.detect", None)
-    again = refine(video.views(), video, video.scale, known=WarmStart(alone.keyframes, features))
+    monkeypatch.setattr("stream_recon.app.slam.offline.keyframe_matching.detect", None)
+    again = refine(video.views(), video, video.scale, RefineOptions(known=WarmStart(alone.keyframes, features)))
     assert np.abs(again.T_world_camera - alone.T_world_camera).max() < 1e-6
 
 
-def test_it_begins_where_a_stream_has_put_the_frames_if_that_is_nearer() -> None:
+def test_it_starts_from_online_poses_with_smaller_errors() -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
     network = refine(video.views(), video, video.scale)
     elsewhere = Similarity.of_quaternion(np.array([0.1, 0.5, 0.2, 0.8]), np.array([2.0, 1.0, -1.0]), 3.0)
     near = elsewhere.move_pose(drifting(truth, turn_deg=0.1, move=0.01))
-    found = refine(video.views(), video, video.scale, placed=InitialPoses(near, np.full(16, 3.0), FOCAL))
+    found = refine(
+        video.views(), video, video.scale, RefineOptions(initial_poses=InitialPoses(near, np.full(16, 3.0), FOCAL))
+    )
     assert (network.report.start, found.report.start) == ("network", "stream")
     assert found.report.reprojection_px_before == network.report.reprojection_px_before
     assert np.allclose(found.T_world_camera[0], video.views()[0].T_world_camera, atol=1e-3)
     before, after = (errors(run.T_world_camera, truth).ate_m for run in (network, found))
     assert before is not None and after is not None and after < max(1.2 * before, 0.005)
     far = InitialPoses(elsewhere.move_pose(drifting(truth, turn_deg=5.0, move=0.5)), np.full(16, 3.0), FOCAL)
-    other = refine(video.views(), video, video.scale, placed=far)
+    other = refine(video.views(), video, video.scale, RefineOptions(initial_poses=far))
     assert other.report.start == "network"
     assert np.array_equal(other.T_world_camera, network.T_world_camera)
 
 
-def test_whoever_watches_sees_it_come_nearer() -> None:
+def test_intermediate_states_are_closer_to_the_ground_truth() -> None:
     truth = walk(12)
     guess = drifting(truth, turn_deg=0.8, move=0.1)
     video = Video(truth, guess)
     seen: list[IntermediateState] = []
-    found = refine(video.views(), video, video.scale, on_sketch=seen.append)
+    found = refine(video.views(), video, video.scale, RefineOptions(on_state=seen.append))
     assert len(seen) == 2
     before = errors(guess, truth).ate_m
-    for sketch in seen:
-        after = errors(sketch.T_world_camera, truth).ate_m
+    for state in seen:
+        after = errors(state.T_world_camera, truth).ate_m
         assert before is not None and after is not None and after < 0.3 * before
-        assert len(sketch.points) and sketch.depth_scale.shape == (12,)
+        assert len(state.points) and state.depth_scale.shape == (12,)
     assert np.allclose(seen[-1].T_world_camera[found.keyframes], found.T_world_camera[found.keyframes])

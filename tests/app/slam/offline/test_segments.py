@@ -1,4 +1,4 @@
-"""Several stretches of one video, each of which the network begins anew."""
+"""Several segments of one video, with a new network stream each."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def other_side(count: int) -> FloatArray:
     return np.array([pose((0.8 * s - 1, 0.1 * np.sin(6 * s), 0.4 * s), 3.6 + 0.4 * s) for s in t])
 
 
-def test_stretches_that_see_the_same_become_one() -> None:
+def test_segments_with_matches_are_merged() -> None:
     truth = walk(2 * COUNT)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), scale_noise=0.02)
     video.cut(COUNT, ELSEWHERE)
@@ -41,7 +41,7 @@ def test_stretches_that_see_the_same_become_one() -> None:
     assert abs(units / ELSEWHERE.scale - 1) < 0.05
 
 
-def test_stretches_that_nothing_ties_stay_where_the_network_has_them() -> None:
+def test_segments_without_matches_keep_the_networks_relative_pose() -> None:
     truth = np.concatenate([walk(2 * COUNT)[:COUNT], other_side(COUNT)])
     parts = slice(0, COUNT), slice(COUNT, 2 * COUNT)
     guess = np.concatenate([drifting(truth[part], turn_deg=0.8, move=0.15) for part in parts])
@@ -53,18 +53,18 @@ def test_stretches_that_nothing_ties_stay_where_the_network_has_them() -> None:
     places, theirs, true = found.T_world_camera[:, :3, 3], network[:, :3, 3], truth[:, :3, 3]
     for part in parts:
         assert away(places[part], true[part]) < 0.5 * away(theirs[part], true[part])
-    # What the network guesses of the gap stays.
+    # The network's motion over the gap stays.
     gap, theirs_of_gap = (np.linalg.inv(T[COUNT - 1]) @ T[COUNT] for T in (found.T_world_camera, network))
     assert np.allclose(gap, theirs_of_gap, atol=0.02 * np.linalg.norm(theirs_of_gap[:3, 3]))
-    # Depth maps of both are in one unit, as before.
+    # Depth maps of both keep one scale.
     units = found.depth_scale[:COUNT].mean() / found.depth_scale[COUNT:].mean()
     assert abs(units - 1) < 0.05
-    # As if it had been right about where they lie.
+    # Against ground truth aligned per segment.
     joined = np.concatenate([align(true[part], theirs[part]).apply(true[part]) for part in parts])
     assert away(places, joined) < away(theirs, joined)
 
 
-def test_one_pair_that_says_otherwise_is_not_believed() -> None:
+def test_a_single_relative_pose_is_not_sufficient() -> None:
     T = walk(8)
     segment = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     seen = np.concatenate([T[:4], ELSEWHERE.move_pose(T[4:])])
@@ -76,11 +76,11 @@ def test_one_pair_that_says_otherwise_is_not_believed() -> None:
         return Edge(i, j, S, 50)
 
     one = {(1, 5): edge(1, 5)}
-    assert segments.laid(seen, segment, np.ones(8), one)[1][0] == 1
-    assert segments.laid(seen, segment, np.ones(8), {}, {(3, 4)})[1][0] == 1
-    guessed = segments.laid(seen, segment, np.ones(8), {}, {(3, 4), (3, 5)})
+    assert segments.align(seen, segment, np.ones(8), one)[1][0] == 1
+    assert segments.align(seen, segment, np.ones(8), {}, {(3, 4)})[1][0] == 1
+    guessed = segments.align(seen, segment, np.ones(8), {}, {(3, 4), (3, 5)})
     assert guessed[1][0] == 0 and np.array_equal(guessed[1][1].matrix, np.eye(4))
-    ties = segments.laid(seen, segment, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
+    ties = segments.align(seen, segment, np.ones(8), {**one, (3, 4): edge(3, 4), (0, 7): edge(0, 7, 2.0)})
     assert ties[0][0] == ties[1][0] == 0
     assert np.allclose(ties[1][1].matrix, back.matrix)
 

@@ -1,4 +1,4 @@
-"""The stage on a room whose truth is exact: causal poses, revisions, and what is left to the network."""
+"""Online back end on a synthetic room: causal poses, revisions and fallbacks to the network."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.mode import MapState
+from stream_recon.app.slam.online import map as online_map
 from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.process import ProcessBackEnd
@@ -20,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Heard:
-    """What a stage gave for a video, checked as it came."""
+    """Output of a back end for a video, checked item by item."""
 
     def __init__(
         self, video: Video, back_end: OnlineBackEnd | ProcessBackEnd, segments: list[int] | None = None
@@ -62,7 +63,7 @@ def ate(poses: FloatArray, truth: FloatArray) -> float:
 def wandering() -> tuple[Video, Heard]:
     truth = walk(60)[:40]
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.25))
-    return video, Heard(video, OnlineBackEnd(together=4))
+    return video, Heard(video, OnlineBackEnd(prefill=4))
 
 
 def test_a_drifting_walk_is_better_at_once_and_better_still_later(wandering: tuple[Video, Heard]) -> None:
@@ -74,32 +75,32 @@ def test_a_drifting_walk_is_better_at_once_and_better_still_later(wandering: tup
     assert last.intrinsics is not None and abs(last.intrinsics.fx / FOCAL - 1) < 0.04
 
 
-def test_what_the_network_said_stays_known(wandering: tuple[Video, Heard]) -> None:
+def test_the_networks_estimate_stays_known(wandering: tuple[Video, Heard]) -> None:
     video, heard = wandering
     for result in video.results:
-        said, given = heard.first[result.index].network, heard.first[result.index]
-        assert said is not None and (said.T_world_camera == result.T_world_camera).all()
-        assert said.intrinsics == result.intrinsics
-        assert np.allclose(given.depth * said.depth_scale, result.depth, rtol=1e-5)
+        network, given = heard.first[result.index].network, heard.first[result.index]
+        assert network is not None and (network.T_world_camera == result.T_world_camera).all()
+        assert network.intrinsics == result.intrinsics
+        assert np.allclose(given.depth * network.depth_scale, result.depth, rtol=1e-5)
 
 
 def test_it_depends_on_no_later_frame_and_on_no_clock(wandering: tuple[Video, Heard]) -> None:
     video, heard = wandering
     shorter = Video(video.truth[:25], np.array([r.T_world_camera for r in video.results[:25]]))
     shorter.pictures, shorter.results = video.pictures[:25], video.results[:25]
-    again = Heard(shorter, OnlineBackEnd(together=4)).poses(first=True)
+    again = Heard(shorter, OnlineBackEnd(prefill=4)).poses(first=True)
     assert np.array_equal(again, heard.poses(first=True)[:25])
 
 
 def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -> None:
-    """In the world, the unit and with the lens of the map before; the network's world goes on as well."""
+    """In the world, scale and intrinsics of the earlier map; the network's world continues, too."""
     video, heard = wandering
     halves = []
     for part in (slice(0, 20), slice(20, 40)):
         half = Video(video.truth[part], np.array([r.T_world_camera for r in video.results[part]]))
         half.pictures, half.results = video.pictures[part], video.results[part]
         halves.append(half)
-    first = Heard(halves[0], OnlineBackEnd(together=4))
+    first = Heard(halves[0], OnlineBackEnd(prefill=4))
     last, before = first.last[19], first.first[19]
     scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
     assert before.network is not None and last.intrinsics is not None
@@ -112,34 +113,34 @@ def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -
     assert ate(poses, video.truth) < min(1.5 * ate(heard.poses(), video.truth), 0.5 * network)
     steps = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
     true = np.linalg.norm(np.diff(video.truth[:, :3, 3], axis=0), axis=1)
-    assert 0.6 < steps[19] / true[19] / np.median(steps / true) < 1.6, "no jump at the seam"
+    assert 0.6 < steps[19] / true[19] / np.median(steps / true) < 1.6, "no jump at the border"
 
 
-def test_blank_images_leave_everything_to_the_network() -> None:
+def test_blank_images_keep_the_networks_poses() -> None:
     truth = walk(10)
     guess = drifting(truth, turn_deg=0.5, move=0.1)
     video = Video(truth, guess)
     video.blank()
-    heard = Heard(video, OnlineBackEnd(together=4))
+    heard = Heard(video, OnlineBackEnd(prefill=4))
     assert np.allclose(heard.poses(), guess, atol=1e-9)
 
 
-def test_descriptors_find_what_following_loses() -> None:
+def test_descriptors_recover_lost_tracks() -> None:
     truth = look_down(16)
     random = np.random.default_rng(8)
     guess = drifting(truth, turn_deg=1.0, move=0.1)
     for k in range(len(guess)):
-        # As if the network had never seen a turn of the image.
+        # The network misses all image rotations.
         guess[k, :3, :3] = guess[0, :3, :3]
         guess[k, :3, 3] += random.normal(0, 0.1, 3)
-    heard = Heard(Video(truth, guess, focal=FOCAL), OnlineBackEnd(together=4))
+    heard = Heard(Video(truth, guess, focal=FOCAL), OnlineBackEnd(prefill=4))
     assert ate(heard.poses(), truth) < 0.5 * ate(guess, truth)
 
 
-def test_a_new_stretch_begins_where_the_camera_was_last() -> None:
+def test_a_new_segment_starts_at_the_last_pose() -> None:
     truth = walk(60)[:24]
     guess = drifting(truth, turn_deg=0.3, move=0.1)
-    heard = Heard(Video(truth, guess), OnlineBackEnd(together=4), [0] * 12 + [1] * 12)
+    heard = Heard(Video(truth, guess), OnlineBackEnd(prefill=4), [0] * 12 + [1] * 12)
     before, after = heard.poses(first=True)[11:13]
     step = np.linalg.inv(guess[11]) @ guess[12]
     found = np.linalg.inv(before) @ after
@@ -147,43 +148,43 @@ def test_a_new_stretch_begins_where_the_camera_was_last() -> None:
     assert np.linalg.norm(found[:3, 3]) < 3 * np.linalg.norm(step[:3, 3]) + 1e-6
 
 
-def test_a_live_stage_gives_every_result_without_waiting() -> None:
+def test_a_live_back_end_outputs_every_result() -> None:
     truth = walk(60)[:20]
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
-    assert len(Heard(video, OnlineBackEnd(together=4, live=True)).first) == 20
+    assert len(Heard(video, OnlineBackEnd(prefill=4, live=True)).first) == 20
 
 
-def test_a_live_stage_that_is_late_adjusts_less_and_counts_it() -> None:
+def test_a_late_live_back_end_skips_adjustments_and_counts_them() -> None:
     truth = walk(60)[:20]
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.1))
     late = iter(np.linspace(0, 40, 20))
-    back_end = OnlineBackEnd(together=4, live=True, clock=lambda: float(next(late)))
+    back_end = OnlineBackEnd(prefill=4, live=True, clock=lambda: float(next(late)))
     assert len(Heard(video, back_end).first) == 20
     assert back_end.figures["adjustments_skipped"] > 2 and "adjustments skipped" in back_end.status_line
 
 
 def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "ACTIVE", 10)
+    monkeypatch.setattr(online_map, "ACTIVE", 10)
     truth = walk(60)[:40]
-    back_end = OnlineBackEnd(together=4)
+    back_end = OnlineBackEnd(prefill=4)
     heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
-    assert back_end._front is not None
-    keyframes = back_end._front.keyframes
+    assert back_end._tracker is not None
+    keyframes = back_end._tracker.map.keyframes
     assert len(keyframes) > 10
     assert all(len(keyframe.track) == 0 for keyframe in keyframes[:-10])
     assert all(len(keyframe.track) for keyframe in keyframes[-10:])
     assert len(heard.last) == 40
 
 
-def test_it_tells_its_figures(wandering: tuple[Video, Heard]) -> None:
+def test_its_status_line_has_the_figures(wandering: tuple[Video, Heard]) -> None:
     back_end = OnlineBackEnd()
     assert back_end.status_line == ""
     Heard(wandering[0], back_end)
-    assert "tracks off by" in back_end.status_line
+    assert "tracks, error" in back_end.status_line
     assert len(back_end.sparse.points) > 50 and np.isfinite(back_end.sparse.points).all()
 
 
-def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_matched_less_often_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = walk(60)[:16]
     video = Video(truth, truth)
     random = np.random.default_rng(0)
@@ -192,7 +193,7 @@ def test_descriptors_are_asked_ever_less_where_nothing_can_be_recognised(monkeyp
     monkeypatch.setattr(
         tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), match_keyframes(*given))
     )
-    back_end = OnlineBackEnd(together=1)
+    back_end = OnlineBackEnd(prefill=1)
     Heard(video, back_end)
     assert back_end.figures["keyframes"] == 16
     assert asked == [1, 2, 4, 8]

@@ -1,4 +1,4 @@
-"""Adjustments beside the stream: when they are taken in, and which."""
+"""Scheduling of global adjustments: when results are applied, and which."""
 
 import time
 from collections.abc import Sequence
@@ -9,121 +9,104 @@ import numpy as np
 import pytest
 
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.online import global_ba
-from stream_recon.app.slam.online.global_ba import LATER, WAITED_FOR, Background, GlobalBA
+from stream_recon.app.slam.online.global_ba import DELAY, DELAYED_FROM, GlobalBA, GlobalBAScheduler
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.worker import ThreadWorker
+from stream_recon.app.slam.online.worker import StopTest, ThreadWorker
 
 LENS = CameraModel(100.0, 50.0, 40.0)
 
 
-def keyframes(count: int, gain: float = 1.0) -> list[Keyframe]:
-    none = np.zeros(0)
-    return [
-        Keyframe(
-            number,
-            np.eye(4),
-            100.0,
-            np.eye(4),
-            0.0,
-            none.astype(np.int64),
-            none.reshape(0, 2),
-            none,
-            none,
-            none,
-            gain=gain,
-        )
-        for number in range(count)
-    ]
+def keyframes(count: int, marker: float = 1.0) -> list[Keyframe]:
+    return [Keyframe(number, np.eye(4), 100.0, np.eye(4), 0.0, scale_ratio=marker) for number in range(count)]
 
 
-def beside(*, waits: bool) -> Background:
-    return Background(ThreadWorker(GlobalBA(), "whole"), waits=waits)
+def scheduler(*, waits: bool) -> GlobalBAScheduler:
+    return GlobalBAScheduler(ThreadWorker(GlobalBA(), "global-ba"), waits=waits)
 
 
 @pytest.fixture(autouse=True)
 def adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is the gain of the keyframes that it is found of."""
+    """The result is the marker of the keyframes."""
 
-    def fake(copies: Sequence[Keyframe], *_: object) -> Any:
-        return copies[0].gain
+    def fake(_: GlobalBA, __: object, copies: Sequence[Keyframe], *___: object) -> Any:
+        return copies[0].scale_ratio
 
-    monkeypatch.setattr(global_ba, "whole", fake)
-
-
-def test_few_keyframes_are_waited_for() -> None:
-    background = beside(waits=True)
-    background.begin(keyframes(WAITED_FOR - 1), LENS)
-    assert background.collect(WAITED_FOR - 2) == (1.0, list(range(WAITED_FOR - 1)))
-    assert background.collect(WAITED_FOR - 2) is None
-    background.close()
+    monkeypatch.setattr(GlobalBA, "adjust", fake)
 
 
-def test_many_are_taken_in_at_the_same_keyframe_however_long_they_take() -> None:
-    count = 2 * WAITED_FOR
-    background = beside(waits=True)
-    background.begin(keyframes(count), LENS)
-    due = count - 1 + int(LATER * count)
-    assert background._job is not None
-    background._job.asked.future.result()
-    assert all(background.collect(newest) is None for newest in range(count - 1, due))
-    assert background.collect(due) == (1.0, list(range(count)))
-    background.begin(keyframes(count), LENS)
-    assert background.collect(count, wait=True) is not None, "at the end"
-    background.close()
+def test_results_of_few_keyframes_are_applied_at_once() -> None:
+    adjustments = scheduler(waits=True)
+    adjustments.start(keyframes(DELAYED_FROM - 1), LENS)
+    assert adjustments.collect(DELAYED_FROM - 2) == (1.0, list(range(DELAYED_FROM - 1)))
+    assert adjustments.collect(DELAYED_FROM - 2) is None
+    adjustments.close()
 
 
-def test_what_moved_meanwhile_is_adjusted_anew() -> None:
-    background = beside(waits=True)
-    background.again(keyframes(5), LENS)
-    assert background.collect(4) is None, "nothing was under way"
-    background.begin(keyframes(2 * WAITED_FOR), LENS)
-    background.again(keyframes(2 * WAITED_FOR, gain=2.0), LENS)
-    found = background.collect(10**6)
+def test_results_of_many_are_applied_at_a_fixed_keyframe() -> None:
+    count = 2 * DELAYED_FROM
+    adjustments = scheduler(waits=True)
+    adjustments.start(keyframes(count), LENS)
+    due = count - 1 + int(DELAY * count)
+    assert adjustments._job is not None
+    adjustments._job.task.future.result()
+    assert all(adjustments.collect(newest) is None for newest in range(count - 1, due))
+    assert adjustments.collect(due) == (1.0, list(range(count)))
+    adjustments.start(keyframes(count), LENS)
+    assert adjustments.collect(count, wait=True) is not None, "at the end"
+    adjustments.close()
+
+
+def test_an_adjustment_is_restarted_after_keyframes_moved() -> None:
+    adjustments = scheduler(waits=True)
+    adjustments.restart(keyframes(5), LENS)
+    assert adjustments.collect(4) is None, "none was running"
+    adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
+    adjustments.restart(keyframes(2 * DELAYED_FROM, marker=2.0), LENS)
+    found = adjustments.collect(10**6)
     assert cast(float, found and found[0]) == 2.0
-    assert background.collect(10**6) is None
-    background.close()
+    assert adjustments.collect(10**6) is None
+    adjustments.close()
 
 
-def test_what_nobody_wants_any_more_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_adjustment_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, begun = [], Event()
 
-    def endless(copies: Sequence[Keyframe], *given: Any) -> Any:
+    def endless(_: GlobalBA, should_stop: StopTest, copies: Sequence[Keyframe], *__: object) -> Any:
         begun.set()
-        while not given[-1]() and copies[0].gain > 1:
+        while not should_stop() and copies[0].scale_ratio > 1:
             time.sleep(0.01)
-        stopped.append(given[-1]())
+        stopped.append(should_stop())
 
-    monkeypatch.setattr(global_ba, "whole", endless)
-    background = beside(waits=True)
-    background.begin(keyframes(5, gain=2.0), LENS)
+    monkeypatch.setattr(GlobalBA, "adjust", endless)
+    adjustments = scheduler(waits=True)
+    adjustments.start(keyframes(5, marker=2.0), LENS)
     begun.wait()
-    background.begin(keyframes(5), LENS)
-    assert background.busy and background.collect(4) is None
+    adjustments.start(keyframes(5), LENS)
+    assert adjustments.busy and adjustments.collect(4) is None
     assert stopped == [True, False]
-    background.begin(keyframes(5), LENS)
-    background.drop()
-    assert not background.busy and background.collect(10**6, wait=True) is None
-    background.close()
+    adjustments.start(keyframes(5), LENS)
+    adjustments.cancel()
+    assert not adjustments.busy and adjustments.collect(10**6, wait=True) is None
+    adjustments.close()
 
 
-def test_what_is_due_meanwhile_is_not_left_out_of_a_file() -> None:
-    background = beside(waits=True)
-    background.begin(keyframes(2 * WAITED_FOR), LENS)
-    background.offer(keyframes(4 * WAITED_FOR), LENS)
-    assert background.collect(10**6) == (1.0, list(range(2 * WAITED_FOR)))
-    background.offer(keyframes(4 * WAITED_FOR), LENS)
-    assert background.collect(10**6) == (1.0, list(range(4 * WAITED_FOR)))
-    assert background.skipped == 0
-    background.close()
+def test_no_adjustment_of_a_file_is_skipped() -> None:
+    adjustments = scheduler(waits=True)
+    adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
+    adjustments.offer(keyframes(4 * DELAYED_FROM), LENS)
+    assert adjustments.collect(10**6) == (1.0, list(range(2 * DELAYED_FROM)))
+    adjustments.offer(keyframes(4 * DELAYED_FROM), LENS)
+    assert adjustments.collect(10**6) == (1.0, list(range(4 * DELAYED_FROM)))
+    assert adjustments.skipped == 0
+    adjustments.close()
 
 
-def test_a_live_source_waits_for_nothing_and_counts_what_it_leaves_out() -> None:
-    background = beside(waits=False)
-    background.offer(keyframes(10), LENS)
-    assert background._job is not None
-    background.offer(keyframes(100), LENS)
-    assert background.skipped == 1
-    background._job.asked.future.result()
-    assert background.collect(99) == (1.0, list(range(10)))
-    background.close()
+def test_a_live_source_skips_adjustments_and_counts_them() -> None:
+    adjustments = scheduler(waits=False)
+    adjustments.offer(keyframes(10), LENS)
+    assert adjustments._job is not None
+    adjustments.offer(keyframes(100), LENS)
+    assert adjustments.skipped == 1
+    adjustments._job.task.future.result()
+    assert adjustments.collect(99) == (1.0, list(range(10)))
+    adjustments.close()

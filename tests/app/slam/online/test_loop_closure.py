@@ -1,4 +1,4 @@
-"""Loops while the stream runs: closed where a place is seen again, and only there."""
+"""Online loop closure: loops are closed at revisits, and only there."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import rotation_angle_deg
-from stream_recon.app.slam.matching.matching import NONE
-from stream_recon.app.slam.online import tracker
+from stream_recon.app.slam.matching.matching import NO_MATCHES
+from stream_recon.app.slam.online import map as online_map
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
+from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
-from stream_recon.app.slam.online.loop_closure import MOST_EDGES, NOTHING, Loop, LoopCloser, LoopCorrection, _thinned
+from stream_recon.app.slam.online.loop_closure import MAX_EDGES, NO_FEATURES, Loop, LoopCloser, LoopCorrection, _thinned
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from tests.app.slam import room
-from tests.app.slam.online.test_stage import Heard, ate
+from tests.app.slam.online.test_back_end import Heard, ate
 from tests.app.slam.room import FOCAL, Video, drifting, pose
 
 FloatArray = NDArray[np.float64]
@@ -32,12 +32,12 @@ def again() -> tuple[Video, OnlineBackEnd, Heard]:
     truth = round_trip(110, 1.25)
     # A map that drifts: the focal length is wrong and stays so.
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=1.08 * FOCAL)
-    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True)
     return video, back_end, Heard(video, back_end)
 
 
 def gap(poses: FloatArray, truth: FloatArray, frames: tuple[int, int]) -> float:
-    """By how much the motion between two frames is wrong, in degrees."""
+    """Rotation error of the motion between two frames, in degrees."""
     first, second = frames
     found, true = (np.linalg.inv(T[first]) @ T[second] for T in (poses, truth))
     return float(rotation_angle_deg(found[:3, :3].T @ true[:3, :3]))
@@ -55,80 +55,80 @@ def test_a_place_seen_again_closes_a_loop(again: tuple[Video, OnlineBackEnd, Hea
     assert ate(heard.poses(), video.truth) < 0.7 * ate(heard.poses(first=True), video.truth)
 
 
-def test_what_was_given_out_does_not_know_of_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+def test_causal_poses_do_not_depend_on_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, _, heard = again
     shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))
     shorter.pictures, shorter.results = video.pictures[:60], video.results[:60]
-    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True)
     assert np.array_equal(Heard(shorter, back_end).poses(first=True), heard.poses(first=True)[:60])
     assert not len(back_end.sparse.loops)
 
 
 def test_results_do_not_depend_on_the_clock(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, back_end, heard = again
-    other = OnlineBackEnd(together=4, known_intrinsics=True)
+    other = OnlineBackEnd(prefill=4, known_intrinsics=True)
     assert np.array_equal(Heard(video, other).poses(), heard.poses())
     assert np.array_equal(other.sparse.loops, back_end.sparse.loops)
 
 
-def test_nor_on_whether_threads_or_processes_do_the_work(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+def test_nor_on_threads_or_processes(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, back_end, heard = again
-    apart = ProcessBackEnd(together=4, known_intrinsics=True)
-    found = Heard(video, apart)
+    remote = ProcessBackEnd(prefill=4, known_intrinsics=True)
+    found = Heard(video, remote)
     for first in (True, False):
         assert np.array_equal(found.poses(first=first), heard.poses(first=first))
     assert all(np.array_equal(found.first[k].depth, heard.first[k].depth) for k in heard.first)
-    assert np.array_equal(apart.sparse.loops, back_end.sparse.loops) and apart.figures == back_end.figures
+    assert np.array_equal(remote.sparse.loops, back_end.sparse.loops) and remote.figures == back_end.figures
 
 
 def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
     monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
     looked: list[int] = []
-    sort = LoopCloser._sort
+    sort = LoopCloser._confirm
 
     def watched(self: LoopCloser, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
         looked.append(len(found))
         sort(self, found, keyframes)
 
-    monkeypatch.setattr(LoopCloser, "_sort", watched)
+    monkeypatch.setattr(LoopCloser, "_confirm", watched)
     truth = np.array([pose((0.0, 0.05 * np.sin(z), z), 1.3) for z in np.linspace(-6, 6, 100)])
-    back_end = OnlineBackEnd(together=4)
+    back_end = OnlineBackEnd(prefill=4)
     Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), back_end)
     assert sum(looked) > 3, "places look alike there"
     assert not len(back_end.sparse.loops)
 
 
-def test_loops_are_closed_over_keyframes_that_have_forgotten(
+def test_loops_are_closed_over_inactive_keyframes(
     monkeypatch: pytest.MonkeyPatch, again: tuple[Video, OnlineBackEnd, Heard]
 ) -> None:
-    monkeypatch.setattr(tracker, "ACTIVE", 20)
-    back_end = OnlineBackEnd(together=4, known_intrinsics=True)
+    monkeypatch.setattr(online_map, "ACTIVE", 20)
+    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True)
     heard = Heard(again[0], back_end)
     assert len(back_end.sparse.loops) and len(heard.last) == len(again[0].truth)
-    assert back_end._front is not None and back_end._front.held
+    assert back_end._tracker is not None and back_end._tracker.map.fixed
 
 
-def test_a_bend_is_blended_between_what_is_known() -> None:
+def test_a_correction_is_interpolated_between_keyframes() -> None:
     S = np.tile(np.eye(4), (3, 1, 1))
     S[2, :3, 3], S[2, :3, :3] = (4, 0, 0), 2 * np.eye(3)
-    found = LoopCorrection(np.array([0, 10, 20]), S, [], 0.0).at([0, 5, 15, 20, 30])
+    found = LoopCorrection(np.array([0, 10, 20]), S, [], 0.0).interpolate([0, 5, 15, 20, 30])
     assert np.allclose(found[:2], np.eye(4)) and np.allclose(found[3], found[4])
     assert np.isclose(found[2, 0, 3], 2) and np.isclose(found[2, 0, 0], np.sqrt(2))
 
 
 def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
-    few, many = loops(MOST_EDGES), loops(5 * MOST_EDGES)
+    few, many = loops(MAX_EDGES), loops(5 * MAX_EDGES)
     assert _thinned(few) == few
     kept = [loop.inliers for loop in _thinned(many)]
-    assert MOST_EDGES / 2 <= len(kept) <= MOST_EDGES and kept == sorted(set(kept))
-    apart = np.diff(kept)
+    assert MAX_EDGES / 2 <= len(kept) <= MAX_EDGES and kept == sorted(set(kept))
+    steps = np.diff(kept)
     assert kept[0] == 0 and kept[-1] == len(many) - 1
-    assert apart[-1] == 1 and apart[0] > 1 and (np.diff(apart) <= 0).all()
+    assert steps[-1] == 1 and steps[0] > 1 and (np.diff(steps) <= 0).all()
 
 
 def loops(count: int) -> list[Loop]:
     """Numbered by their inliers."""
-    keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0, NO_TRACKS, NOTHING.uv, NOTHING.z, np.zeros(0), NOTHING.z)
-    place = PlaceDescriptor(keyframe, NOTHING, NOTHING.z, {})
-    return [Loop(place, place, NONE, np.eye(4), number) for number in range(count)]
+    keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0)
+    end = PlaceDescriptor(keyframe, NO_FEATURES, NO_FEATURES.z, {})
+    return [Loop(end, end, NO_MATCHES, np.eye(4), number) for number in range(count)]

@@ -1,4 +1,4 @@
-"""What the stage is made of, piece by piece."""
+"""Parts of the online back end."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -9,13 +9,21 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.problem import CameraModel, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.frame_data import project_points
 from stream_recon.app.slam.online.global_ba import ROUNDS
-from stream_recon.app.slam.online.keyframe import MOST_LOOPED, NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, shared
-from stream_recon.app.slam.online.keyframe_features import MOST_FAINT, CornerQuality
-from stream_recon.app.slam.online.local_ba import UNSURE, BAResult, adjust_window, network_steps
-from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_otherwise, network_is_better
-from stream_recon.app.slam.online.resectioning import TrackingResult, refine_attached_pose, weighed
+from stream_recon.app.slam.online.keyframe import (
+    MAX_LOOP_TRACKS,
+    NO_TRACKS,
+    AttachedFrame,
+    Keyframe,
+    TrackedPoints,
+    common_rows,
+)
+from stream_recon.app.slam.online.keyframe_features import MAX_FAINT, CornerQuality
+from stream_recon.app.slam.online.local_ba import UNCERTAIN, BAResult, adjust_window, network_motion_priors
+from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
+from stream_recon.app.slam.online.resectioning import TrackingResult, fused_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -37,31 +45,33 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
         np.ones(len(CLOUD), np.float32),
-        members=[AttachedFrame(number, np.eye(4), 0.0)],
+        attached=[AttachedFrame(number, np.eye(4), 0.0)],
     )
 
 
-def test_points_and_members_come_along_with_a_keyframe() -> None:
+def test_points_and_attached_frames_follow_their_keyframe() -> None:
     one = keyframe(0, pose((0.1, 0, 0), 0.1))
-    one.members.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
+    one.attached.append(AttachedFrame(1, pose((0.2, 0, 0), 0.0), 0.0))
     before, T = one.points(LENS), pose((3, 1, 0), 0.5)
     assert np.allclose(before, CLOUD, atol=1e-3)
-    one.move(T, np.log(2))
+    one.set_pose(T, np.log(2))
     local = (CLOUD - (0.1, 0, 0)) @ pose((0, 0, 0), 0.1)[:3, :3]
     assert np.allclose(one.points(LENS), 2 * local @ T[:3, :3].T + T[:3, 3], atol=1e-2)
-    assert np.allclose(one.pose_of(one.members[0]), T)
-    assert np.allclose(one.pose_of(one.members[1]), T @ pose((0.4, 0, 0), 0.0))
+    assert np.allclose(one.pose_of(one.attached[0]), T)
+    assert np.allclose(one.pose_of(one.attached[1]), T @ pose((0.4, 0, 0), 0.0))
 
 
 def test_shared_tracks() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
-    second.forget()
-    second.extend(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32))
-    assert shared(first, second).tolist() == [[3, 1], [7, 0]]
-    assert second.usual_depth == first.usual_depth, "known although the tracks are forgotten"
+    second.drop_tracks()
+    second.add_tracks(
+        np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
+    )
+    assert common_rows(first, second).tolist() == [[3, 1], [7, 0]]
+    assert second.median_depth == first.median_depth, "known although the tracks are forgotten"
 
 
-def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
+def test_an_adjustment_keeps_the_scale_of_output_poses() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     twice = np.array([pose((0.3 * 1.2 * k, 0, 0), 0) for k in range(5)])
     found = BAResult(twice, np.zeros(5), [1.2 * k.z for k in frames], LENS, 400, 0.1).aligned(frames)
@@ -72,17 +82,17 @@ def test_an_adjustment_does_not_change_the_unit_of_what_was_given_out() -> None:
     assert np.allclose(found.aligned(still).log_scale, 0)
 
 
-def test_the_unit_is_that_of_what_was_given_out_not_of_what_it_was_revised_to() -> None:
+def test_the_scale_is_that_of_output_poses_not_of_revised_ones() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0, 0), 0)) for k in range(5)]
     for k, one in enumerate(frames):
-        one.given = pose((0.33 * k, 0, 0), 0)
+        one.T_output = pose((0.33 * k, 0, 0), 0)
     same = np.array([one.T_world_camera for one in frames])
     found = BAResult(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.33 * np.arange(5), atol=0.01)
-    assert abs(found.jump(frames[-1])) < 1e-9, "that is no jump of the unit"
+    assert abs(found.scale_jump(frames[-1])) < 1e-9, "that is no jump of the unit"
 
 
-def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before() -> None:
+def test_later_poses_are_in_the_world_of_earlier_output() -> None:
     frames = [keyframe(k, pose((0.3 * k, 0.1 * k**2, 0), 0.1 * k)) for k in range(6)]
     before = np.array([one.T_world_camera for one in frames])
     turned = pose((1, -2, 0.5), 0.4) @ before
@@ -95,7 +105,7 @@ def test_what_is_given_out_next_lies_in_the_world_of_what_was_given_out_before()
     assert np.allclose(found.T_world_camera, before, atol=1e-6), "turns alone say how the world lies"
 
 
-def test_a_network_whose_unit_drifts_bends_no_path() -> None:
+def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
     drift = np.linspace(0, 0.6, 12)
     frames = []
     for k, log_scale in enumerate(drift):
@@ -106,21 +116,21 @@ def test_a_network_whose_unit_drifts_bends_no_path() -> None:
         T = np.eye(4)
         T[0, 3] = 0.3 * float(np.exp(-0.5 * (before.log_scale + one.log_scale)))
         one.T_network = before.T_network @ T
-    found = adjust_window(frames, LENS, ROUNDS)
+    found = adjust_window(frames, LENS, ROUNDS, SolveOptions(free_focal=False))
     assert found is not None
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(12), rtol=0.005)
     assert np.allclose(found.log_scale, drift, atol=0.02)
 
 
 @pytest.mark.parametrize(("sigma", "pulled"), [(1.0, False), (8.0, True)])
-def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pulled: bool) -> None:
+def test_motion_over_longer_intervals_is_used_where_tracks_are_uncertain(sigma: float, pulled: bool) -> None:
     frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(13)]
     noise = np.random.default_rng(0)
     for k, one in enumerate(frames):
         # Its places are off by as much wherever they are.
         one.T_network = pose((0.1 * k + 0.01 * float(noise.normal()), 0, 0), 0)
         one.sigma = np.full(len(CLOUD), sigma, np.float32)
-    steps = network_steps(frames, np.zeros(13))
+    steps = network_motion_priors(frames, np.zeros(13))
     assert ((steps.second - steps.first).max() == 12) == pulled
     assert np.allclose(
         steps.T_first_second[:, 0, 3],
@@ -128,20 +138,20 @@ def test_the_network_holds_longer_ways_where_tracks_are_unsure(sigma: float, pul
     )
 
 
-def test_the_network_is_held_more_firmly_where_tracks_are_unsure() -> None:
+def test_the_networks_motion_is_more_certain_where_tracks_are_uncertain() -> None:
     def held(sigma: float) -> RelativePoses:
         frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(3)]
         for one in frames:
             one.sigma = np.full(len(CLOUD), sigma, np.float32)
-        return network_steps(frames, np.zeros(3))
+        return network_motion_priors(frames, np.zeros(3))
 
-    sure, unsure, more = (held(sigma) for sigma in (1.0, UNSURE, 2 * UNSURE))
+    sure, unsure, more = (held(sigma) for sigma in (1.0, UNCERTAIN, 2 * UNCERTAIN))
     assert np.allclose(sure.rotation_sigma, unsure.rotation_sigma), "as long as the tracks know enough"
     for name in ("rotation_sigma", "translation_sigma"):
         assert np.allclose(getattr(more, name), getattr(unsure, name) / 2)
 
 
-def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
+def test_poses_by_uncertain_tracks_are_closer_to_the_networks() -> None:
     said, seen = pose((0.1, 0, 0), 0.02), pose((0.16, 0, 0), 0.05)
     away = []
     for sigma in (1.0, 3.0, 10.0):
@@ -156,7 +166,7 @@ def test_unsure_tracks_leave_more_of_a_frame_to_the_network() -> None:
     assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
 
 
-def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_then() -> None:
+def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
     row = np.arange(0, len(CLOUD), 2)
@@ -168,13 +178,13 @@ def test_a_frame_between_is_placed_again_by_what_is_known_of_its_keyframe_by_the
 
 
 @pytest.mark.parametrize("firm", [True, False])
-def test_a_pose_weighs_as_much_as_is_known_of_it(firm: bool) -> None:
+def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
-    found = weighed(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
+    found = fused_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
 
 
-def test_the_judge_sees_who_is_right() -> None:
+def test_held_out_tracks_prefer_the_right_motion() -> None:
     true = [pose((0.3 * k, 0, 0), 0.02 * k) for k in range(4)]
     wrong = [pose((0.3 * k, 0.25 * k, 0), -0.08 * k) for k in range(4)]
     assert not network_is_better([keyframe(k, T, w) for k, (T, w) in enumerate(zip(true, wrong, strict=True))], LENS)
@@ -195,19 +205,19 @@ def located(T: FloatArray, missed_px: float, share: float = 0.34) -> TrackingRes
     ("sideways", "missed_px", "share", "doubted"),
     [(0.1, 20.0, 0.12, True), (0.1, 1.0, 0.12, False), (0.0, 20.0, 0.12, False), (0.0, 20.0, 0.34, True)],
 )
-def test_doubt_takes_a_way_that_leads_elsewhere_and_what_contradicts_it_or_much_that_does(
+def test_dynamic_scenes_need_deviating_tracks_and_contradicting_parts_or_large_parts(
     sideways: float, missed_px: float, share: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(6):
-        doubt.look(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
-    assert doubt.holds == doubted
+        test.update(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
+    assert test.positive == doubted
     for _ in range(6):
-        doubt.look(last, located(ahead, 1.0), ahead, 320)
-    assert not doubt.holds
+        test.update(last, located(ahead, 1.0), ahead, 320)
+    assert not test.positive
 
 
-def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
+def test_tracks_are_as_certain_as_the_texture_in_the_weakest_direction() -> None:
     noise = np.random.default_rng(0)
     image = np.full((80, 160), 90.0)
     image[:, 80:] = cv2.GaussianBlur(noise.normal(0, 60, (80, 80)), None, 2) * 4 + 90
@@ -215,7 +225,7 @@ def test_tracks_are_as_sure_as_there_is_texture_along_every_direction() -> None:
     sigma = CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(
         np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]])
     )
-    assert sigma[0] == sigma[1] >= MOST_FAINT, "neither a blank wall nor an edge says where along it one is"
+    assert sigma[0] == sigma[1] >= MAX_FAINT, "neither a blank wall nor an edge says where along it one is"
     assert sigma[2] < 0.2 * sigma[0]
 
 
@@ -230,43 +240,43 @@ def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) 
     assert sigma[0] < 1.1 and sigma[1] > 1.2
 
 
-def test_a_map_that_was_right_until_something_came_is_doubted_soon() -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
+def test_an_object_that_appears_is_detected_soon() -> None:
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(10):
-        doubt.look(last, located(ahead, 0.5), ahead, 320)
-    assert not doubt.holds
+        test.update(last, located(ahead, 0.5), ahead, 320)
+    assert not test.positive
     for _ in range(2):
-        doubt.look(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
-    assert doubt.holds
+        test.update(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
+    assert test.positive
 
 
-def test_tracks_that_were_lost_move_no_part_of_the_image() -> None:
+def test_lost_tracks_move_no_part_of_the_image() -> None:
     noise = np.random.default_rng(0)
     uv = noise.uniform((0, 0), (320, 240), (600, 2))
-    assert moving_otherwise(uv, np.full((600, 2), 8.0), 320) == 1
-    assert moving_otherwise(uv, noise.normal(0, 20, (600, 2)), 320) < 0.1
-    assert moving_otherwise(uv, np.full((600, 2), np.inf), 320) == 0
+    assert moving_share(uv, np.full((600, 2), 8.0), 320) == 1
+    assert moving_share(uv, noise.normal(0, 20, (600, 2)), 320) < 0.1
+    assert moving_share(uv, np.full((600, 2), np.inf), 320) == 0
 
 
 @pytest.mark.parametrize(
     ("change", "moved", "missed_px", "doubted"),
     [(0.4, 0.2, 20.0, True), (0.4, 0.2, 1.0, False), (0.1, 0.2, 20.0, False), (0.4, 0.01, 20.0, False)],
 )
-def test_a_jump_of_the_unit_raises_doubt_where_parts_contradict_and_the_camera_moves(
+def test_scale_jumps_are_rejected_where_parts_contradict_and_the_camera_moves(
     change: float, moved: float, missed_px: float, doubted: bool
 ) -> None:
-    doubt, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
-    doubt.look(last, located(ahead, missed_px), ahead, 320)
-    assert doubt.jumped(-change, last.seen_depth) == doubt.holds == doubted
+    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
+    test.update(last, located(ahead, missed_px), ahead, 320)
+    assert test.rejects_scale_jump(-change, last.median_depth_network) == test.positive == doubted
 
 
-def test_what_closes_loops_is_kept_alike_at_both_ends_and_is_bounded() -> None:
+def test_both_ends_of_a_loop_keep_the_same_tracks_up_to_a_limit() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
-    first.looped, second.looped = np.arange(0, 300), np.arange(100, 400)
+    first.loop_tracks, second.loop_tracks = np.arange(0, 300), np.arange(100, 400)
     for one in (first, second):
-        one.forget()
-        assert len(one.track) == MOST_LOOPED and np.array_equal(np.sort(one.track), one.looped)
-    assert len(shared(first, second)) > MOST_LOOPED // 3
-    first.looped = NO_TRACKS
-    first.forget()
-    assert not len(first.track) and first.usual_depth > 0
+        one.drop_tracks()
+        assert len(one.track) == MAX_LOOP_TRACKS and np.array_equal(np.sort(one.track), one.loop_tracks)
+    assert len(common_rows(first, second)) > MAX_LOOP_TRACKS // 3
+    first.loop_tracks = NO_TRACKS
+    first.drop_tracks()
+    assert not len(first.track) and first.median_depth > 0

@@ -1,4 +1,4 @@
-"""The stage in a process of its own: it says what the stage itself says, and its end is told."""
+"""Back end in a separate process: the same results, and errors where a process dies."""
 
 import gc
 import os
@@ -42,8 +42,8 @@ def figures(item: Item) -> list[Any]:
     return [part for frame in item.frames for part in (frame.index, frame.T_world_camera, frame.depth_scale)]
 
 
-def test_it_says_the_same_in_the_same_order(video: Video) -> None:
-    here, remote = OnlineBackEnd(together=4), ProcessBackEnd(together=4)
+def test_it_gives_the_same_items_in_the_same_order(video: Video) -> None:
+    here, remote = OnlineBackEnd(prefill=4), ProcessBackEnd(prefill=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
@@ -53,8 +53,8 @@ def test_it_says_the_same_in_the_same_order(video: Video) -> None:
     assert not any(process.is_alive() for process in remote._processes)
 
 
-def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
-    back_end = ProcessBackEnd(together=4)
+def test_after_ctrl_c_it_still_finishes(video: Video) -> None:
+    back_end = ProcessBackEnd(prefill=4)
     items = list(back_end.push(*pushed(video, 0)))
     for process in back_end._processes:
         assert process.pid is not None
@@ -64,8 +64,8 @@ def test_ctrl_c_leaves_it_its_last_word(video: Video) -> None:
     assert [item.index for item in items if isinstance(item, FrameResult)] == [0, 1]
 
 
-@pytest.mark.parametrize("which", ["whole", "loops", "mapping"])
-def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: str) -> None:
+@pytest.mark.parametrize("which", ["global-ba", "loops", "tracking"])
+def test_a_killed_process_is_reported_to_the_user(video: Video, which: str) -> None:
     back_end = ProcessBackEnd()
     [process] = [process for process in back_end._processes if process.name == which]
     back_end.push(*pushed(video, 0))
@@ -76,10 +76,10 @@ def test_where_one_is_killed_there_is_a_word_to_the_user(video: Video, which: st
         back_end.finish()
     for process in back_end._processes:
         process.join(20)
-        assert not process.is_alive(), "nobody stays behind"
+        assert not process.is_alive(), "no process remains"
 
 
-def test_its_errors_are_raised_in_front(video: Video) -> None:
+def test_its_errors_are_raised_in_the_main_process(video: Video) -> None:
     back_end = ProcessBackEnd()
     result, frame = pushed(video, 0)
     with pytest.raises(AssertionError, match="grey"):
@@ -87,7 +87,7 @@ def test_its_errors_are_raised_in_front(video: Video) -> None:
         back_end.finish()
 
 
-def test_it_ends_with_whoever_asked() -> None:
+def test_the_processes_end_with_their_owner() -> None:
     back_end = ProcessBackEnd()
     processes = back_end._processes
     del back_end
@@ -101,7 +101,7 @@ def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pyt
     ahead = 2
     monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)
     for live in (False, True):
-        back_end = ProcessBackEnd(together=1, live=live)
+        back_end = ProcessBackEnd(prefill=1, live=live)
         given = [list(back_end.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
         late = [first.get(number, 9) - number for number in range(6 - ahead)]

@@ -1,4 +1,4 @@
-"""Work beside the stream: the same in a thread and in a process, ended by whoever asked, and missed when it is gone."""
+"""Background workers: the same in a thread and in a process; stopped tasks and dead processes."""
 
 import multiprocessing
 import time
@@ -8,12 +8,12 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.online.worker import ProcessWorker, StopTest, ThreadWorker, Worker, serve
+from stream_recon.app.slam.online.worker import BackgroundWorker, ProcessWorker, StopTest, ThreadWorker, serve
 from stream_recon.configs.errors import ResourceError
 
 
 class Counter:
-    """Knows what it was asked for."""
+    """Target with a state."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -23,7 +23,7 @@ class Counter:
         return self.total
 
     def fail(self, _: StopTest) -> None:
-        raise SingularError("nothing holds it")
+        raise SingularError("no solution")
 
     def wait(self, should_stop: StopTest) -> bool:
         end = time.monotonic() + 20
@@ -42,47 +42,47 @@ def in_process() -> tuple[ProcessWorker, BaseProcess]:
 
 
 @pytest.fixture(params=["thread", "process"])
-def aside(request: pytest.FixtureRequest) -> Iterator[Worker]:
+def worker(request: pytest.FixtureRequest) -> Iterator[BackgroundWorker]:
     if request.param == "thread":
         yield ThreadWorker(Counter(), "counter")
         return
-    aside, process = in_process()
-    yield aside
+    worker, process = in_process()
+    yield worker
     process.join(20)
     assert process.exitcode == 0, "it ends when it is closed"
 
 
-def test_it_does_one_thing_after_the_other_and_remembers(aside: Worker) -> None:
-    asked = [aside.ask("add", number) for number in range(5)]
-    assert [each.future.result() for each in asked] == [0, 1, 3, 6, 10]
-    aside.close()
+def test_it_does_one_thing_after_the_other_and_remembers(worker: BackgroundWorker) -> None:
+    tasks = [worker.submit("add", number) for number in range(5)]
+    assert [each.future.result() for each in tasks] == [0, 1, 3, 6, 10]
+    worker.close()
 
 
-def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(aside: Worker) -> None:
-    with pytest.raises(SingularError, match="nothing holds it"):
-        aside.ask("fail").future.result()
-    assert aside.ask("add", 2).future.result() == 2
-    aside.close()
+def test_its_errors_are_raised_where_it_was_asked_and_it_goes_on(worker: BackgroundWorker) -> None:
+    with pytest.raises(SingularError, match="no solution"):
+        worker.submit("fail").future.result()
+    assert worker.submit("add", 2).future.result() == 2
+    worker.close()
 
 
-def test_what_nobody_wants_ends_and_what_comes_after_does_not(aside: Worker) -> None:
-    first = aside.ask("wait")
+def test_a_stopped_task_ends_and_the_next_one_does_not(worker: BackgroundWorker) -> None:
+    first = worker.submit("wait")
     time.sleep(0.2)
     first.stop()
     assert first.future.result() is True
     first.stop()
-    after = aside.ask("wait")
+    after = worker.submit("wait")
     time.sleep(0.2)
-    assert not after.future.done(), "a stop too late is nobody else's"
+    assert not after.future.done(), "a late stop does not affect the next task"
     after.stop()
-    aside.close()
+    worker.close()
 
 
-def test_where_it_is_gone_whoever_asks_is_told() -> None:
-    aside, process = in_process()
-    asked = aside.ask("wait")
+def test_a_dead_process_raises_an_error() -> None:
+    worker, process = in_process()
+    task = worker.submit("wait")
     process.kill()
-    for each in (asked, aside.ask("add", 1)):
+    for each in (task, worker.submit("add", 1)):
         with pytest.raises(ResourceError, match="--resume"):
             each.future.result()
-    aside.close()
+    worker.close()

@@ -1,0 +1,123 @@
+"""Poses of all frames from refined keyframes: interpolated, then adjusted to points tracked into each frame."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.offline.depth_correction import keyframe_depth_scales
+from stream_recon.app.slam.offline.keyframe_matching import Images, VideoData
+from stream_recon.app.slam.offline.pose_interpolation import (
+    MAX_POINTS,
+    PoseInterpolator,
+    interpolated,
+    project_world,
+    track_klt,
+)
+from stream_recon.app.slam.offline.report import InitialPoses
+
+FloatArray = NDArray[np.float64]
+Grey = NDArray[np.uint8]
+
+WRONG_MOTION = 0.5
+"""`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
+MIN_POINTS = 15
+"""Least number of inliers of a frame's pose."""
+INLIER_PX = 2.0
+"""Reprojection error up to which a keyframe's observation is tracked into other frames."""
+GOOD_PX = 3.0
+"""Reprojection error up to which a tracked point agrees; larger, since KLT is less accurate than SIFT."""
+LOSSES = LossSchedule((20.0, 5.0, 1.5))
+"""Loss scales from interpolated poses to the noise of KLT."""
+
+
+def interpolate_poses(
+    data: VideoData, fit: BAState, fallback: NDArray[np.bool_], online: InitialPoses | None
+) -> tuple[FloatArray, FloatArray]:
+    """Poses [N, 4, 4] and depth scales [N] of all frames from keyframes that do not fall back to the network."""
+    kept, count = np.flatnonzero(~fallback), len(data.views)
+    positions, scales = np.array(data.keyframes)[kept], keyframe_depth_scales(fit, len(data.keyframes))[kept]
+    T_kept = fit.scene.T_world_camera[kept]
+    interpolator = PoseInterpolator(positions, data.T_network, T_kept, scales, data.segment)
+    T = np.array([interpolator.pose(frame) for frame in range(count)])
+    if online is not None:
+        # Only where the network's motion is clearly wrong: online poses of blurred frames have the same errors as the
+        # keyframes around them, and so seem to agree.
+        before, ratio = online.T_world_camera, scales / online.depth_scale[positions]
+        other = PoseInterpolator(positions, before, T_kept, ratio, data.segment)
+        for frame in range(count):
+            if interpolator.misfit(frame) > max(WRONG_MOTION, other.misfit(frame)):
+                T[frame] = other.pose(frame)
+    return T, interpolated(positions.tolist(), scales, count)
+
+
+def refine_between(
+    data: VideoData, fit: BAState, T: FloatArray, images: Images, workers: int, advance: Callable[[float], None]
+) -> None:
+    """Adjust each frame between keyframes to the points of the keyframes around it; changes ``T`` [N, 4, 4]."""
+    points = keyframe_points(fit, data.features)
+    index = {position: k for k, position in enumerate(data.keyframes)}
+    waiting: list[tuple[int, Grey]] = []
+    left: tuple[int, Grey] | None = None
+    count = len(data.views)
+    with ThreadPoolExecutor(workers) as pool:
+        running: list[Future[None]] = []
+        for position, grey, _ in images.read(range(count)):
+            advance(position / count)
+            if position not in index:
+                waiting.append((position, grey))
+                continue
+            right = (index[position], grey)
+            sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
+            # Bounds the images in memory to those between two keyframes.
+            _wait(running)
+            running = [pool.submit(_refine_frame, fit, frame, image, sides, T) for frame, image in waiting]
+            left, waiting = right, []
+        _wait(running)
+
+
+def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[NDArray[np.float32], FloatArray]]:
+    """Pixels [P, 2] and world points [P, 3] of the inliers of each keyframe."""
+    found: list[tuple[NDArray[np.float32], FloatArray]] = []
+    seen = fit.observations
+    inliers = np.flatnonzero(fit.errors < INLIER_PX)
+    inliers = inliers[np.argsort(seen.camera[inliers], kind="stable")]
+    ends = np.searchsorted(seen.camera[inliers], np.arange(1, len(features) + 1))
+    for k, rows in enumerate(np.split(inliers, ends)[: len(features)]):
+        if len(rows) > MAX_POINTS:
+            rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(int)]
+        found.append((features[k].uv[fit.feature[rows]], fit.scene.points[seen.point[rows]]))
+    return found
+
+
+def _refine_frame(
+    fit: BAState, frame: int, image: Grey, sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]], T: FloatArray
+) -> None:
+    """Adjust the pose ``T[frame]`` if enough points are found.
+
+    Args:
+        sides: pixels, points and image of the keyframes on both sides.
+    """
+    lens = fit.scene.lens
+    pixels, xyz = [], []
+    for uv, points, grey in sides:
+        there, arrived = track_klt(grey, image, uv, project_world(lens, T[frame], points))
+        pixels.append(there[arrived])
+        xyz.append(points[arrived])
+    uv, world = np.concatenate(pixels), np.concatenate(xyz)
+    if len(uv) < MIN_POINTS:
+        return
+    estimate = pose_only_ba(T[frame], world, uv.astype(np.float64), np.ones(len(uv)), lens, LOSSES)
+    good = estimate.distances < GOOD_PX
+    if good.sum() < max(MIN_POINTS, 0.3 * len(uv)):
+        return
+    T[frame] = estimate.T_world_camera
+
+
+def _wait(running: Sequence[Future[None]]) -> None:
+    for future in running:
+        future.result()

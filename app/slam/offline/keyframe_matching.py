@@ -1,0 +1,137 @@
+"""Keyframes of a video with their features: detection, alignment of segments, and matching."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.frame_data import DepthOf, FrameData
+from stream_recon.app.slam.matching import covisibility, relative_poses
+from stream_recon.app.slam.matching.features import Features, detect
+from stream_recon.app.slam.matching.matching import Matches
+from stream_recon.app.slam.matching.retrieval import similarity_matrix
+from stream_recon.app.slam.offline import segments
+
+Grey = NDArray[np.uint8]
+
+
+class Images(Protocol):
+    """Source of working images and depth maps."""
+
+    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, Grey, DepthOf]]:
+        """Images of frames by ascending position in the result; unreadable frames are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class VideoData:
+    """All frames of a video, with the features of its keyframes."""
+
+    views: Sequence[FrameData]
+    keyframes: list[int]
+    """Positions among all frames, ascending."""
+    features: list[Features]
+    """Of the keyframes."""
+    segment_scale: FloatArray  # [N], of each frame's network lengths, where its segment was aligned with another one
+    cross_matches: Mapping[tuple[int, int], Matches] = field(default_factory=dict)
+    """Matches between keyframes of different segments that were aligned."""
+
+    @cached_property
+    def T_network(self) -> FloatArray:
+        """The network's poses [N, 4, 4] of all frames."""
+        return np.array([view.T_world_camera for view in self.views])
+
+    @cached_property
+    def segment(self) -> NDArray[np.intp]:
+        """Segments [N] of all frames."""
+        return np.array([view.segment for view in self.views])
+
+    @cached_property
+    def keyframe_views(self) -> list[FrameData]:
+        return [self.views[k] for k in self.keyframes]
+
+    @property
+    def T_keyframes(self) -> FloatArray:
+        """The network's poses [K, 4, 4] of the keyframes."""
+        return np.asarray(self.T_network[self.keyframes])
+
+    @property
+    def keyframe_segment(self) -> NDArray[np.intp]:
+        """Segments [K] of the keyframes."""
+        return np.asarray(self.segment[self.keyframes])
+
+    @cached_property
+    def median_depths(self) -> FloatArray:
+        """Median network depth [K] of each keyframe; 1 without depth."""
+        depths = [view.grid.pixels()[1] for view in self.keyframe_views]
+        return np.array([float(np.median(z)) if len(z) else 1.0 for z in depths])
+
+
+def detect_features(
+    images: Images, keyframes: Sequence[int], workers: int, advance: Callable[[float], None]
+) -> list[Features]:
+    """Features of the keyframes; none for unreadable ones. ``advance`` is called with the share that is done."""
+    empty = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
+    index = {position: k for k, position in enumerate(keyframes)}
+    found = [empty] * len(keyframes)
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = []
+        for position, grey, depth in images.read(keyframes):
+            waiting.append((index[position], pool.submit(_features_of, grey, depth)))
+            # Bounds the number of decoded images in memory.
+            while len(waiting) > 2 * workers:
+                k, future = waiting.pop(0)
+                found[k] = future.result()
+                advance(k / len(found))
+        for k, future in waiting:
+            found[k] = future.result()
+    return found
+
+
+def _features_of(grey: Grey, depth: DepthOf) -> Features:
+    return detect(grey, depth())
+
+
+def align_segments(data: VideoData, lens: CameraModel, workers: int) -> VideoData:
+    """The video with segments merged where matches tie them."""
+    if len(np.unique(data.keyframe_segment)) < 2:
+        return data
+    pairs = covisibility.cross_segment_pairs(data.keyframe_views, similarity_matrix(data.features))
+    found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers).matches
+    edges = relative_poses.estimate_relative_poses(data.features, lens, found)
+    ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, found)
+    scale = np.array([ties[view.segment][1].scale for view in data.views])
+    factors = scale[data.keyframes].tolist()
+    aligned = replace(
+        data,
+        views=[segments.moved(view, ties[view.segment]) for view in data.views],
+        features=[f.scaled(factor) for f, factor in zip(data.features, factors, strict=True)],
+        segment_scale=scale,
+    )
+    segment = aligned.keyframe_segment
+    return replace(aligned, cross_matches={(i, j): found[i, j] for i, j in edges if segment[i] == segment[j]})
+
+
+def match_all_keyframes(
+    data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
+) -> covisibility.PairMatches:
+    """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""
+    views, features = data.keyframe_views, data.features
+    pairs = covisibility.candidate_pairs(views, lens, similarity_matrix(features))
+    found = covisibility.match_pairs(views, features, lens, pairs, workers, advance)
+    found.matches.update(data.cross_matches)
+    found.loops |= data.cross_matches.keys()
+    far = {pair: found.matches[pair] for pair in found.loops}
+    edges = relative_poses.estimate_relative_poses(features, lens, far)
+    wrong = (far.keys() - edges.keys()) | relative_poses.implausible_edges(data.T_keyframes, edges)
+    near = {pair: m for pair, m in found.matches.items() if pair not in found.loops}
+    wrong |= relative_poses.inconsistent_edges(views, features, lens, near)
+    for pair in wrong:
+        del found.matches[pair]
+    found.loops -= wrong
+    return found
