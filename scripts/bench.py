@@ -68,7 +68,7 @@ from bench_refine import SIZES, bench_refine
 from bench_stream import bench_beside, bench_stream
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stream_recon.app.batch.page import describe_seam
+from stream_recon.app.batch.page import describe_overlap
 from stream_recon.app.engine.device_transfer import Precision, fast_precision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.evaluation.metrics import pose_errors
@@ -273,17 +273,17 @@ def bench_split(video: Path, workers: int, windows: int, options: list[str], wan
             shown = "whole, 1 worker" if name == "whole" else f"in {windows} windows, {workers} workers"
             print(f"| {video.name} {shown} | {scene['frames']} frames in {seconds[name]:.1f} s |", flush=True)
             print(f"| phases of the command | {shown_phases(summary['totals']['phases'])} |")
-            for phases in scene.get("window_phases", [scene.get("phases", {})]):
+            for phases in scene.get("chunk_phases", [scene.get("phases", {})]):
                 print(f"| phases of a window | {shown_phases(phases)} |")
             if "stitch_phases" in scene:
                 print(f"| phases of stitching | {shown_phases(scene['stitch_phases'])} |")
-            runs = ", ".join(f"{second:.1f}" for second in scene.get("window_seconds", [scene["seconds"]]))
+            runs = ", ".join(f"{second:.1f}" for second in scene.get("chunk_seconds", [scene["seconds"]]))
             print(f"| its runs | {runs} s |", flush=True)
             if name == "split":
                 after = scene["stitch_seconds_after"]
                 print(f"| stitching; of it after the last window | {scene['stitch_seconds']:.1f}, {after:.2f} s |")
-            for seam in scene.get("seams", []):
-                print(f"| {describe_seam(seam)} | |")
+            for overlap in scene.get("overlaps", []):
+                print(f"| {describe_overlap(overlap)} | |")
             if video == SAMPLE:
                 ate[name] = sample_ate(Path(folder) / name / scene["name"])
     if len(seconds) < len(ways):

@@ -5,7 +5,7 @@ import pytest
 
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
-    Mark,
+    Checksum,
     check_manifest,
     check_target,
     file_digest,
@@ -57,7 +57,7 @@ def test_a_changed_shortened_or_missing_file_is_noticed(done: Path, name: str) -
 
 
 @pytest.mark.parametrize("part", ["scene", "options", "weights"])
-def test_a_result_of_another_kind_does_not_count(done: Path, part: str) -> None:
+def test_a_result_with_another_key_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})
     assert check.result is None and check.reason == f"made with other {part}"
 
@@ -73,7 +73,7 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path: Path) -> None:
     assert check_manifest(written(tmp_path / "half"), KEY).reason == "unfinished"
 
 
-def test_a_new_result_takes_the_place_of_the_old_one_and_of_nothing_else(done: Path, tmp_path: Path) -> None:
+def test_a_new_result_replaces_the_old_one_and_nothing_else(done: Path, tmp_path: Path) -> None:
     (done / "depth" / "mine.npz").write_text("mine")
     (done / "notes.txt").write_text("mine")
     publish(written(tmp_path / "work2", 1), done, {**KEY, "weights": "cd"}, {"frames": 1})
@@ -84,13 +84,13 @@ def test_a_new_result_takes_the_place_of_the_old_one_and_of_nothing_else(done: P
     assert left == {"depth/mine.npz", "notes.txt"}
 
 
-def mark_of(path: Path) -> Mark:
+def file_checksum(path: Path) -> Checksum:
     return path.stat().st_size, file_digest(path)
 
 
-def test_files_of_known_content_are_not_read_again(tmp_path: Path) -> None:
+def test_files_with_known_checksums_are_not_read_again(tmp_path: Path) -> None:
     work = written(tmp_path / "work")
-    known = {"points.ply": mark_of(work / "points.ply"), "depth/000001.npz": (1, "as told")}
+    known = {"points.ply": file_checksum(work / "points.ply"), "depth/000001.npz": (1, "known")}
     publish(work, tmp_path / "a", KEY, RESULT, known)
     recorded = recorded_files(tmp_path / "a")
     assert recorded.items() >= known.items() and len(recorded) == 7
