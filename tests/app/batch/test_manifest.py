@@ -56,6 +56,17 @@ def test_a_changed_shortened_or_missing_file_is_noticed(done: Path, name: str) -
     assert check_manifest(done, KEY).result is None
 
 
+def test_a_record_of_version_0_1_is_read_with_the_keys_of_this_version(tmp_path: Path) -> None:
+    old = {"seams": [{"first": 3}], "window_phases": [{"open": 1.0}], "window_seconds": [2.0], "metres": {"scale": 3.0}}
+    publish(written(tmp_path / "work"), tmp_path / "a", KEY, RESULT | old)
+    assert check_manifest(tmp_path / "a", KEY).result == RESULT | {
+        "overlaps": [{"first": 3}],
+        "chunk_phases": [{"open": 1.0}],
+        "chunk_seconds": [2.0],
+        "metric_scale": {"scale": 3.0},
+    }
+
+
 @pytest.mark.parametrize("part", ["scene", "options", "weights"])
 def test_a_result_with_another_key_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})

@@ -57,7 +57,7 @@ def test_each_scene_has_a_track_of_its_own(
     printed = capfd.readouterr().out
     assert "note: without track: left in the reconstruction's own unit: two" in printed
     scenes = scenes_of(tmp_path / "out")
-    assert scenes["one"]["metres"]["scale"] == pytest.approx(3, rel=1e-3) and "metres" not in scenes["two"]
+    assert scenes["one"]["metric_scale"]["scale"] == pytest.approx(3, rel=1e-3) and "metric_scale" not in scenes["two"]
     one, two = (read_result(tmp_path / "out" / name) for name in ("one", "two"))
     assert one.run["metric_scale"]["name"] == "metre" and "metric_scale" not in two.run
     ours, own = (
@@ -75,7 +75,7 @@ def test_each_scene_has_a_track_of_its_own(
 def test_a_track_within_a_scene_is_found_by_name(run: Run, data: Path, tmp_path: Path) -> None:
     write_track(data / "two" / "gps.csv", 2.0)
     assert run("batch", str(data), "-o", "out", "--scale-from", "track:gps.csv", *OFF) == 0
-    assert scenes_of(tmp_path / "out")["two"]["metres"]["scale"] == pytest.approx(2, rel=1e-3)
+    assert scenes_of(tmp_path / "out")["two"]["metric_scale"]["scale"] == pytest.approx(2, rel=1e-3)
 
 
 def test_a_scene_that_shows_no_marker_stays_in_its_own_unit(
@@ -84,7 +84,7 @@ def test_a_scene_that_shows_no_marker_stays_in_its_own_unit(
     assert run("batch", str(data), "-o", "out", "--scale-from", "marker:0.1", *OFF) == 0
     assert "not in metres: one: --scale-from marker:0.1: no ArUco or AprilTag marker" in capfd.readouterr().out
     assert "metric_scale" not in read_result(tmp_path / "out" / "one").run
-    assert "no ArUco" in scenes_of(tmp_path / "out")["one"]["metres"]["reason"]
+    assert "no ArUco" in scenes_of(tmp_path / "out")["one"]["metric_scale"]["reason"]
 
 
 def test_masks_by_the_names_of_scenes_and_within_them(
