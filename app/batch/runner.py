@@ -247,5 +247,5 @@ class _BatchRun:
 
     def _record(self, *, interrupted: bool) -> dict[str, Any]:
         rows = list(self._rows.values())
-        totals = Totals.of(rows, self._timer.seconds)
+        totals = Totals.from_rows(rows, self._timer.seconds)
         return summary_record(self._batch, self._model, rows, totals, interrupted=interrupted)

@@ -32,7 +32,7 @@ from stream_recon.app.result.files import PlyFile, in_order, output_errors, stor
 from stream_recon.configs.errors import OutputError
 
 BLOCK_POINTS = 250_000
-"""Points transformed at a time: some 7 MB, so that all threads together take little memory."""
+"""Points transformed at a time: 15 bytes each, some 4 MB, so that all threads together take little memory."""
 MAX_CLOUD_THREADS = 32
 """Most threads for the cloud: more would wait for the writer."""
 MAX_PART_BITS = 4
@@ -53,7 +53,7 @@ class StitchedCloud:
         with ExitStack() as stack:
             stack.callback(self._ply.close)
             self._transformers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
-            # They wait for lookups, which wait for transformers: hence a pool apart from the transformers.
+            # They wait for lookups, which wait for transformers: hence a second pool.
             self._gatherers = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
             # A thread for each part of the table meets its voxels in order.
             self._lookups = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]

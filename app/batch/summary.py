@@ -95,7 +95,7 @@ class Totals:
     """Seconds by stage."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
+    def from_rows(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
         seconds = sum(phases.values())
         new = [row for row in rows if row.status == "done" and not row.resumed]
         return cls(

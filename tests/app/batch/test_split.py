@@ -73,8 +73,17 @@ def test_chunks_cover_all_frames_and_overlap(frames: int, count: int) -> None:
 
 def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
     scene = room_scene(tmp_path / "a")
-    with pytest.raises(InputError, match="how many frames"):
+    with pytest.raises(InputError, match="no known number of frames"):
         chunk_jobs(job_of(RoomScene("a", scene.path, None), tmp_path), 2)
+
+
+def test_chunks_have_the_folders_and_keys_of_version_0_1(tmp_path: Path) -> None:
+    """So finished chunks of an interrupted split of version 0.1 count."""
+    job = job_of(room_scene(tmp_path / "a", 60), tmp_path)
+    first, second = chunk_jobs(job, 2)
+    assert [first.name, second.name] == [".windows/a/0", ".windows/a/1"]
+    assert first.key == {**job.key, "window": {"first": 0, "last": 36}}
+    assert second.key["window"] == {"first": 24, "last": None}
 
 
 @pytest.mark.parametrize("choice", [FrameChoice(), FrameChoice(stride=2), FrameChoice(stride=3, max_frames=18)])
@@ -130,7 +139,7 @@ def cloud(folder: Path) -> NDArray[np.float64]:
 
 
 def test_a_stitched_result_is_published_completely(tmp_path: Path) -> None:
-    """Its manifest comes from chunks' manifests and bytes at hand: every file is as it says, and nobody else's."""
+    """Its manifest comes from chunks' manifests and bytes at hand: it matches every file, and depth files are linked only once."""
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
