@@ -139,7 +139,7 @@ def cloud(folder: Path) -> NDArray[np.float64]:
 
 
 def test_a_stitched_result_is_published_completely(tmp_path: Path) -> None:
-    """Its manifest comes from chunks' manifests and bytes at hand: it matches every file, and depth files are linked only once."""
+    """Its manifest, made from the chunks' manifests, matches every file, and depth files are linked only once."""
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
