@@ -1,1 +1,1 @@
-"""Many scenes: found, spread over workers, reconstructed, measured, summed up; resumable at any moment."""
+"""Batch: many scenes found, reconstructed by parallel workers, evaluated and summarised; resumable at any time."""

@@ -1,11 +1,10 @@
-"""``manifest.json``: the sign that a scene's result is complete, written last, with every file's size and hash.
+"""``manifest.json``: marks a complete result, written last, with size and checksum of every file.
 
-A scene is reconstructed in a working folder of its own under ``OUT/.work`` and then moved, file by file, to its place.
-A worker that is killed, or cut off and replaced, therefore never leaves anything that could be taken for a result.
+A scene is reconstructed in a working folder under ``OUT/.work``, and its files are then moved to the result folder.
+So a worker that is killed, or cut off and replaced, never leaves anything that looks like a result.
 
-What a manifest knows a file by: SHA-256 (FIPS 180-4), of large files by blocks, so that threads may share it.
-
-Marks of depth files, made while frames come: at the end there would be gigabytes to read at once.
+Checksums are SHA-256 (FIPS 180-4); large files are hashed by blocks, in several threads. Depth files are hashed while
+frames are written: at the end there would be gigabytes to read at once.
 """
 
 import hashlib
@@ -33,14 +32,35 @@ from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import upgraded_preset
 
 BLOCK_BYTES = 1 << 26
+"""Block of a large file (64 MiB): large enough that a thread's start costs nothing."""
 READ_BYTES = 1 << 20
-IN_BLOCKS = "blocks:"
-"""Before the SHA-256 of the blocks' own ones, for files larger than one block."""
-THREADS = 8
+"""Bytes read at a time, so that a block is never in memory as a whole."""
+BLOCKS_PREFIX = "blocks:"
+"""Prefix of a checksum over the checksums of blocks, for files larger than one block."""
+HASH_THREADS = 8
+"""Threads that hash: of small files on a network drive, waiting takes longer than reading."""
+MANIFEST_NAME = "manifest.json"
+IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
+"""Files of which either identifies a folder as a result of this program."""
+OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME)
+"""Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
+OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
+RENAMED_KEYS = {
+    "ours": "estimate",
+    "truth": "ground_truth",
+    "metres": "metric_scale",
+    "seams": "overlaps",
+    "window_phases": "chunk_phases",
+    "window_seconds": "chunk_seconds",
+}
+"""Keys of version 0.1 in the record of a result, and their names since."""
+
+Checksum = tuple[int, str]
+"""Size of a file in bytes, and its digest as `file_digest` gives it."""
 
 
 def file_digest(path: Path, known: str | None = None) -> str:
-    """Of a file's content, in the way of a ``known`` digest: manifests of earlier versions have large files whole.
+    """Digest of a file, of the kind of ``known``: early manifests have plain digests of large files, too.
 
     Raises:
         OSError: it cannot be read.
@@ -49,33 +69,33 @@ def file_digest(path: Path, known: str | None = None) -> str:
     def block(begin: int) -> bytes:
         with path.open("rb") as file:
             file.seek(begin)
-            return _read(file, BLOCK_BYTES)
+            return _hash_next(file, BLOCK_BYTES)
 
     size = path.stat().st_size
-    if _is_whole(size, known):
+    if _is_plain(size, known):
         with path.open("rb") as file:
-            return _read(file, size).hex()
-    with ThreadPoolExecutor(THREADS, "digest") as pool:
-        return _of_blocks(pool.map(block, range(0, size, BLOCK_BYTES)))
+            return _hash_next(file, size).hex()
+    with ThreadPoolExecutor(HASH_THREADS, "digest") as pool:
+        return _blocks_digest(pool.map(block, range(0, size, BLOCK_BYTES)))
 
 
 def stream_digest(file: IO[bytes], size: int, known: str | None = None) -> str:
-    """`file_digest` of what can only be read from front to back. Raises what reading raises."""
-    if _is_whole(size, known):
-        return _read(file, size).hex()
-    return _of_blocks(_read(file, BLOCK_BYTES) for _ in range(0, size, BLOCK_BYTES))
+    """`file_digest` of a stream of ``size`` bytes that cannot seek. Raises what reading raises."""
+    if _is_plain(size, known):
+        return _hash_next(file, size).hex()
+    return _blocks_digest(_hash_next(file, BLOCK_BYTES) for _ in range(0, size, BLOCK_BYTES))
 
 
-def _is_whole(size: int, known: str | None) -> bool:
-    return size <= BLOCK_BYTES or (known is not None and not known.startswith(IN_BLOCKS))
+def _is_plain(size: int, known: str | None) -> bool:
+    return size <= BLOCK_BYTES or (known is not None and not known.startswith(BLOCKS_PREFIX))
 
 
-def _of_blocks(digests: Iterator[bytes]) -> str:
-    return IN_BLOCKS + hashlib.sha256(b"".join(digests)).hexdigest()
+def _blocks_digest(digests: Iterator[bytes]) -> str:
+    return BLOCKS_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _read(file: IO[bytes], size: int) -> bytes:
-    """The digest of the next ``size`` bytes, or of what is left."""
+def _hash_next(file: IO[bytes], size: int) -> bytes:
+    """SHA-256 of the next ``size`` bytes, or of the rest if that is shorter."""
     digest = hashlib.sha256()
     while size > 0 and (data := file.read(min(size, READ_BYTES))):
         digest.update(data)
@@ -83,31 +103,42 @@ def _read(file: IO[bytes], size: int) -> bytes:
     return digest.digest()
 
 
-MANIFEST_NAME = "manifest.json"
-SIGNS = (MANIFEST_NAME, RUN_NAME)
-"""Either of them tells whose folder it is."""
-OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME)
-OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
-HASH_THREADS = 8
-RENAMED_IN_PLOT = {"ours": "estimate", "truth": "ground_truth"}
-"""Keys of a plot in manifests of version 0.1, and the present ones."""
+def file_checksum(path: Path) -> Checksum:
+    """Size and digest of a file. Raises OSError."""
+    return path.stat().st_size, file_digest(path)
 
-Mark = tuple[int, str]
-"""Of a file: its size in bytes and its digest, see `file_digest`."""
+
+class DepthChecksums:
+    """Result listener that hashes each depth file once it is written. Depth files never change, but may be removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checksums: dict[str, Checksum] = {}
+        """Checksums by file name, relative to the folder."""
+        self._folder = folder
+
+    def add(self, result: FrameResult) -> None:
+        """Raises OutputError."""
+        path = depth_path(self._folder, result.index)
+        with output_errors(path):
+            if path.is_file():
+                self.checksums[path.relative_to(self._folder).as_posix()] = file_checksum(path)
+
+    def revise(self, revision: Revision) -> None:
+        """Does nothing: revisions change poses, not depth files."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """What a look at a scene's folder found."""
+class CheckResult:
+    """Whether a folder holds a finished result."""
 
     result: dict[str, Any] | None
-    """What was recorded when the scene was finished; None if it has to be done (again)."""
+    """Record of the finished scene; None if the scene has to be reconstructed."""
     reason: str
-    """Why it has to be; empty for a complete one."""
+    """Why it has to be; empty for a finished one."""
 
 
-def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
-    """See whether ``folder`` holds the complete result of what ``key`` describes. Every file is read and hashed.
+def check_manifest(folder: Path, key: Mapping[str, Any]) -> CheckResult:
+    """Whether ``folder`` holds the complete result of the job with that ``key``. Reads and hashes every file.
 
     Raises:
         OutputError: the folder cannot be read.
@@ -115,59 +146,66 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> Check:
     path = folder / MANIFEST_NAME
     with output_errors(folder):
         if not path.is_file():
-            return Check(None, "not there" if not folder.exists() else "unfinished")
+            return CheckResult(None, "not there" if not folder.exists() else "unfinished")
         sizes = {name: entry.stat().st_size for name, entry in _files(folder)}
-        return check_content(path.read_bytes(), key, sizes, lambda name, known: file_digest(folder / name, known))
+        return check_files(path.read_bytes(), key, sizes, lambda name, known: file_digest(folder / name, known))
 
 
-def check_content(
+def check_files(
     manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str, str], str]
-) -> Check:
-    """`check_manifest` of files anywhere: their ``sizes`` in bytes by name, and the ``digest`` of each in the way of
-    the one recorded."""
+) -> CheckResult:
+    """`check_manifest` for files in any store.
+
+    Args:
+        sizes: size in bytes by file name.
+        digest: gives the digest of a file by its name and its recorded digest, of the same kind.
+    """
     try:
         content = parse_json(manifest)
-        recorded, result = content["key"], upgraded_result(content["result"])
-        expected = _marks(content)
+        recorded, result = _current_key(content["key"]), upgraded_result(content["result"])
+        expected = _recorded_checksums(content)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
-        return Check(None, "its manifest is damaged")
-    if isinstance(recorded, dict) and "preset" in recorded:
-        recorded = {**recorded, "preset": upgraded_preset(recorded["preset"])}
+        return CheckResult(None, "its manifest is damaged")
     if recorded != key:
-        return Check(None, f"made with other {_difference(recorded, key)}")
+        return CheckResult(None, f"made with other {_difference(recorded, key)}")
     for name, (size, _) in expected.items():
         if sizes.get(name) != size:
-            return Check(None, f"{name} is missing or changed")
-    # Side by side: of small files far away, the waiting takes longer than the reading.
+            return CheckResult(None, f"{name} is missing or changed")
     with ThreadPoolExecutor(HASH_THREADS, "check") as pool:
-        known = [mark for _, mark in expected.values()]
+        known = [checksum for _, checksum in expected.values()]
         for name, wanted, found in zip(expected, known, pool.map(digest, expected, known), strict=True):
             if found != wanted:
                 pool.shutdown(cancel_futures=True)
-                return Check(None, f"{name} is missing or changed")
-    return Check(result, "")
+                return CheckResult(None, f"{name} is missing or changed")
+    return CheckResult(result, "")
+
+
+def _current_key(key: Any) -> Any:
+    if not isinstance(key, dict) or "preset" not in key:
+        return key
+    return {**key, "preset": upgraded_preset(key["preset"])}
 
 
 def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a scene of this or an earlier version, by its present keys."""
-    upgraded = dict(result)
+    """Record of a scene of any version, with this version's keys."""
+    upgraded = {RENAMED_KEYS.get(name, name): value for name, value in result.items()}
     if upgraded.get("figures") is not None:
         upgraded["figures"] = upgraded_metrics(upgraded["figures"])
     if "plot" in upgraded:
-        upgraded["plot"] = {RENAMED_IN_PLOT.get(name, name): points for name, points in upgraded["plot"].items()}
+        upgraded["plot"] = {RENAMED_KEYS.get(name, name): points for name, points in upgraded["plot"].items()}
     return upgraded
 
 
-def recorded_files(folder: Path) -> dict[str, Mark]:
-    """What the manifest of a finished result says of each file. Raises OutputError."""
+def recorded_files(folder: Path) -> dict[str, Checksum]:
+    """Checksums by file name, from the manifest of a finished result. Raises OutputError."""
     path = folder / MANIFEST_NAME
     try:
-        return _marks(parse_json(path.read_bytes()))
+        return _recorded_checksums(parse_json(path.read_bytes()))
     except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
-def _marks(manifest: Mapping[str, Any]) -> dict[str, Mark]:
+def _recorded_checksums(manifest: Mapping[str, Any]) -> dict[str, Checksum]:
     return {name: (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
 
 
@@ -177,12 +215,15 @@ def _difference(recorded: Any, key: Mapping[str, Any]) -> str:
     return ", ".join(name for name in key if recorded.get(name) != key[name]) or "options"
 
 
-def manifest_of(
-    work: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
+def manifest_bytes(
+    work: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Checksum] | None = None
 ) -> bytes:
-    """The content of the manifest for the result in ``work``, of what ``key`` describes, with ``result`` to record.
+    """Content of the manifest for the files in ``work``.
 
-    ``known``: marks of files, by name, that need not be read; of files that are not there they do not count.
+    Args:
+        key: key of the job.
+        result: record of the job.
+        known: checksums by file name of files that need not be read; names without a file are ignored.
 
     Raises:
         OutputError: a file cannot be read.
@@ -191,50 +232,51 @@ def manifest_of(
     with output_errors(work):
         names = file_names(work)
         with ThreadPoolExecutor(HASH_THREADS, "hash") as pool:
-            marks = pool.map(lambda name: known.get(name) or mark_of(work / name), names)
-            files = dict(zip(names, marks, strict=True))
+            checksums = pool.map(lambda name: known.get(name) or file_checksum(work / name), names)
+            files = dict(zip(names, checksums, strict=True))
     manifest = {"program": PROGRAM, "format": 1, "key": key, "result": result, "files": files}
     return (json.dumps(manifest, indent=1, allow_nan=False) + "\n").encode()
 
 
 def publish(
-    work: Path, folder: Path, key: Mapping[str, Any], result: Mapping[str, Any], known: Mapping[str, Mark] | None = None
+    work: Path,
+    folder: Path,
+    key: Mapping[str, Any],
+    result: Mapping[str, Any],
+    known: Mapping[str, Checksum] | None = None,
 ) -> None:
-    """Move the result in ``work`` to ``folder``, in place of an earlier one, and write the manifest last.
+    """Move the files in ``work`` to ``folder``, replacing an earlier result, and write the manifest last.
+
+    Arguments are those of `manifest_bytes`.
 
     Raises:
         OutputError: see `check_target`; or nothing can be written there.
     """
     check_target(folder)
-    manifest = manifest_of(work, key, result, known)
+    manifest = manifest_bytes(work, key, result, known)
     with output_errors(folder):
         names = file_names(work)
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
-        for path in _own_files(folder) if _is_ours(folder) else ():
-            # run.json stays until the new one replaces it, so that the folder is known as ours at any moment.
+        for path in _own_files(folder) if _is_own_folder(folder) else ():
+            # run.json stays until the new one replaces it, so that the folder is identified at any moment.
             if path.name != RUN_NAME:
                 path.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         moved: set[str] = set()
         for name in names:
-            place = name.rpartition("/")[0]
-            if place in moved:
+            subfolder = name.rpartition("/")[0]
+            if subfolder in moved:
                 continue
-            if place and _move_folder(work / place, folder / place):
-                moved.add(place)
+            if subfolder and _move_folder(work / subfolder, folder / subfolder):
+                moved.add(subfolder)
                 continue
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
     replace_file(folder / MANIFEST_NAME, lambda file: file.write(manifest))
 
 
-def mark_of(path: Path) -> Mark:
-    """Of a file as it is now. Raises OSError."""
-    return path.stat().st_size, file_digest(path)
-
-
 def _move_folder(source: Path, target: Path) -> bool:
-    """Move a folder as a whole where nothing, or an empty one, is at its place; False where it has to be in pieces."""
+    """Move a folder at once; False where that is impossible, such as where the target has files."""
     with suppress(OSError):
         source.rename(target)
         return True
@@ -242,21 +284,21 @@ def _move_folder(source: Path, target: Path) -> bool:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Names, relative to it, of all files of a folder: first what tells whose it is, should a move be cut short."""
+    """Names of all files in a folder, relative to it; ``run.json`` first, to identify a move that was cut short."""
     return sorted(sorted(name for name, _ in _files(folder)), key=lambda name: name != RUN_NAME)
 
 
 def check_target(folder: Path) -> None:
-    """Raises OutputError if ``folder`` holds something that was not written by this program."""
+    """Raises OutputError if ``folder`` holds something that this program has not written."""
     with output_errors(folder):
-        if folder.is_dir() and any(p.name != LOCK_NAME for p in folder.iterdir()) and not _is_ours(folder):
+        if folder.is_dir() and any(p.name != LOCK_NAME for p in folder.iterdir()) and not _is_own_folder(folder):
             raise OutputError(f"{folder} holds other files: move them away, or choose another folder with -o")
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file: move it away, or choose another folder with -o")
 
 
 def _files(folder: Path, prefix: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """Names relative to the folder; what a folder lists already says of each what it is."""
+    """Files beneath a folder, with names relative to it. The listing gives their types without further reads."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -265,8 +307,8 @@ def _files(folder: Path, prefix: str = "") -> Iterator[tuple[str, "os.DirEntry[s
                 yield prefix + entry.name, entry
 
 
-def _is_ours(folder: Path) -> bool:
-    for name in SIGNS:
+def _is_own_folder(folder: Path) -> bool:
+    for name in IDENTITY_FILES:
         with suppress(OSError):
             if is_own_record((folder / name).read_bytes()):
                 return True
@@ -274,7 +316,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def is_own_record(data: bytes) -> bool:
-    """Whether the content of one of the files called as in `SIGNS` was written by this program."""
+    """Whether the content of one of `IDENTITY_FILES` was written by this program."""
     try:
         record = parse_json(data)
     except ValueError:
@@ -291,9 +333,9 @@ def is_own_name(name: str) -> bool:
 
 
 def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
-    """Remove what a run writes from a folder known to be ours, the manifest first, and the folder if it is then empty.
+    """Remove a result's files from a folder known to be one of this program, and the folder once it is empty.
 
-    ``keep_folder``: of a folder that somebody holds, its lock's file and itself stay.
+    ``keep_folder``: keep the folder and its lock file, which a process holds.
 
     Raises:
         OutputError: a file cannot be removed.
@@ -304,18 +346,18 @@ def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
         for path in _own_files(folder):
             if not keep_folder or path.name != LOCK_NAME:
                 path.unlink(missing_ok=True)
-        for place in (folder / DEPTH_FOLDER, *(() if keep_folder else (folder,))):
-            if is_real_folder(place) and not any(place.iterdir()):
-                place.rmdir()
+        for emptied in (folder / DEPTH_FOLDER, *(() if keep_folder else (folder,))):
+            if is_real_folder(emptied) and not any(emptied.iterdir()):
+                emptied.rmdir()
 
 
 def is_real_folder(path: Path) -> bool:
-    """Whether a folder is here itself: what a link leads to is not ours to remove."""
+    """Whether a path is a folder and not a link: nothing is removed through links."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
-    """The manifest comes first, what tells the folder as ours last."""
+    """Paths of a result's files in the order of removal: the manifest first, what identifies the folder last."""
     for name in OWN_NAMES:
         yield folder / name
         yield folder / (name + PART_SUFFIX)
@@ -325,22 +367,3 @@ def _own_files(folder: Path) -> Iterator[Path]:
     yield folder / LOCK_NAME
     yield folder / (RUN_NAME + PART_SUFFIX)
     yield folder / RUN_NAME
-
-
-class DepthMarks:
-    """Hears of each frame once it is written. A depth file never changes, but may be taken away again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.marks: dict[str, Mark] = {}
-        """By the files' names in the folder."""
-        self._folder = folder
-
-    def add(self, result: FrameResult) -> None:
-        """Raises OutputError."""
-        path = depth_path(self._folder, result.index)
-        with output_errors(path):
-            if path.is_file():
-                self.marks[path.relative_to(self._folder).as_posix()] = mark_of(path)
-
-    def revise(self, revision: Revision) -> None:
-        """Moves frames, and no depth file."""

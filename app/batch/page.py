@@ -1,4 +1,4 @@
-"""``index.html``: all scenes on one page that needs nothing beside it."""
+"""``index.html``: all scenes on one page without external files."""
 
 import base64
 import io
@@ -9,38 +9,16 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from rich.table import Table
 
-from stream_recon.app.batch.manifest import upgraded_result
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.summary import Row, counts
-from stream_recon.app.core.json_text import parse_json
-from stream_recon.app.result.run_record import PROGRAM
+from stream_recon.app.batch.summary import SHOWN, Row
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
-from stream_recon.configs.errors import InputError
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
+"""Side of a trajectory plot in pixels, the height of the picture next to it."""
 PLOT_MARGIN = 12
-
-SHOWN = {
-    "ate_m": ("ATE", 4),
-    "ate_over_path": ("ATE/path", 4),
-    "rpe_trans_m": ("RPE trans", 4),
-    "rpe_rot_deg": ("RPE rot °", 3),
-    "auc_3": ("AUC@3", 3),
-    "auc_5": ("AUC@5", 3),
-    "auc_15": ("AUC@15", 3),
-    "auc_30": ("AUC@30", 3),
-    "absrel": ("AbsRel", 3),
-    "delta1": ("δ<1.25", 3),
-    "fov_error_deg": ("FoV °", 2),
-    "accuracy_m": ("Acc m", 3),
-    "completeness_m": ("Comp m", 3),
-    "f1": ("F1@0.05", 3),
-}
-"""Heading and decimals of the figures that are shown to people."""
-
+"""Margin of the plot in pixels, for lines and the circle at its edge."""
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --ours: #e4572e; --truth: #2e86ab; --bad: #c0392b; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
@@ -66,7 +44,7 @@ circle.ours { fill: var(--ours); } code { font-size: .85em; overflow-wrap: anywh
 
 
 def write_page(store: Store, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Write the page for the content of ``summary.json`` and its rows. Raises OutputError."""
+    """Write the page from the content of ``summary.json`` and its rows. Raises OutputError."""
     articles = [_article(store, row, number) for number, row in enumerate(rows)]
     parts = [_head(record), _overview(record, rows), *articles, _foot(record)]
     store.write(PAGE_NAME, "".join(f"{part}\n" for part in parts).encode(errors="backslashreplace"))
@@ -86,13 +64,13 @@ def _head(record: Mapping[str, Any]) -> str:
         f"<title>stream-recon: {escape(Path(record['root']).name)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(record['root'])}</h1><p>{escape(counts + speed)}. "
         f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>"
-        '<p class="note">Trajectories: <span class="key-ours">ours</span>, from the circle on, and where it is known '
-        'the <span class="key-truth">truth</span>.</p>'
+        '<p class="note">Trajectories: <span class="key-ours">estimate</span>, which starts at the circle, and '
+        '<span class="key-truth">ground truth</span> where it is known.</p>'
     )
 
 
 def _overview(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A line for each scene, and the means."""
+    """Table with a line for each scene, and the means."""
     means = record["means"]
     shown = {name: SHOWN[name] for name in SHOWN if any(row.figures.get(name) is not None for row in rows)}
 
@@ -136,26 +114,29 @@ def _article(store: Store, row: Row, number: int) -> str:
     counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
     counts += f", {result['damaged']} damaged" if result["damaged"] else ""
     notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
-    notes += "".join(f'<p class="note">{escape(describe_seam(seam))}</p>' for seam in result.get("seams", []))
+    notes += "".join(
+        f'<p class="note">{escape(describe_overlap(overlap))}</p>' for overlap in result.get("overlaps", [])
+    )
     if result.get("metric") is False and row.figures:
-        notes += '<p class="note">Lengths are in the unit of the truth, which is not metric.</p>'
+        notes += '<p class="note">Lengths are in the unit of the ground truth, which is not metric.</p>'
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
     body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
     return f'<article id="scene-{number}">{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
 
 
-def describe_seam(seam: Mapping[str, Any]) -> str:
-    """A seam of a split scene's record, in a line of text."""
-    share = seam["position_error_of_path"]
+def describe_overlap(overlap: Mapping[str, Any]) -> str:
+    """Alignment error of an overlap, from a split scene's record, as a line of text."""
+    share = overlap["position_error_of_path"]
     of_path = f" ({100 * share:.1f} % of the path)" if share is not None else ""
     return (
-        f"seam at frames {seam['first']} to {seam['last']}: position {seam['position_error']:.4g}{of_path}, "
-        f"rotation {seam['rotation_error_deg']:.3g}°, scale {seam['scale']:.4g} ± {100 * seam['scale_spread']:.1f} %"
+        f"overlap of frames {overlap['first']} to {overlap['last']}: "
+        f"position {overlap['position_error']:.4g}{of_path}, rotation {overlap['rotation_error_deg']:.3g}°, "
+        f"scale {overlap['scale']:.4g} ± {100 * overlap['scale_spread']:.1f} %"
     )
 
 
 def _picture(frame: bytes | None) -> str:
-    """The picture in a frame's depth file, as the network saw it."""
+    """Picture from a frame's depth file, at network resolution."""
     if frame is None:
         return ""
     try:
@@ -167,7 +148,7 @@ def _picture(frame: bytes | None) -> str:
 
 
 def _drawing(plot: Mapping[str, Any]) -> str:
-    """The trajectory as SVG, the truth beneath it where it is known; the circle marks the first camera."""
+    """Trajectory as SVG, above the ground truth where it is known; the circle marks the first camera."""
     ours, truth = (np.array(plot[name], np.float64).reshape(-1, 2) for name in ("estimate", "ground_truth"))
     both = np.concatenate([ours, truth])
     low, extent = both.min(axis=0), float(np.ptp(both, axis=0).max()) or 1.0
@@ -175,11 +156,11 @@ def _drawing(plot: Mapping[str, Any]) -> str:
     centring = (extent - np.ptp(both, axis=0)) / 2
 
     def line(points: "np.typing.NDArray[np.float64]", name: str) -> str:
-        places = (points - low + centring) * scale + PLOT_MARGIN
-        return f'<polyline class="{name}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
+        pixels = (points - low + centring) * scale + PLOT_MARGIN
+        return f'<polyline class="{name}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)}"/>'
 
     x, y = (ours[0] - low + centring) * scale + PLOT_MARGIN
-    legend = "trajectory (red), truth (blue)" if len(truth) else "trajectory"
+    legend = "trajectory (red), ground truth (blue)" if len(truth) else "trajectory"
     return (
         f'<svg viewBox="0 0 {PLOT_SIZE} {PLOT_SIZE}" role="img"><title>{legend}</title>'
         f"{line(truth, 'truth') if len(truth) else ''}{line(ours, 'ours')}"
@@ -191,86 +172,3 @@ def _figures(figures: Mapping[str, float | None]) -> str:
     known = [(heading, figures[name], decimals) for name, (heading, decimals) in SHOWN.items() if name in figures]
     cells = [f"<dt>{heading}</dt><dd>{value:.{d}f}</dd>" for heading, value, d in known if value is not None]
     return f"<dl>{''.join(cells)}</dl>" if cells else ""
-
-
-COMPARED = ("ate_m", "ate_over_path", "rpe_trans_m", "rpe_rot_deg", "auc_30", "absrel", "delta1", "f1")
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """What a batch wrote.
-
-    Raises:
-        InputError: missing, or not a ``summary.json`` of this program.
-    """
-    try:
-        record = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a summary.json: {error}") from error
-    wanted = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
-    if not isinstance(record, dict) or not wanted <= set(record) or record["program"] != PROGRAM:
-        raise InputError(f"{path} is not a summary.json of {PROGRAM} batch")
-    return record | {"scenes": [upgraded_result(scene) for scene in record["scenes"]]}
-
-
-def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
-    """A table of ours and theirs for each scene that both know by path and have figures of."""
-    pairs = _pairs(ours, other)
-    shown = [name for name in COMPARED if any(_both(pair, name) for pair in pairs)]
-    table = Table(title=f"this batch | the other: {len(pairs)} scenes in both", title_justify="left")
-    table.add_column("scene", overflow="fold")
-    for name in shown:
-        # In a narrow terminal the two values stand one below the other.
-        table.add_column(SHOWN[name][0], justify="right", overflow="fold")
-    for pair in pairs:
-        table.add_row(pair[0]["name"], *(_cell(_both(pair, name), SHOWN[name][1]) for name in shown))
-    return table
-
-
-def compared_means(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
-    """Each figure: our mean, theirs, and over how many scenes; of those alone that both have it of."""
-    pairs = _pairs(ours, other)
-    table = Table("mean", "this batch", "the other", "scenes")
-    for name, (heading, decimals) in SHOWN.items():
-        known = [both for pair in pairs if counts(name, pair[0]) and (both := _both(pair, name)) is not None]
-        if known:
-            mine, theirs = (sum(side) / len(known) for side in zip(*known, strict=True))
-            table.add_row(heading, f"{mine:.{decimals}f}", f"{theirs:.{decimals}f}", str(len(known)))
-    return table
-
-
-def differences(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What has to be known before two summaries are compared; a line each."""
-    lines = []
-    for name, word in (("weights_sha256", "weights"), ("preset", "presets"), ("protocol", "protocols")):
-        if ours[name] != other[name]:
-            lines.append(f"the {word} differ")
-    for name in sorted(set(ours["options"]) | set(other["options"])):
-        mine, theirs = ours["options"].get(name), other["options"].get(name)
-        if mine != theirs:
-            lines.append(f"--{name.replace('_', '-')} was {_given(mine)} here and {_given(theirs)} there")
-    return lines
-
-
-def _given(value: Any) -> str:
-    return "not given" if value is None else str(value)
-
-
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
-
-
-def _pairs(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[Pair]:
-    theirs = {scene["path"]: scene for scene in other["scenes"]}
-    return [
-        (scene, theirs[scene["path"]])
-        for scene in ours["scenes"]
-        if scene.get("figures") and theirs.get(scene["path"], {}).get("figures")
-    ]
-
-
-def _both(pair: Pair, name: str) -> tuple[float, float] | None:
-    mine, theirs = (scene["figures"].get(name) for scene in pair)
-    return None if mine is None or theirs is None else (mine, theirs)
-
-
-def _cell(both: tuple[float, float] | None, decimals: int) -> str:
-    return "-" if both is None else f"{both[0]:.{decimals}f} | {both[1]:.{decimals}f}"

@@ -1,15 +1,11 @@
-"""Results under an address of fsspec. A unit is done in a temporary folder of its worker and uploaded when finished.
+"""Store at an address of fsspec, such as ``s3://bucket/folder``.
 
-As in a folder, the manifest is written last: what a killed worker has uploaded by then counts for nothing.
+A job is done in a temporary folder of its worker and uploaded when finished. As in a folder, the manifest is written
+last, so uploads of a killed worker do not count.
 
-Files under an address that fsspec understands: ``s3://bucket/folder`` and the like.
-
-One batch at a time on an address, where there are no locks: a file that its holder renews.
-
-A batch that finds such a file watches it. If it changes, its writer is alive; if it stays the same for several beats,
-its writer was killed. Clocks of different machines are never compared.
-
-From what the user wrote to a `Store`.
+Object stores have no locks. The lock is a file that its holder renews with every heartbeat. A batch that finds one
+watches it: if it changes, its writer is alive; if it stays the same for several heartbeats, its writer was killed.
+Clocks of different machines are never compared.
 """
 
 import json
@@ -29,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.manifest import (
+    IDENTITY_FILES,
     MANIFEST_NAME,
-    SIGNS,
-    Check,
-    Mark,
-    check_content,
+    CheckResult,
+    Checksum,
+    check_files,
     file_names,
     is_own_name,
     is_own_record,
-    manifest_of,
+    manifest_bytes,
     stream_digest,
 )
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore, Store
@@ -51,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteFiles:
-    """A folder. Names are relative to it, with ``/`` between folders. Every method raises OutputError."""
+    """Files at an address. Names are relative to it, with ``/`` between folders. Every method raises OutputError."""
 
     def __init__(self, address: str) -> None:
         """
@@ -76,29 +72,29 @@ class RemoteFiles:
         self._base = str(base).rstrip("/")
 
     @property
-    def of_one_process(self) -> bool:
-        """Whether other processes see nothing of it."""
+    def single_process(self) -> bool:
+        """Whether only this process sees the files."""
         protocol = self._fs.protocol
         return "memory" in ((protocol,) if isinstance(protocol, str) else protocol)
 
-    def make(self) -> None:
-        """Make the folder itself, where there is such a thing."""
+    def make_folder(self) -> None:
+        """Create the folder at the address, where the store has folders."""
         with self._errors("write"):
             self._fs.makedirs(self._base, exist_ok=True)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Sizes in bytes of all files beneath ``folder``, by their names relative to it; empty if there is none."""
+        """Sizes in bytes of all files beneath ``folder``, by names relative to it; empty if there is none."""
         base = self._path(folder)
         with self._errors("read"):
-            # What other machines wrote meanwhile may be missing in a listing that was kept.
+            # A cached listing may lack what other machines wrote since.
             self._fs.invalidate_cache()
             found = self._fs.find(base, detail=True)
-        # Some stores list a file as the content of itself.
+        # Some stores list a file as its own content.
         inside = {str(path): info for path, info in found.items() if str(path).startswith(base + "/")}
         return {path[len(base) + 1 :]: int(info["size"]) for path, info in inside.items()}
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
+        """Content of a file; None if there is no such file."""
         with self._errors("read"):
             self._fs.invalidate_cache()
             try:
@@ -107,12 +103,12 @@ class RemoteFiles:
                 return None
 
     def digest(self, name: str, size: int, known: str) -> str:
-        """Of the content of a file of so many bytes, in the way of a known one; see `file_digest`."""
+        """Digest of a file of ``size`` bytes, of the kind of ``known``; see `file_digest`."""
         with self._errors("read"), self._fs.open(self._path(name), "rb") as file:
             return stream_digest(file, size, known)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a whole file."""
+        """Write a file."""
         with self._errors("write"):
             self._fs.pipe_file(self._path(name), data)
 
@@ -132,10 +128,10 @@ class RemoteFiles:
             self._fs.get([self._path(folder, name) for name in names], [str(target / name) for name in names])
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove files, in their order; those that are gone already do not matter."""
+        """Remove files in this order; missing ones are skipped."""
         with self._errors("write"):
             for name in names:
-                # One by one: lists are taken as patterns, and names may hold brackets.
+                # One by one: lists are read as glob patterns, and names may contain brackets.
                 try:
                     self._fs.rm_file(self._path(name))
                 except FileNotFoundError:
@@ -151,37 +147,38 @@ class RemoteFiles:
         except StreamReconError:
             raise
         except Exception as error:
-            # Each kind of store raises errors of its own client library, many of them no OSError.
+            # Each kind of store raises errors of its client library, many of which are no OSError.
             reason = " ".join(str(error).split()) or "no reason given"
             raise OutputError(f"cannot {what} {self.address}: {type(error).__name__}: {reason}") from error
 
 
-BEAT_SECONDS = 5.0
-DEAD_BEATS = 4
-"""A holder that has not renewed its file for so many beats is taken for dead."""
+HEARTBEAT_SECONDS = 5.0
+"""Time between renewals of the lock: a few small writes a minute."""
+DEAD_HEARTBEATS = 4
+"""Heartbeats without renewal after which the holder is taken for dead: a slow network may delay one or two."""
 POLLS = 4
-"""Looks at the file in each beat."""
+"""Reads of the lock per heartbeat, so that none is missed."""
 
 
 @contextmanager
 def remote_lock(files: RemoteFiles, beat: float | None = None) -> Iterator[None]:
-    """Hold the address, whose folder is made if need be, renewing the lock every ``beat`` seconds.
+    """Lock the address, creating its folder if need be, and renew the lock every ``beat`` seconds.
 
-    Two that begin in the same moment may both be refused, never both be let in unless one of them stalls for as long
-    as it takes to be thought dead.
+    Two batches that begin in the same moment may both be refused. Both are admitted only if one of them stalls for
+    longer than `DEAD_HEARTBEATS`.
 
     Raises:
         OutputError: another batch holds it, or it cannot be written.
     """
-    beat = BEAT_SECONDS if beat is None else beat
-    files.make()
-    _watch(files, beat)
-    lock = _Beating(files, beat)
+    beat = HEARTBEAT_SECONDS if beat is None else beat
+    files.make_folder()
+    _await_dead(files, beat)
+    lock = _Heartbeat(files, beat)
     lock.renew()
-    # Whoever wrote last in the same moment wins.
+    # Of several that wrote in the same moment, the last one holds the lock.
     time.sleep(beat / POLLS)
     lock.check()
-    thread = threading.Thread(target=lock.beat, name="lock", daemon=True)
+    thread = threading.Thread(target=lock.run, name="lock", daemon=True)
     thread.start()
     try:
         yield
@@ -193,13 +190,15 @@ def remote_lock(files: RemoteFiles, beat: float | None = None) -> Iterator[None]
                 files.remove([LOCK_NAME])
 
 
-def _watch(files: RemoteFiles, beat: float) -> None:
-    """Wait until a lock left by a killed batch has proved to be dead."""
+def _await_dead(files: RemoteFiles, beat: float) -> None:
+    """Wait until the lock of a killed batch counts as dead. Raises OutputError if its batch is alive."""
     found = files.read(LOCK_NAME)
     if found is None:
         return
-    logger.warning("a batch was here before: seeing for %g s whether it is still at work", beat * DEAD_BEATS)
-    for _ in range(DEAD_BEATS * POLLS):
+    logger.warning(
+        "found the lock of another batch: watching for %g s whether it is still running", beat * DEAD_HEARTBEATS
+    )
+    for _ in range(DEAD_HEARTBEATS * POLLS):
         time.sleep(beat / POLLS)
         now = files.read(LOCK_NAME)
         if now is None:
@@ -216,18 +215,20 @@ def _refusal(files: RemoteFiles, content: bytes) -> OutputError:
     return OutputError(f"another batch is writing to {files.address}{holder}: wait for it, or choose another -o")
 
 
-class _Beating:
+class _Heartbeat:
+    """Lock file of this batch, renewed by a thread."""
+
     def __init__(self, files: RemoteFiles, seconds: float) -> None:
         self._files = files
         self._seconds = seconds
         self._token = uuid.uuid4().hex
-        self._beats = 0
+        self._renewals = 0
         self.ended = threading.Event()
 
     def renew(self) -> None:
-        self._beats += 1
+        self._renewals += 1
         holder = f"process {os.getpid()} on {socket.gethostname()}"
-        content = {"holder": holder, "token": self._token, "beats": self._beats}
+        content = {"holder": holder, "token": self._token, "renewals": self._renewals}
         self._files.write(LOCK_NAME, json.dumps(content).encode())
 
     def is_ours(self) -> bool:
@@ -238,25 +239,25 @@ class _Beating:
         if content is None or self._token.encode() not in content:
             raise _refusal(self._files, content or b"")
 
-    def beat(self) -> None:
-        """Body of a thread."""
+    def run(self) -> None:
+        """Renew the lock until `ended` is set. Body of a thread."""
         while not self.ended.wait(self._seconds):
             try:
                 if not self.is_ours():
-                    logger.error("another batch took %s over: this one was thought dead", self._files.address)
+                    logger.error("another batch took over %s: this one had not renewed its lock", self._files.address)
                     return
                 self.renew()
             except OutputError as error:
                 logger.warning("the lock could not be renewed: %s", error)
 
 
-TEMPORARY = "stream-recon-"
-"""Begins the names of temporary folders."""
+TEMPORARY_PREFIX = "stream-recon-"
+"""Prefix of temporary folders, to recognise those of a killed worker."""
 
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """See `Store`. Only the address travels to workers."""
+    """Store at an address, see `Store`. Only the address is pickled for workers."""
 
     address: str
 
@@ -272,42 +273,42 @@ class RemoteStore:
         return {"address": self.address}
 
     @property
-    def of_one_process(self) -> bool:
-        return self._files.of_one_process
+    def single_process(self) -> bool:
+        return self._files.single_process
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return f"{self._files.address}/{name}"
 
     def lock(self) -> AbstractContextManager[None]:
         return remote_lock(self._files)
 
-    def check(self, name: str, key: Mapping[str, Any]) -> Check:
+    def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
         manifest = self._files.read(f"{name}/{MANIFEST_NAME}")
         sizes = self._files.sizes(name)
         if manifest is None:
-            return Check(None, "unfinished" if sizes else "not there")
+            return CheckResult(None, "unfinished" if sizes else "not there")
 
         def digest(file: str, known: str) -> str:
             return self._files.digest(f"{name}/{file}", sizes[file], known)
 
-        return check_content(manifest, key, sizes, digest)
+        return check_files(manifest, key, sizes, digest)
 
     def check_target(self, name: str) -> None:
         if self._files.sizes(name) and not any(
-            is_own_record(self._files.read(f"{name}/{sign}") or b"") for sign in SIGNS
+            is_own_record(self._files.read(f"{name}/{file}") or b"") for file in IDENTITY_FILES
         ):
-            raise OutputError(f"{self.place(name)} holds other files: move them away, or choose another -o")
+            raise OutputError(f"{self.location(name)} holds other files: move them away, or choose another -o")
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
         with output_errors(Path(tempfile.gettempdir())):
-            folder = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
+            folder = tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, ignore_cleanup_errors=True)
         with folder as path:
             yield Path(path)
 
     @contextmanager
-    def own_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
-        # Of what a killed worker did nothing is left that another machine could reach.
+    def job_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
+        # Nothing is kept: no other machine could reach the partial result of a killed worker.
         with self.workspace() as work, FolderLock(work) as lock:
             yield lock
 
@@ -317,11 +318,11 @@ class RemoteStore:
         name: str,
         key: Mapping[str, Any],
         result: Mapping[str, Any],
-        known: Mapping[str, Mark] | None = None,
+        known: Mapping[str, Checksum] | None = None,
     ) -> None:
         self.check_target(name)
-        manifest = manifest_of(work, key, result, known)
-        # The sign of whose folder it is stays until a new one replaces it.
+        manifest = manifest_bytes(work, key, result, known)
+        # run.json stays until the new one replaces it, so that the folder is identified at any moment.
         old = [file for file in self._files.sizes(name) if is_own_name(file) and file != RUN_NAME]
         self._remove_own(name, old)
         self._files.upload(work, name, [RUN_NAME])
@@ -338,12 +339,12 @@ class RemoteStore:
             self._files.download(name, files, folder / name)
             yield folder / name
 
-    def remove(self, name: str) -> None:
-        # Below it: a folder for each result, and what a run writes.
+    def remove_results(self, name: str) -> None:
+        # File names here are RESULT/FILE.
         self._remove_own(name, [file for file in self._files.sizes(name) if is_own_name(file.partition("/")[2])])
 
-    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        """Temporary folders are gone with their workers' machines at the latest; nothing of them is here."""
+    def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        """Does nothing: workspaces are temporary folders of the workers' machines."""
 
     def write(self, name: str, data: bytes) -> None:
         self._files.write(name, data)
@@ -356,27 +357,28 @@ class RemoteStore:
             return None
 
     def _remove_own(self, folder: str, files: Sequence[str]) -> None:
-        """Manifests first: what is half removed must not count."""
+        """Remove files, manifests first, so that a partly removed result does not count."""
         ordered = sorted(files, key=lambda file: file.rpartition("/")[2] != MANIFEST_NAME)
         self._files.remove([f"{folder}/{file}" for file in ordered])
 
 
 ADDRESS = re.compile(r"([\w+.-]+::)*[\w+.-]{2,}://")
-"""``s3://…`` or a chain such as ``simplecache::s3://…``."""
+"""Address such as ``s3://…``, or a chain such as ``simplecache::s3://…``. One letter is a drive of Windows."""
 LOCAL_ADDRESS = re.compile(r"(file|local)://", re.IGNORECASE)
+"""Address of a folder, for which `LocalStore` needs no fsspec and can resume partial scenes."""
 
 
-def open_store(place: str) -> Store:
-    """A folder, or an address of fsspec.
+def open_store(location: str) -> Store:
+    """Store in a folder, or at an address of fsspec.
 
     Raises:
         ResourceError: a package that the address needs is not installed.
         ConfigError: an address of an unknown kind.
         OutputError: the address cannot be reached.
     """
-    local = LOCAL_ADDRESS.match(place)
+    local = LOCAL_ADDRESS.match(location)
     if local is not None:
-        place = place[local.end() :]
-    elif ADDRESS.match(place):
-        return RemoteStore(place)
-    return LocalStore(Path(place).expanduser().absolute())
+        location = location[local.end() :]
+    elif ADDRESS.match(location):
+        return RemoteStore(location)
+    return LocalStore(Path(location).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""A batch from its scenes to its summary: what is finished is kept, what is not is given to workers."""
+"""Run of a batch, from scenes to summary: keeps what is finished, runs the other jobs, stitches split scenes."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stream_recon.app.batch.chunks import window_units
+from stream_recon.app.batch.chunks import chunk_jobs
 from stream_recon.app.batch.jobs import (
     Event,
     Job,
@@ -18,13 +18,13 @@ from stream_recon.app.batch.jobs import (
     Outcome,
     Seconds,
     StageTimer,
+    chunks_folder,
     longest_first,
-    windows_folder,
 )
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
-from stream_recon.app.batch.scene import guarded
-from stream_recon.app.batch.stitch import Stitching, Stitchings
+from stream_recon.app.batch.scene import run_guarded
+from stream_recon.app.batch.stitch import BatchStitcher, SceneStitcher
 from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
 from stream_recon.app.pipeline.process import StopRequest, stop_on_signals
@@ -33,40 +33,40 @@ from stream_recon.configs.errors import InputError, OutputError
 logger = logging.getLogger(__name__)
 
 WRITE_SECONDS = 5.0
-"""The summary is renewed no more often than this while the batch runs."""
+"""Shortest time between two writes of the summary while the batch runs: large batches have long summaries."""
 
 
-class Listener(Protocol):
-    """Told how a batch goes. ``progress`` may come from another thread."""
+class BatchListener(Protocol):
+    """Observer of a batch. ``progress`` may be called from another thread."""
 
     def begin(self, rows: Sequence[Row], frames: int) -> None:
-        """Some rows are finished already; the others have about so many frames together."""
+        """Some rows may be done already; ``frames`` is the expected number of frames of the others."""
 
     def progress(self, frames: int) -> None:
-        """So many of these frames are done."""
+        """Number of these frames that are done."""
 
     def finished(self, row: Row) -> None: ...
 
 
-def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener) -> dict[str, Any]:
-    """Do what is not done yet, and write summary and page; gives what the summary holds.
+def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchListener) -> dict[str, Any]:
+    """Run all jobs that are not done, and write summary and page. Returns the content of the summary.
 
     Raises:
-        OutputError: another batch writes there; a folder in the way; the disk is full (what is finished is kept).
+        OutputError: another batch writes there; other files are there; the disk is full (finished scenes are kept).
         StreamReconError: the model cannot be loaded.
     """
-    phases = StageTimer("start")
+    timer = StageTimer("start")
     loader.check()
     with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
-        stack.callback(pool.end)
-        # Workers are started, and load the model, while its file is hashed and finished results are checked.
+        stack.callback(pool.shutdown)
+        # Workers start and load the model while its file is hashed and finished results are checked.
         described = stack.enter_context(ThreadPoolExecutor(1, "hash")).submit(loader.describe)
-        pool.begin(len(batch.scenes) * batch.split)
-        phases.enter("hash the weights")
+        pool.start(len(batch.scenes) * batch.split)
+        timer.enter("hash the weights")
         model = described.result()
-        phases.enter("check what is there")
-        run = _BatchRun(batch, model, listener, phases)
-        batch.store.clear_work(run.under_way())
+        timer.enter("check what is there")
+        run = _BatchRun(batch, model, listener, timer)
+        batch.store.clear_workspaces(run.unfinished_jobs())
         try:
             run.work(pool, stop)
         except BaseException:
@@ -75,159 +75,157 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: Listener)
                 run.write(interrupted=True)
             raise
         finally:
-            phases.enter("tidy")
+            timer.enter("tidy")
             run.close()
             with suppress(OutputError):
-                batch.store.clear_work(run.under_way())
+                batch.store.clear_workspaces(run.unfinished_jobs())
         return run.write(interrupted=stop.requested)
 
 
 class _BatchRun:
-    def __init__(self, batch: Batch, model: Model, listener: Listener, phases: StageTimer) -> None:
+    """State of all scenes during a run."""
+
+    def __init__(self, batch: Batch, model: Model, listener: BatchListener, timer: StageTimer) -> None:
         self._batch = batch
         self._store = batch.store
         self._model = model
         self._listener = listener
         self._disk_full: str | None = None
-        """What could not be written for want of room; nothing is begun after that."""
-        self._phases = phases
-        self._window_phases: dict[str, Seconds] = {}
+        """Error of the write that did not fit. No job is started after it."""
+        self._timer = timer
+        self._chunk_phases: dict[str, Seconds] = {}
         self._written = 0.0
-        self._units = {unit.name: unit for unit in batch.units(model)}
-        self._rows = {name: self._first_row(unit) for name, unit in self._units.items()}
-        self._stitchings = Stitchings()
-        self._windows_failed: dict[str, str] = {}
+        self._jobs = {job.name: job for job in batch.jobs(model)}
+        self._rows = {name: self._first_row(job) for name, job in self._jobs.items()}
+        self._stitcher = BatchStitcher()
+        self._failed_chunks: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
-    def _first_row(self, unit: Job) -> Row:
-        scene = unit.scene
-        row = Row(unit.name, scene.dataset, unit.key["scene"]["path"], unit.frames)
-        check = self._store.check(unit.name, unit.key)
+    def _first_row(self, job: Job) -> Row:
+        scene = job.scene
+        row = Row(job.name, scene.dataset, job.key["scene"]["path"], job.frames)
+        check = self._store.check(job.name, job.key)
         if check.result is None:
             return replace(row, reason=check.reason)
         return replace(row, status="done", resumed=True, result=check.result, reason="")
 
-    def under_way(self) -> list[tuple[str, dict[str, Any]]]:
-        """Names and keys of units that are neither finished nor given up: what is done of them is worth keeping."""
-        units = [unit for name, unit in self._units.items() if self._rows[name].status not in ("done", "failed")]
-        for unit in units if self._batch.split > 1 else ():
+    def unfinished_jobs(self) -> list[tuple[str, dict[str, Any]]]:
+        """Names and keys of jobs that are neither done nor failed, and whose partial results are worth keeping."""
+        jobs = [job for name, job in self._jobs.items() if self._rows[name].status not in ("done", "failed")]
+        for job in jobs if self._batch.split > 1 else ():
             with suppress(InputError):
-                units = [*units, *window_units(unit, self._batch.split)]
-        return [(unit.name, unit.key) for unit in units]
+                jobs = [*jobs, *chunk_jobs(job, self._batch.split)]
+        return [(job.name, job.key) for job in jobs]
 
     def work(self, pool: Pool, stop: StopRequest) -> None:
-        """Everything that is not done, until ``stop`` is requested.
+        """Run all jobs that are not done, until ``stop`` is requested.
 
         Raises:
             OutputError: the disk is full.
         """
-        todo = [unit for name, unit in self._units.items() if self._rows[name].status != "done"]
-        units, refused = [], []
-        for unit in todo:
+        open_scenes = [job for name, job in self._jobs.items() if self._rows[name].status != "done"]
+        jobs, refused = [], []
+        for job in open_scenes:
             try:
-                units += self._parts(unit)
+                jobs += self._split(job)
             except InputError as error:
-                refused.append(Outcome(unit.name, "failed", reason=str(error)))
-        self._listener.begin(list(self._rows.values()), sum(unit.frames or 0 for unit in units))
+                refused.append(Outcome(job.name, "failed", reason=str(error)))
+        self._listener.begin(list(self._rows.values()), sum(job.frames or 0 for job in jobs))
         for outcome in refused:
-            self._settle(outcome)
-        if units:
-            self._phases.enter("work")
-            self._share_out(units, pool, stop)
-        if self._stitchings.names:
-            self._phases.enter("join")
-        for name in self._stitchings.names:
+            self._finish_scene(outcome)
+        if jobs:
+            self._timer.enter("work")
+            self._run_jobs(jobs, pool, stop)
+        if self._stitcher.names:
+            self._timer.enter("join")
+        for name in self._stitcher.names:
             if stop.requested:
                 return
-            self._join(name, pool, stop)
+            self._stitch(name, pool, stop)
         for name, row in self._rows.items():
             if row.status == "done":
-                self._store.remove(windows_folder(name))
+                self._store.remove_results(chunks_folder(name))
 
-    def _share_out(self, units: list[Job], pool: Pool, stop: StopRequest) -> None:
-        pool.run(longest_first(units), self._on_event, stop)
-        self._check_room()
+    def _run_jobs(self, jobs: list[Job], pool: Pool, stop: StopRequest) -> None:
+        pool.run(longest_first(jobs), self._on_event, stop)
+        self._check_disk()
 
-    def _check_room(self) -> None:
-        """Raises OutputError once something did not fit."""
+    def _check_disk(self) -> None:
+        """Raises OutputError if something did not fit."""
         if self._disk_full is not None:
-            raise OutputError(
-                f"{self._disk_full}. The disk is full: make room, then the same command goes on from there"
-            )
+            raise OutputError(f"{self._disk_full}. The disk is full: make room, then run the same command to continue")
 
-    def _parts(self, unit: Job) -> list[Job]:
-        """The unit itself; or those of its windows that are not done. Raises InputError if it cannot be split."""
-        windows = [unit] if self._batch.split == 1 else window_units(unit, self._batch.split)
-        if len(windows) == 1:
-            return [unit]
-        self._begin_stitching(unit.name, windows)
-        done = [w.name for w in windows if self._store.check(w.name, w.key).result is not None]
+    def _split(self, job: Job) -> list[Job]:
+        """The job itself, or those of its chunks that are not done. Raises InputError if it cannot be split."""
+        chunks = [job] if self._batch.split == 1 else chunk_jobs(job, self._batch.split)
+        if len(chunks) == 1:
+            return [job]
+        self._begin_stitching(job.name, chunks)
+        done = [chunk.name for chunk in chunks if self._store.check(chunk.name, chunk.key).result is not None]
         for name in done:
-            self._stitchings.take(name, now=False)
-        return [w for w in windows if w.name not in done]
+            self._stitcher.add_chunk(name, earlier=True)
+        return [chunk for chunk in chunks if chunk.name not in done]
 
-    def _begin_stitching(self, name: str, windows: Sequence[Job]) -> None:
-        stitching = Stitching(self._units[name], windows, self._store, self._model)
-        self._stitchings.begin(stitching, name, windows)
+    def _begin_stitching(self, name: str, chunks: Sequence[Job]) -> None:
+        stitcher = SceneStitcher(self._jobs[name], chunks, self._store, self._model)
+        self._stitcher.add_scene(stitcher, name, chunks)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, JobProgress):
-            self._count(event.name, event.frames)
+            self._report_frames(event.name, event.frames)
             return
         if event.result is not None:
-            self._count(event.name, event.result["frames"])
-        if event.name in self._units:
-            self._settle(event)
+            self._report_frames(event.name, event.result["frames"])
+        if event.name in self._jobs:
+            self._finish_scene(event)
         else:
-            self._note_window(event)
+            self._finish_chunk(event)
 
-    def _count(self, name: str, frames: int) -> None:
+    def _report_frames(self, name: str, frames: int) -> None:
         self._frames[name] = frames
         self._listener.progress(sum(self._frames.values()))
 
-    def _note_window(self, outcome: Outcome) -> None:
+    def _finish_chunk(self, outcome: Outcome) -> None:
         if outcome.status == "done":
-            self._window_phases[outcome.name] = (outcome.result or {}).get("phases", {})
-            self._stitchings.take(outcome.name, now=True)
+            self._chunk_phases[outcome.name] = (outcome.result or {}).get("phases", {})
+            self._stitcher.add_chunk(outcome.name)
         elif outcome.status == "disk full":
             self._disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._windows_failed.setdefault(
-                self._stitchings.scene_of(outcome.name), f"window {number}: {outcome.reason}"
-            )
+            self._failed_chunks.setdefault(self._stitcher.scene_of(outcome.name), f"chunk {number}: {outcome.reason}")
 
-    def _join(self, name: str, pool: Pool, stop: StopRequest) -> None:
-        outcome = self._joined(name)
-        if outcome.misplaced:
-            logger.warning("%s: %s; reading it through", name, outcome.reason)
-            self._store.remove(windows_folder(name))
-            windows = [replace(window, read_through=True) for window in self._stitchings.windows(name)]
-            self._begin_stitching(name, windows)
-            self._share_out(windows, pool, stop)
+    def _stitch(self, name: str, pool: Pool, stop: StopRequest) -> None:
+        """Finish a split scene. Repeats its chunks without seeking if they number frames differently."""
+        outcome = self._stitch_outcome(name)
+        if outcome.frames_mismatch:
+            logger.warning("%s: %s; decoding it from the start", name, outcome.reason)
+            self._store.remove_results(chunks_folder(name))
+            chunks = [replace(chunk, read_through=True) for chunk in self._stitcher.chunks(name)]
+            self._begin_stitching(name, chunks)
+            self._run_jobs(chunks, pool, stop)
             if stop.requested:
                 return
-            outcome = self._joined(name)
-        self._settle(outcome)
-        self._check_room()
+            outcome = self._stitch_outcome(name)
+        self._finish_scene(outcome)
+        self._check_disk()
 
-    def _joined(self, name: str) -> Outcome:
-        failed = self._windows_failed.get(name)
+    def _stitch_outcome(self, name: str) -> Outcome:
+        failed = self._failed_chunks.get(name)
         if failed is not None:
             return Outcome(name, "failed", reason=failed)
-        outcome = guarded(name, lambda: self._stitchings.finish(name))
+        outcome = run_guarded(name, lambda: self._stitcher.finish(name))
         if outcome.result is None:
             return outcome
-        # Those of an earlier batch are left out: their time was another one's.
-        known = [self._window_phases.get(window.name) for window in self._stitchings.windows(name)]
-        return replace(outcome, result={**outcome.result, "window_phases": [seconds for seconds in known if seconds]})
+        # Chunks of an earlier batch are left out: their time was another batch's.
+        known = [self._chunk_phases.get(chunk.name) for chunk in self._stitcher.chunks(name)]
+        return replace(outcome, result={**outcome.result, "chunk_phases": [seconds for seconds in known if seconds]})
 
     def close(self) -> None:
-        """Let go of what is half stitched."""
-        self._stitchings.close()
+        """Discard scenes that are partly stitched."""
+        self._stitcher.close()
 
-    def _settle(self, outcome: Outcome) -> None:
-        """A scene has come to its end."""
+    def _finish_scene(self, outcome: Outcome) -> None:
         if outcome.status == "interrupted":
             return
         if outcome.status == "disk full":
@@ -241,7 +239,7 @@ class _BatchRun:
             self._written = time.monotonic()
 
     def write(self, *, interrupted: bool) -> dict[str, Any]:
-        """Summary and page as of now. Raises OutputError."""
+        """Write summary and page of the current state. Raises OutputError."""
         record = self._record(interrupted=interrupted)
         write_summary(self._batch, record)
         write_page(self._store, record, list(self._rows.values()))
@@ -249,5 +247,5 @@ class _BatchRun:
 
     def _record(self, *, interrupted: bool) -> dict[str, Any]:
         rows = list(self._rows.values())
-        totals = Totals.of(rows, self._phases.seconds)
+        totals = Totals.from_rows(rows, self._timer.seconds)
         return summary_record(self._batch, self._model, rows, totals, interrupted=interrupted)

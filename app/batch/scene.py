@@ -1,8 +1,6 @@
-"""One unit of a batch: source to result folder, measured on the way. Where one scene's failure ends.
+"""Reconstruction of one job: source to result folder, with resume, refinement, metric scale and evaluation.
 
-A scene's result brought to metres before it is published.
-
-What a batch that was cut off left of a scene in its working folder.
+`run_job` is the boundary of a scene: its errors become the outcome and stop no other scene.
 """
 
 import dataclasses
@@ -16,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.chunks import MisplacedError, has_frames, open_unit
+from stream_recon.app.batch.chunks import FrameMismatchError, has_readable_frame, open_job
 from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, Seconds, StageTimer
-from stream_recon.app.batch.manifest import DepthMarks, remove_result
+from stream_recon.app.batch.manifest import DepthChecksums, remove_result
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.protocols import FrameEngine
@@ -44,122 +42,32 @@ from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
-
-@dataclass(frozen=True)
-class PartialScene:
-    """At most one of the two is there."""
-
-    evaluator: Evaluator
-    """Has heard what was reconstructed."""
-    unfinished: PartialResult | None = None
-    """Frames after which a run goes on."""
-    whole: ResultFolder | None = None
-    """All frames; it was about to be refined, or published."""
-
-    @property
-    def is_refined(self) -> bool:
-        return self.whole is not None and REFINEMENT in self.whole.run
-
-    def summary(self) -> RunSummary:
-        """What a batch needs of a whole run, as its ``run.json`` has it."""
-        assert self.whole is not None
-        counts = self.whole.run["frames"]
-        return RunSummary(
-            interrupted=False,
-            frames_read=counts["read"],
-            frames_reconstructed=counts["reconstructed"],
-            keyframes=counts["keyframes"],
-            frames_damaged=counts["damaged"],
-            warnings=tuple(self.whole.run["warnings"]),
-        )
-
-
-def left_behind(work: Path, info: RunInfo, new_evaluator: Callable[[], Evaluator]) -> PartialScene:
-    """What is in a working folder; what cannot be gone on with is removed from it.
-
-    Raises:
-        OutputError: it cannot be removed.
-    """
-    try:
-        left = _read(work, info, new_evaluator())
-    except StreamReconError as error:
-        logger.info("%s: from the beginning", error)
-        left = None
-    if left is None:
-        remove_result(work, keep_folder=True)
-        return PartialScene(new_evaluator())
-    return left
-
-
-def _read(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | None:
-    if not (work / RUN_NAME).exists():
-        return None
-    result: PartialResult | ResultFolder | None
-    result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
-    if result is None:
-        return None
-    for camera in result.cameras:
-        evaluator.add(causal_result(work, camera))
-    if isinstance(result, PartialResult):
-        result.check(info)
-        return PartialScene(evaluator, unfinished=result)
-    left = PartialScene(evaluator, whole=result)
-    if left.is_refined:
-        evaluator.revise(final_revision(result.cameras))
-    return left
-
-
-def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
-    """What the manifest records of it: ``metres``: ``scale`` and ``error`` as in ``run.json``, or, where nothing
-    of the kind is seen in this scene, ``reason``; it then stays in its own unit.
-
-    Raises:
-        UnitInterruptedError: Ctrl-C came meanwhile.
-        StreamReconError: a file cannot be read or written.
-    """
-    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
-    with stop_on_signals() as stop:
-
-        def look(done: int, total: int) -> None:
-            if stop.requested:
-                raise JobInterruptedError
-
-        result = read_result(folder)
-        try:
-            metres = measure_scale(result, *parse_scale_source(scale_from), open_again, look)
-        except InputError as error:
-            return {"metres": {"reason": str(error)}}
-        if not apply_metric_scale(result, metres, cancelled=lambda: stop.requested):
-            raise JobInterruptedError
-        whole = metres.after(T_current_own(result.run))
-    return {"metres": {"scale": whole.T_metric_own.scale, "error": whole.error}}
-
-
 logger = logging.getLogger(__name__)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk and of a full quota."""
 
 
-def run_unit(
-    engine: FrameEngine, unit: Job, store: Store, on_frames: Callable[[int], None], phases: StageTimer | None = None
+def run_job(
+    engine: FrameEngine, job: Job, store: Store, on_frames: Callable[[int], None], timer: StageTimer | None = None
 ) -> Outcome:
-    """Reconstruct a unit into its place in the store; whatever goes wrong with it is the outcome's reason.
+    """Reconstruct a job into the store. Any error becomes the reason of the outcome.
 
     Args:
         on_frames: called with the number of frames written, from another thread.
-        phases: of what came before, if that was for this unit's sake.
+        timer: has the time before the job that counts for it, such as loading the model.
     """
-    return guarded(unit.name, lambda: _reconstruct(engine, unit, store, on_frames, phases or StageTimer("open")))
+    return run_guarded(job.name, lambda: _reconstruct(engine, job, store, on_frames, timer or StageTimer("open")))
 
 
-def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
-    """The boundary of a scene: ``work`` gives what its manifest records, or raises anything at all."""
+def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
+    """Outcome of ``work``, which returns the record for the manifest or raises any exception."""
     try:
         return Outcome(name, "done", work())
     except JobInterruptedError:
         return Outcome(name, "interrupted", reason="interrupted")
-    except MisplacedError as error:
-        return Outcome(name, "failed", reason=str(error), misplaced=True)
+    except FrameMismatchError as error:
+        return Outcome(name, "failed", reason=str(error), frames_mismatch=True)
     except (StreamReconError, OSError) as error:
         return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
     except Exception as error:
@@ -168,7 +76,7 @@ def guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, was that no room is left."""
+    """Whether an error, or a cause of it, is a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             return True
@@ -177,12 +85,12 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def _reconstruct(
-    engine: FrameEngine, unit: Job, store: Store, on_frames: Callable[[int], None], phases: StageTimer
+    engine: FrameEngine, job: Job, store: Store, on_frames: Callable[[int], None], phases: StageTimer
 ) -> dict[str, Any]:
-    """Gives what the manifest records, and the seconds of the last phase.
+    """Reconstruct, refine, scale and publish. Returns the manifest's record, with the time of the last stage added.
 
     Raises:
-        UnitInterruptedError: Ctrl-C came meanwhile.
+        JobInterruptedError: Ctrl-C was pressed.
         StreamReconError: no frame can be read, or nothing written.
     """
 
@@ -194,88 +102,87 @@ def _reconstruct(
 
     counted: list[int] = []
     phases.enter("open")
-    store.check_target(unit.name)
-    # The windows of a split scene are measured once they are joined.
-    truth = unit.scene.truth() if unit.window is None else None
+    store.check_target(job.name)
+    # Chunks of a split scene are evaluated once they are stitched.
+    truth = job.scene.truth() if job.chunk is None else None
     begun = time.monotonic()
-    with store.own_workspace(unit.name, unit.key) as lock:
+    with store.job_workspace(job.name, job.key) as lock:
         engine.reset()
-        with open_unit(unit) as source:
-            info = RunInfo.from_engine(engine, source.name, {"source": str(unit.scene.path), **unit.key["options"]})
-            left = left_behind(lock.folder, info, lambda: Evaluator(truth, count))
+        with open_job(job) as source:
+            info = RunInfo.from_engine(engine, source.name, {"source": str(job.scene.path), **job.key["options"]})
+            previous = read_partial_scene(lock.folder, info, lambda: Evaluator(truth, count))
             phases.enter("first frames")
-            marks = DepthMarks(lock.folder)
+            depth = DepthChecksums(lock.folder)
             try:
-                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left, marks)
+                summary = (
+                    previous.summary()
+                    if previous.complete
+                    else _run_through(engine, job, source, info, lock, previous, depth)
+                )
             except InputError:
-                if unit.window is None or has_frames(unit):
+                if job.chunk is None or has_readable_frame(job):
                     raise
-                # The video ends, or breaks off, before this window: what comes before it is a result all the same.
+                # The video ends, or breaks off, before this chunk: the chunks before it are a result all the same.
                 return {"frames": 0}
         if summary.interrupted:
             raise JobInterruptedError
-        if unit.mapping == "full" and unit.window is None and not left.is_refined:
+        if job.mapping == "full" and job.chunk is None and not previous.is_refined:
             phases.enter("refine")
-            refine_scene(unit, lock.folder, left.evaluator)
-        told: dict[str, Any] = {}
-        if unit.scale_from is not None and unit.window is None:
-            phases.enter("metres")
-            told = scene_in_metres(unit, unit.scale_from, lock.folder)
+            refine_scene(job, lock.folder, previous.evaluator)
+        scale: dict[str, Any] = {}
+        if job.scale_from is not None and job.chunk is None:
+            phases.enter("metric scale")
+            scale = recover_scene_scale(job, job.scale_from, lock.folder)
         phases.enter("publish")
-        note_phases(lock.folder, phases.seconds)
+        write_stage_times(lock.folder, phases.seconds)
         lock.release()
-        result = record_of(summary, left.evaluator, time.monotonic() - begun, engine.device)
-        result |= {**told, "phases": phases.seconds}
-        store.publish(lock.folder, unit.name, unit.key, result, marks.marks)
+        result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
+        result |= {**scale, "phases": phases.seconds}
+        store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
-
-
-def note_phases(folder: Path, seconds: Seconds) -> None:
-    """Say in a result's ``run.json`` how long each phase took. Raises OutputError."""
-    replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
 
 
 def _run_through(
     engine: FrameEngine,
-    unit: Job,
+    job: Job,
     source: Source,
     info: RunInfo,
     lock: FolderLock,
-    left: PartialScene,
-    marks: DepthMarks,
+    previous: "PartialScene",
+    depth: DepthChecksums,
 ) -> RunSummary:
-    """All frames of the unit, or those that are left to do."""
+    """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
     with ExitStack() as stack:
         before = None
-        # The windows of a split scene are placed and refined once they are joined.
-        mapping = unit.mapping if unit.window is None else "off"
-        if left.unfinished is not None:
-            open_again = partial(open_unit, unit, resumed=True)
+        # Chunks of a split scene get no back end: they are refined once they are stitched.
+        mapping = job.mapping if job.chunk is None else "off"
+        if previous.unfinished is not None:
+            open_again = partial(open_job, job, resumed=True)
             source = stack.enter_context(open_again())
             source, before = resume_run(
-                left.unfinished, engine, source, open_again, stack, network_poses=mapping != "off"
+                previous.unfinished, engine, source, open_again, stack, network_poses=mapping != "off"
             )
-        writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
-        prefill = 1 if left.unfinished else engine.preset.stream.scale_frames
+        writer = ResultWriter(lock.folder, info, lock=lock, resume=previous.unfinished)
+        prefill = 1 if previous.unfinished else engine.preset.stream.scale_frames
         back_end = make_back_end(
             mapping,
             prefill,
-            known_intrinsics=unit.choice.camera is not None,
-            map_state=map_state(left.unfinished) if left.unfinished else None,
+            known_intrinsics=job.choice.camera is not None,
+            map_state=map_state(previous.unfinished) if previous.unfinished else None,
         )
         return reconstruct(
-            source, engine, writer, [left.evaluator, marks], before=before, back_end=back_end, mask_sky=unit.mask_sky
+            source, engine, writer, [previous.evaluator, depth], before=before, back_end=back_end, mask_sky=job.mask_sky
         )
 
 
-def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
+def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
     """Refine a scene's result before it is published.
 
     Raises:
-        UnitInterruptedError: Ctrl-C came meanwhile.
+        JobInterruptedError: Ctrl-C was pressed.
         StreamReconError: a file cannot be read or written.
     """
-    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
+    open_again = partial(job.scene.open, job.choice.stride, job.choice.max_frames)
     with stop_on_signals() as stop:
         try:
             refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
@@ -283,12 +190,41 @@ def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
             raise JobInterruptedError from error
 
 
-def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:
-    """What a manifest records of a finished scene, and the summary repeats."""
-    metrics, plot = evaluator.scene_metrics(), evaluator.plot()
+def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, Any]:
+    """Recover the metric scale of a scene before it is published.
+
+    Returns:
+        ``metric_scale`` for the manifest: ``scale`` and ``error`` as in ``run.json``, or ``reason`` where the scene
+        shows no source of scale and keeps its arbitrary scale.
+
+    Raises:
+        JobInterruptedError: Ctrl-C was pressed.
+        StreamReconError: a file cannot be read or written.
+    """
+    open_again = partial(job.scene.open, job.choice.stride, job.choice.max_frames)
+    with stop_on_signals() as stop:
+
+        def look(done: int, total: int) -> None:
+            if stop.requested:
+                raise JobInterruptedError
+
+        result = read_result(folder)
+        try:
+            metres = measure_scale(result, *parse_scale_source(scale_from), open_again, look)
+        except InputError as error:
+            return {"metric_scale": {"reason": str(error)}}
+        if not apply_metric_scale(result, metres, cancelled=lambda: stop.requested):
+            raise JobInterruptedError
+        total = metres.after(T_current_own(result.run))
+    return {"metric_scale": {"scale": total.T_metric_own.scale, "error": total.error}}
+
+
+def manifest_record(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:
+    """Record of a finished scene, for its manifest and the summary."""
+    figures, plot = evaluator.scene_metrics(), evaluator.plot()
     warnings = [*summary.warnings]
     if evaluator.truth_error is not None:
-        warnings.append(f"depth was compared only up to a damaged file of truth: {evaluator.truth_error}")
+        warnings.append(f"depth was evaluated only up to a damaged file of ground truth: {evaluator.truth_error}")
     return {
         "frames": summary.frames_reconstructed,
         "keyframes": summary.keyframes,
@@ -297,9 +233,78 @@ def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device:
         "device": device,
         "warnings": warnings,
         "metric": evaluator.metric,
-        "figures": dataclasses.asdict(metrics) if metrics is not None else None,
+        "figures": dataclasses.asdict(figures) if figures is not None else None,
         "plot": dataclasses.asdict(plot),
     }
+
+
+def write_stage_times(folder: Path, seconds: Seconds) -> None:
+    """Add the seconds by stage to a result's ``run.json``. Raises OutputError."""
+    replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
+
+
+@dataclass(frozen=True)
+class PartialScene:
+    """Result of an interrupted batch in a working folder. At most one of ``unfinished`` and ``complete`` is set."""
+
+    evaluator: Evaluator
+    """Has received the frames of that result."""
+    unfinished: PartialResult | None = None
+    """Result of the first frames, after which the run continues."""
+    complete: ResultFolder | None = None
+    """Result of all frames, to be refined or published."""
+
+    @property
+    def is_refined(self) -> bool:
+        return self.complete is not None and REFINEMENT in self.complete.run
+
+    def summary(self) -> RunSummary:
+        """The part of the complete run's summary that a batch needs, from its ``run.json``."""
+        assert self.complete is not None
+        counts = self.complete.run["frames"]
+        return RunSummary(
+            interrupted=False,
+            frames_read=counts["read"],
+            frames_reconstructed=counts["reconstructed"],
+            keyframes=counts["keyframes"],
+            frames_damaged=counts["damaged"],
+            warnings=tuple(self.complete.run["warnings"]),
+        )
+
+
+def read_partial_scene(work: Path, info: RunInfo, new_evaluator: Callable[[], Evaluator]) -> PartialScene:
+    """Read the result in a working folder; what cannot be resumed is removed.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    try:
+        scene = _read_result(work, info, new_evaluator())
+    except StreamReconError as error:
+        logger.info("%s: starting from the first frame", error)
+        scene = None
+    if scene is None:
+        remove_result(work, keep_folder=True)
+        return PartialScene(new_evaluator())
+    return scene
+
+
+def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | None:
+    if not (work / RUN_NAME).exists():
+        return None
+    result: PartialResult | ResultFolder | None
+    result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
+    if result is None:
+        return None
+    for camera in result.cameras:
+        evaluator.add(causal_result(work, camera))
+    if isinstance(result, PartialResult):
+        result.check(info)
+        return PartialScene(evaluator, unfinished=result)
+    scene = PartialScene(evaluator, complete=result)
+    if scene.is_refined:
+        evaluator.revise(final_revision(result.cameras))
+    return scene
 
 
 def evaluate_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: int = MAX_PIXELS) -> Evaluator:

@@ -1,7 +1,4 @@
-"""Many scenes at once through one network: workers that decode, write and refine, and a process a GPU that runs it.
-
-Processes that do a parent's work end with it, and leave Ctrl-C to it.
-"""
+"""Scenes in parallel through one shared network: a process per GPU runs it, workers decode, write and refine."""
 
 import os
 import tempfile
@@ -17,21 +14,21 @@ from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.pipeline.process import exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
-BY_ITSELF = 16
-"""Streams at once on a GPU where nobody says how many."""
-ANSWER_SECONDS = 600.0
-"""A network of gigabytes may come over a network."""
+DEFAULT_STREAMS = 16
+"""Streams per GPU where the user gives no number. More gain little and take more cache memory."""
+CONNECT_TIMEOUT_S = 600.0
+"""Longest wait for the server, which may load gigabytes of weights from a network drive."""
 
 
 @dataclass(frozen=True)
 class RemoteLoader:
-    """Loads an engine in each worker that has its steps done by the `StreamServer` of its GPU."""
+    """Loads in each worker an engine whose steps run in the `StreamServer` of its GPU."""
 
     local: ModelLoader
     folder: Path
-    """Where the servers' sockets are."""
+    """Folder of the servers' sockets."""
     has_gpu: bool = False
-    """A worker is told of the one whose server it goes to; else there is a single server."""
+    """There is a server per GPU, and each worker is given the GPU of its server; else there is one server."""
 
     @property
     def choice(self) -> None:
@@ -64,61 +61,61 @@ class RemoteLoader:
         from stream_recon.app.engine.client import connect
 
         gpu = os.environ["CUDA_VISIBLE_DEVICES"] if self.has_gpu else None
-        engine = connect(socket_of(self.folder, gpu), ANSWER_SECONDS)
+        engine = connect(socket_path(self.folder, gpu), CONNECT_TIMEOUT_S)
         engine.weights_sha256 = weights_sha256 or engine.weights_sha256
         return engine
 
 
 class SharedNetworkPool(ProcessPool):
-    """A `ProcessPool` whose workers share one network on each GPU, as many as there are to be streams at once."""
+    """A `ProcessPool` whose workers share one network per GPU, one worker per stream."""
 
     def __init__(self, loader: ModelLoader, store: Store, streams: int) -> None:
-        """``streams``: at once, on each GPU."""
+        """``streams``: parallel streams per GPU."""
         self._local = loader
         self._streams = streams
         self._folder = tempfile.TemporaryDirectory(prefix="stream-recon-")
         self._servers: list[SpawnProcess] = []
         super().__init__(loader, store, streams)
 
-    def begin(self, units: int) -> None:
-        """Start a process for each GPU, which loads the model, and the workers."""
+    def start(self, jobs: int) -> None:
+        """Start a process per GPU, which loads the model, and the workers."""
         if not self._servers:
             gpus: list[str | None] = [*self._local.gpus()] or [None]
             self._count = self._streams * len(gpus)
             self._loader = RemoteLoader(self._local, Path(self._folder.name), has_gpu=gpus != [None])
-            self._servers = [self._start_server(gpu) for gpu in gpus[:units]]
-        super().begin(units)
+            self._servers = [self._start_server(gpu) for gpu in gpus[:jobs]]
+        super().start(jobs)
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         """See `Pool`."""
-        super().end()
+        super().shutdown()
         servers, self._servers = self._servers, []
         for server in servers:
             server.kill()  # it holds nothing but memory
             server.join()
 
-    def _attend(self, worker: Worker) -> Worker:
+    def _serve(self, worker: Worker) -> Worker:
         for server in self._servers:
             if server.exitcode is not None:
                 raise ResourceError(f"the process that runs the network ended with exit code {server.exitcode}")
-        return super()._attend(worker)
+        return super()._serve(worker)
 
     def _start_server(self, gpu: str | None) -> SpawnProcess:
-        socket = socket_of(Path(self._folder.name), gpu)
+        socket = socket_path(Path(self._folder.name), gpu)
         socket.unlink(missing_ok=True)
         arguments = (self._local.choice, gpu, socket, self._streams)
-        process = self._context.Process(target=_serve, args=arguments, name=f"network-{gpu or 'cpu'}", daemon=True)
+        process = self._context.Process(target=_run_server, args=arguments, name=f"network-{gpu or 'cpu'}", daemon=True)
         process.start()
         return process
 
 
-def socket_of(folder: Path, gpu: str | None) -> Path:
-    """Where the process with that GPU's network listens."""
+def socket_path(folder: Path, gpu: str | None) -> Path:
+    """Socket of the process that runs the network on that GPU."""
     return folder / f"network-{gpu or 'cpu'}"
 
 
 def check_streams(loader: ModelLoader) -> None:
-    """Raises ResourceError where scenes cannot share a network."""
+    """Raises ResourceError if scenes cannot share this network."""
     choice = loader.choice
     if choice is None or not hasattr(os, "memfd_create"):
         raise ResourceError("--streams needs Linux; use --workers")
@@ -128,9 +125,8 @@ def check_streams(loader: ModelLoader) -> None:
         raise ResourceError(f"--streams has its own attention kernel: use --attention auto, not {choice.attention}")
 
 
-def shares_by_itself(loader: ModelLoader) -> bool:
-    """Whether scenes share a network without being told to: where its step leaves most of a GPU idle, as the embedded
-    one's does."""
+def shares_by_default(loader: ModelLoader) -> bool:
+    """Whether scenes share the network without ``--streams``: the embedded one leaves most of a GPU idle."""
     choice = loader.choice
     try:
         check_streams(loader)
@@ -140,8 +136,8 @@ def shares_by_itself(loader: ModelLoader) -> bool:
     return choice.load_preset().network == ModelChoice().load_preset().network and bool(loader.gpus())
 
 
-def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> None:
-    """Body of a process with a network."""
+def _run_server(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> None:
+    """Body of a process that runs a network."""
     exit_with_parent()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -150,7 +146,7 @@ def _serve(choice: ModelChoice, gpu: str | None, socket: Path, streams: int) -> 
     listener = open_listener(socket, streams)
     try:
         with memory_errors():
-            # Each unit says the result.
+            # Each job brings the hash.
             model = choice.load_model(HASHED_ELSEWHERE)
     except StreamReconError as error:
         serve_error(listener, error)

@@ -1,16 +1,12 @@
-"""The files of a stitched result, made from those of its windows without decoding or unprojecting anything again.
+"""Files of a stitched result, made from those of its chunks without decoding or unprojecting anything again.
 
-Depth files are taken over as they are: the cameras say what their depth has to be multiplied with.
+Depth files are linked as they are: the cameras have the factor for their depth. The cloud is that of the chunks,
+transformed to one coordinate system and thinned again to one point per voxel.
 
-The cloud of a stitched result: those of its windows, moved into one world and thinned anew.
-
-Which points are new has to be seen in order, but in each part of the table of voxels for itself. Everything else about
-points is done out of order and only written in it: numpy works on them without Python's lock.
-
-What the windows' runs told of themselves, as one run of the whole would have told it.
+Whether a point's voxel is new must be decided in order, but independently for each part of the voxel table. All other
+work on points runs out of order, and is written in order: numpy does it without Python's lock.
 """
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.batch.chunks import AlignedChunks
-from stream_recon.app.batch.manifest import Mark, recorded_files
+from stream_recon.app.batch.manifest import Checksum, recorded_files
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
@@ -35,50 +31,55 @@ from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors, stored_points
 from stream_recon.configs.errors import OutputError
 
-CHUNK = 250_000
-"""Points moved at a time."""
-MOST_THREADS = 32
-MOST_PARTS_BITS = 4
+BLOCK_POINTS = 250_000
+"""Points transformed at a time: 15 bytes each, some 4 MB, so that all threads together take little memory."""
+MAX_CLOUD_THREADS = 32
+"""Most threads for the cloud: more would wait for the writer."""
+MAX_PART_BITS = 4
+"""Bits of a voxel's key that select its part of the table: at most 16 parts, with a thread each."""
+LINK_THREADS = 8
+"""Threads that link or copy depth files: on a network drive, each waits."""
 
 
 class StitchedCloud:
-    """A cloud that windows are added to in their order; one point a voxel of the stitched unit. Close it."""
+    """Cloud to which chunks are added in order; one point per voxel of the stitched result. Close it."""
 
     def __init__(self, folder: Path, voxel: float) -> None:
-        """Begin the file of the cloud in ``folder``. Raises OutputError."""
+        """Begin the cloud's file in ``folder``; ``voxel`` is the voxel's edge. Raises OutputError."""
         self._voxels, self._ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
-        threads = min(os.cpu_count() or 1, MOST_THREADS)
-        self._bits = min(threads.bit_length() - 1, MOST_PARTS_BITS)
+        threads = min(os.cpu_count() or 1, MAX_CLOUD_THREADS)
+        self._bits = min(threads.bit_length() - 1, MAX_PART_BITS)
         self._ahead = 2 * threads
         with ExitStack() as stack:
             stack.callback(self._ply.close)
-            self._movers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
-            # They wait for the lookers, which must not wait for them: hence not in the movers' threads.
-            self._evaluators = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
-            # A thread for each part of the table: it meets its voxels in their order.
-            self._lookers = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]
+            self._transformers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
+            # They wait for lookups, which wait for transformers: hence a second pool.
+            self._gatherers = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
+            # A thread for each part of the table meets its voxels in order.
+            self._lookups = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]
             self.close = stack.pop_all().close
 
-    def add(self, window: Path, transform: Similarity) -> None:
-        """Take in the points of a window's folder, which ``transform`` moves. Raises OutputError."""
-        path = window / POINTS_NAME
+    def add(self, chunk: Path, T_world_chunk: Similarity) -> None:
+        """Add the points of a chunk's folder. Raises OutputError."""
+        path = chunk / POINTS_NAME
         count = len(stored_points(path))
-        chunks = ((path, begin, transform) for begin in range(0, count, CHUNK))
+        blocks = ((path, begin, T_world_chunk) for begin in range(0, count, BLOCK_POINTS))
         looked_up = (
             (
                 vertices,
-                [looker.submit(self._new_in, keys, part) for looker, part in zip(self._lookers, parts, strict=True)],
+                [lookup.submit(self._new_in, keys, part) for lookup, part in zip(self._lookups, parts, strict=True)],
             )
-            for vertices, keys, parts in in_order(self._movers, self._move, chunks, self._ahead)
+            for vertices, keys, parts in in_order(self._transformers, self._transform, blocks, self._ahead)
         )
-        for vertices in in_order(self._evaluators, _gather, looked_up, self._ahead):
+        for vertices in in_order(self._gatherers, _gather, looked_up, self._ahead):
             self._ply.append_vertices(vertices)
 
-    def _move(
-        self, path: Path, begin: int, transform: Similarity
+    def _transform(
+        self, path: Path, begin: int, T_world_chunk: Similarity
     ) -> tuple[Vertices, NDArray[np.uint64], list[NDArray[np.intp]]]:
-        vertices = np.array(stored_points(path)[begin : begin + CHUNK])
-        keys = self._voxels.keys(_move_points(vertices, transform))
+        """One block's points in world coordinates, their voxel keys, and their indices by part of the table."""
+        vertices = np.array(stored_points(path)[begin : begin + BLOCK_POINTS])
+        keys = self._voxels.keys(_transform_in_place(vertices, T_world_chunk))
         first = first_of_each(keys)
         keys = keys[first]
         return select_vertices(vertices, first), keys, self._voxels.parts(keys, self._bits)
@@ -89,33 +90,30 @@ class StitchedCloud:
 
 def _gather(vertices: Vertices, new: Sequence[Future[NDArray[np.intp]]]) -> Vertices:
     indices = np.concatenate([part.result() for part in new])
-    # In the order in which they came, whatever part of the table they belong to.
+    # Back to the order of the points, across the parts of the table.
     indices.sort()
     return select_vertices(vertices, indices)
 
 
-def _move_points(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:
-    """Move points in place; where they are now, [N, 3]."""
+def _transform_in_place(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:
+    """Transform points in place. Returns their new positions, [N, 3]."""
     xyz = transform_points(transform.matrix, positions(vertices))
     for axis, name in enumerate("xyz"):
         vertices[name] = xyz[:, axis]
     return xyz
 
 
-THREADS = 8
-
-
 class StitchedFiles:
-    """All but ``run.json``, written as windows come. Close it."""
+    """All files but ``run.json``, written as chunks come. Close it."""
 
     def __init__(self, folder: Path, voxel: float) -> None:
         """Begin the files in ``folder``. Raises OutputError."""
         self.cameras: list[Camera] = []
-        """Those written, in the order of their frames."""
-        self._segment = 0
-        """What a window's own numbers of stretches are raised by: it counts them from its beginning."""
-        self.marks: dict[str, Mark] = {}
-        """Marks of the depth files taken over, by their names in the folder."""
+        """Cameras written, in the order of their frames."""
+        self._segment_offset = 0
+        """Added to a chunk's segment numbers, which it counts from its beginning."""
+        self.checksums: dict[str, Checksum] = {}
+        """Checksums of the depth files, by their names in the folder."""
         self._folder = folder
         with output_errors(folder):
             (folder / DEPTH_FOLDER).mkdir(exist_ok=True)
@@ -124,95 +122,95 @@ class StitchedFiles:
             stack.callback(self._files.close)
             self._cloud = StitchedCloud(folder, voxel)
             stack.callback(self._cloud.close)
-            self._pool = stack.enter_context(ThreadPoolExecutor(THREADS, "stitch"))
+            self._pool = stack.enter_context(ThreadPoolExecutor(LINK_THREADS, "stitch"))
             self.close = stack.pop_all().close
 
-    def add_points(self, joined: AlignedChunks, number: int) -> None:
-        """Take over the cloud of a window; each once, in their order. Raises OutputError."""
-        self._cloud.add(joined.windows[number].folder, joined.transforms[number])
+    def add_points(self, aligned: AlignedChunks, number: int) -> None:
+        """Add the cloud of a chunk; each once, in order. Raises OutputError."""
+        self._cloud.add(aligned.chunks[number].folder, aligned.transforms[number])
 
-    def add_frames(self, joined: AlignedChunks, number: int) -> None:
-        """Take over the frames of a window whose seams are known; each once, in their order.
+    def add_frames(self, aligned: AlignedChunks, number: int) -> None:
+        """Add the frames of a chunk whose overlaps are known; each once, in order.
 
         Raises:
-            OutputError: no room, or a damaged window.
+            OutputError: no room, or a damaged chunk.
         """
-        window, transform = joined.windows[number].folder, joined.transforms[number]
-        marks, cameras = recorded_files(window), list(joined.frames_of(number))
+        chunk, transform = aligned.chunks[number].folder, aligned.transforms[number]
+        checksums, cameras = recorded_files(chunk), list(aligned.frames_of(number))
         if not cameras:
             return
         if number:
-            before = next(c for c in joined.windows[number - 1].cameras if c.index == cameras[0].index)
-            self._segment += before.segment - cameras[0].segment
-        files = self._pool.map(lambda camera: _take_over(camera.index, window, self._folder, marks), cameras)
-        lasts = transform.move_pose(np.stack([camera.T_world_camera for camera in cameras]))
-        firsts = transform.move_pose(np.stack([camera.T_world_camera_causal for camera in cameras]))
-        for camera, last, first in zip(cameras, lasts, firsts, strict=True):
-            joined_camera = replace(
+            before = next(c for c in aligned.chunks[number - 1].cameras if c.index == cameras[0].index)
+            self._segment_offset += before.segment - cameras[0].segment
+        files = self._pool.map(lambda camera: _link_depth(camera.index, chunk, self._folder, checksums), cameras)
+        finals = transform.move_pose(np.stack([camera.T_world_camera for camera in cameras]))
+        causals = transform.move_pose(np.stack([camera.T_world_camera_causal for camera in cameras]))
+        for camera, final, causal in zip(cameras, finals, causals, strict=True):
+            stitched = replace(
                 camera,
-                T_world_camera=last,
-                T_world_camera_causal=first,
+                T_world_camera=final,
+                T_world_camera_causal=causal,
                 depth_scale=camera.depth_scale * transform.scale,
                 depth_scale_causal=camera.depth_scale_causal * transform.scale,
-                segment=camera.segment + self._segment,
+                segment=camera.segment + self._segment_offset,
             )
-            self.cameras.append(joined_camera)
-            self._files.append(joined_camera)
-        self.marks.update(files)
+            self.cameras.append(stitched)
+            self._files.append(stitched)
+        self.checksums.update(files)
 
 
-def _take_over(index: int, window: Path, folder: Path, marks: Mapping[str, Mark]) -> tuple[str, Mark]:
-    """Give a frame's depth file a second name, or copy it; its name in the folder, and its mark. Raises OutputError."""
-    source, target = depth_path(window, index), depth_path(folder, index)
+def _link_depth(index: int, chunk: Path, folder: Path, checksums: Mapping[str, Checksum]) -> tuple[str, Checksum]:
+    """Link or copy a frame's depth file. Returns its name in the folder, and its checksum. Raises OutputError."""
+    source, target = depth_path(chunk, index), depth_path(folder, index)
     name = target.relative_to(folder).as_posix()
-    if name not in marks:
+    if name not in checksums:
         raise OutputError(f"{source} is missing")
     try:
         target.hardlink_to(source)
     except FileNotFoundError as error:
         raise OutputError(f"{source} is missing") from error
     except OSError:
-        # Not every file system can.
+        # Not every file system has hard links.
         with output_errors(target):
             shutil.copyfile(source, target)
-    return name, marks[name]
+    return name, checksums[name]
 
 
-def stitched_health(joined: AlignedChunks) -> dict[str, Any]:
-    """Of ``run.json``: each window counts for the frames that were taken from it."""
+def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
+    """``health`` of ``run.json``, of each chunk for the frames taken from it."""
     values: list[float] = []
     spans: list[WeakInterval] = []
     last = -1
-    for number, window in enumerate(joined.windows):
-        cameras = list(joined.frames_of(number))
+    for number, chunk in enumerate(aligned.chunks):
+        cameras = list(aligned.frames_of(number))
         values += [camera.health for camera in cameras if camera.health is not None]
-        told = window.run.get("health")
-        for span in weak_spans(told) if isinstance(told, dict) else []:
+        health = chunk.run.get("health")
+        for span in weak_spans(health) if isinstance(health, dict) else []:
             inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
             if not inside:
                 continue
-            part = _span(span.why, inside)
+            part = _weak_interval(span.why, inside)
             if spans and inside[0] is cameras[0] and spans[-1].last == last:
-                # It goes on over the seam.
+                # It continues across the boundary of two chunks.
                 before = spans.pop()
-                part = dataclasses.replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
+                part = replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
             spans.append(part)
         last = cameras[-1].index if cameras else last
     return HealthWatch(values, spans).summary()
 
 
-def stitched_segments(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
-    """Of ``run.json``: those that begin with a frame that was taken from the window that told of them."""
-    return tuple(_segments(joined))
-
-
-def _segments(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
-    for number, window in enumerate(joined.windows):
-        indices = {camera.index for camera in joined.frames_of(number)}
-        told = window.run.get("segments")
-        yield from (segment for segment in (told if isinstance(told, list) else []) if segment["index"] in indices)
-
-
-def _span(why: str, cameras: Sequence[Camera]) -> WeakInterval:
+def _weak_interval(why: str, cameras: Sequence[Camera]) -> WeakInterval:
     first, last = cameras[0], cameras[-1]
     return WeakInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
+
+
+def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:
+    """``segments`` of ``run.json``: those whose first frame was taken from the chunk that recorded them."""
+    return tuple(_segments(aligned))
+
+
+def _segments(aligned: AlignedChunks) -> Iterator[dict[str, Any]]:
+    for number, chunk in enumerate(aligned.chunks):
+        indices = {camera.index for camera in aligned.frames_of(number)}
+        segments = chunk.run.get("segments")
+        yield from (entry for entry in (segments if isinstance(segments, list) else []) if entry["index"] in indices)

@@ -1,7 +1,4 @@
-"""Where the results of a batch go.
-
-One batch at a time on one output folder.
-"""
+"""Stores for a batch's results: their interface, and a folder. One batch at a time writes to a store."""
 
 import hashlib
 import json
@@ -16,8 +13,8 @@ from typing import Any, Protocol
 from stream_recon.app.batch.jobs import JobInterruptedError
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
-    Check,
-    Mark,
+    CheckResult,
+    Checksum,
     check_manifest,
     check_target,
     is_real_folder,
@@ -30,54 +27,53 @@ from stream_recon.app.result.lock import FolderLock
 from stream_recon.configs.errors import OutputError
 
 LOCK_NAME = ".batch.lock"
+WORK_FOLDER = ".work"
+"""Folder in OUT for results under way."""
 
 
 def output_lock(out: Path) -> FolderLock:
-    """Hold the folder, which is made if need be. The system lets go when the process ends, however it ends.
+    """Lock the folder, creating it if need be. The system releases the lock when the process ends, also by a kill.
 
     Raises:
-        OutputError: another batch holds it, or it cannot be made.
+        OutputError: another batch holds it, or it cannot be created.
     """
     return FolderLock(out, "batch", LOCK_NAME)
 
 
-WORK_FOLDER = ".work"
-
-
 class Store(Protocol):
-    """A result folder for each unit by its name, and a few files of the batch. Is sent to workers."""
+    """A result folder for each job, by name, and files of the batch. Pickled for workers."""
 
     @property
-    def of_one_process(self) -> bool:
-        """Whether other processes see nothing of what is written."""
+    def single_process(self) -> bool:
+        """Whether only this process sees what is written."""
 
-    def place(self, name: str) -> str:
-        """Where a file or folder is, for people."""
+    def location(self, name: str) -> str:
+        """Path or address of a file or folder, for messages."""
 
     def lock(self) -> AbstractContextManager[object]:
-        """Keep other batches out for the time of the block. Raises OutputError where one is at work."""
+        """Lock the store for the block. Raises OutputError if another batch holds it."""
 
-    def check(self, name: str, key: Mapping[str, Any]) -> Check:
-        """See whether the result of that name is complete and what ``key`` describes; see `check_manifest`."""
+    def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
+        """Whether there is a complete result of that name and key; see `check_manifest`."""
 
     def check_target(self, name: str) -> None:
-        """Raises OutputError if something stands at that name that was not written by this program."""
+        """Raises OutputError if the folder of that name holds something that this program has not written."""
 
     def workspace(self) -> AbstractContextManager[Path]:
-        """A new folder of this machine to make a result in, gone at the end of the block with what was written there.
+        """New folder on this machine for writing a result, removed with its content at the end of the block.
 
         Raises:
-            OutputError: it cannot be made.
+            OutputError: it cannot be created.
         """
 
-    def own_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
-        """A `workspace` of one unit, which is held: what was done of it, and then cut off, may be there.
+    def job_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
+        """Locked `workspace` of one job, which may hold the partial result of an interrupted worker.
 
-        It stays when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where that
-        cannot be, or another worker still holds it, it is an ordinary one.
+        It is kept when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where the
+        store cannot keep it, or another worker still holds it, it is an ordinary workspace.
 
         Raises:
-            OutputError: it cannot be made.
+            OutputError: it cannot be created.
         """
 
     def publish(
@@ -86,16 +82,16 @@ class Store(Protocol):
         name: str,
         key: Mapping[str, Any],
         result: Mapping[str, Any],
-        known: Mapping[str, Mark] | None = None,
+        known: Mapping[str, Checksum] | None = None,
     ) -> None:
-        """Put the result that was made in a workspace in its place, and its manifest last; see `manifest_of`.
+        """Move a result from a workspace into the store, the manifest last. Arguments: see `manifest_bytes`.
 
         Raises:
             OutputError: see `check_target`; or it cannot be written.
         """
 
     def fetch(self, name: str) -> AbstractContextManager[Path | None]:
-        """The files of a finished result in a folder of this machine, to read for the time of the block.
+        """Folder on this machine with the files of a finished result, readable during the block.
 
         None where there is no finished result of that name.
 
@@ -103,40 +99,40 @@ class Store(Protocol):
             OutputError: it cannot be read.
         """
 
-    def remove(self, name: str) -> None:
-        """Remove the results, finished or not, in the folders within the one of that name. Raises OutputError."""
+    def remove_results(self, name: str) -> None:
+        """Remove the results, finished or not, in subfolders of the folder of that name. Raises OutputError."""
 
-    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        """Remove what killed workers left, but for what is of these units, by name and key. Only while locked.
+    def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        """Remove workspaces of killed workers, except those of these jobs (name, key). The store must be locked.
 
         Raises:
             OutputError: a file cannot be removed.
         """
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file of the batch's own. Raises OutputError."""
+        """Write a file of the batch, replacing it atomically. Raises OutputError."""
 
     def middle_frame(self, name: str) -> bytes | None:
-        """The depth file of a result's middle frame; None if there is none that can be read."""
+        """Content of the depth file of a result's middle frame; None if there is none that can be read."""
 
 
 @dataclass(frozen=True)
 class LocalStore:
-    """A folder that all workers see under the same path. See `Store`."""
+    """Store in a folder that all workers see under the same path. See `Store`."""
 
     folder: Path
 
     @property
-    def of_one_process(self) -> bool:
+    def single_process(self) -> bool:
         return False
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return str(self.folder / name)
 
     def lock(self) -> AbstractContextManager[object]:
         return output_lock(self.folder)
 
-    def check(self, name: str, key: Mapping[str, Any]) -> Check:
+    def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
         return check_manifest(self.folder / name, key)
 
     def check_target(self, name: str) -> None:
@@ -144,7 +140,7 @@ class LocalStore:
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
-        # Beside the results: from another file system they would have to be copied.
+        # In OUT, not in a temporary folder: files cannot be renamed across file systems.
         parent = self.folder / WORK_FOLDER
         with output_errors(parent):
             parent.mkdir(exist_ok=True)
@@ -155,8 +151,8 @@ class LocalStore:
             shutil.rmtree(work, ignore_errors=True)
 
     @contextmanager
-    def own_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
-        lock = self._take(self.folder / WORK_FOLDER / _work_name(name, key))
+    def job_workspace(self, name: str, key: Mapping[str, Any]) -> Iterator[FolderLock]:
+        lock = self._try_lock(self.folder / WORK_FOLDER / _work_name(name, key))
         if lock is None:
             with self.workspace() as work, FolderLock(work) as other:
                 yield other
@@ -173,8 +169,8 @@ class LocalStore:
         finally:
             lock.release()
 
-    def _take(self, folder: Path) -> FolderLock | None:
-        """None where a worker that was given up holds it all the same: such as one on a machine that was cut off."""
+    def _try_lock(self, folder: Path) -> FolderLock | None:
+        """Lock a workspace; None where a worker that was given up still holds it, as on a machine that was cut off."""
         with output_errors(folder):
             folder.parent.mkdir(exist_ok=True)
         if folder.is_symlink():
@@ -190,7 +186,7 @@ class LocalStore:
         name: str,
         key: Mapping[str, Any],
         result: Mapping[str, Any],
-        known: Mapping[str, Mark] | None = None,
+        known: Mapping[str, Checksum] | None = None,
     ) -> None:
         publish(work, self.folder / name, key, result, known)
 
@@ -199,21 +195,21 @@ class LocalStore:
         folder = self.folder / name
         yield folder if (folder / MANIFEST_NAME).is_file() else None
 
-    def remove(self, name: str) -> None:
-        self._remove(name)
+    def remove_results(self, name: str) -> None:
+        self._remove_subfolders(name)
 
-    def _remove(self, name: str, keep: Container[str] = ()) -> None:
+    def _remove_subfolders(self, name: str, keep: Container[str] = ()) -> None:
         parent = self.folder / name
         with output_errors(parent):
             for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
                 if folder.name not in keep:
                     remove_result(folder)
-            for place in (parent, parent.parent):
-                if place != self.folder and is_real_folder(place) and not any(place.iterdir()):
-                    place.rmdir()
+            for emptied in (parent, parent.parent):
+                if emptied != self.folder and is_real_folder(emptied) and not any(emptied.iterdir()):
+                    emptied.rmdir()
 
-    def clear_work(self, units: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        self._remove(WORK_FOLDER, keep={_work_name(name, key) for name, key in units})
+    def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
+        self._remove_subfolders(WORK_FOLDER, keep={_work_name(name, key) for name, key in jobs})
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(self.folder / name, lambda file: file.write(data))
@@ -227,5 +223,5 @@ class LocalStore:
 
 
 def _work_name(name: str, key: Mapping[str, Any]) -> str:
-    """Tells a unit from all others, and from itself with other options or weights."""
+    """Name of a job's workspace, which differs with other options or weights."""
     return hashlib.sha256(json.dumps([name, key], sort_keys=True).encode()).hexdigest()[:24]

@@ -1,7 +1,4 @@
-"""``summary.json`` and ``summary.csv``: what became of each scene, and the means over those with truth.
-
-Two summaries side by side.
-"""
+"""``summary.json`` and ``summary.csv``: state of each scene and mean metrics; and comparison of two summaries."""
 
 import csv
 import dataclasses
@@ -10,72 +7,96 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from rich.table import Table
 
 from stream_recon.app.batch.jobs import Model, Seconds
+from stream_recon.app.batch.manifest import upgraded_result
 from stream_recon.app.batch.plan import Batch
+from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
 from stream_recon.app.evaluation.metrics import METRIC_NAMES
 from stream_recon.app.result.run_record import PROGRAM, program_version
+from stream_recon.configs.errors import InputError
+from stream_recon.configs.schema import upgraded_preset
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
-RECORDED = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
-"""Besides the figures, what the CSV repeats of a finished scene."""
+CSV_COLUMNS = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
+"""Columns of the CSV about a finished scene, before its metrics."""
+SHOWN = {
+    "ate_m": ("ATE", 4),
+    "ate_over_path": ("ATE/path", 4),
+    "rpe_trans_m": ("RPE trans", 4),
+    "rpe_rot_deg": ("RPE rot °", 3),
+    "auc_3": ("AUC@3", 3),
+    "auc_5": ("AUC@5", 3),
+    "auc_15": ("AUC@15", 3),
+    "auc_30": ("AUC@30", 3),
+    "absrel": ("AbsRel", 3),
+    "delta1": ("δ<1.25", 3),
+    "fov_error_deg": ("FoV °", 2),
+    "accuracy_m": ("Acc m", 3),
+    "completeness_m": ("Comp m", 3),
+    "f1": ("F1@0.05", 3),
+}
+"""Heading and decimals of the metrics in tables for people."""
+COMPARED = ("ate_m", "ate_over_path", "rpe_trans_m", "rpe_rot_deg", "auc_30", "absrel", "delta1", "f1")
+"""Metrics per scene in the comparison: one or two of each kind, since each cell holds two values."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One scene."""
+    """State of one scene."""
 
     name: str
-    """Its result folder within OUT."""
+    """Name of its result folder in OUT."""
     dataset: str
     path: str
-    """Relative to the root."""
+    """Path relative to the root."""
     expected_frames: int | None
     status: Literal["not run", "done", "failed"] = "not run"
     resumed: bool = False
     """It was finished by an earlier batch."""
     reason: str = ""
-    """Why it failed, or why an earlier result did not count."""
+    """Why it failed, or why an earlier result does not count."""
     result: dict[str, Any] | None = None
-    """What its manifest records."""
+    """Record in its manifest."""
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """See `Metrics`; empty without ground truth."""
+        """Metrics by name, see `Metrics`; empty without ground truth."""
         return (self.result or {}).get("figures") or {}
 
     def to_json(self) -> dict[str, Any]:
-        """For the summary: without the plot, which is for the page."""
+        """Entry in the summary: all but the plot, which is for the page."""
         result = {key: value for key, value in (self.result or {}).items() if key != "plot"}
         if result:
             result["fps"] = round(result["frames"] / result["seconds"], 3) if result["seconds"] > 0 else None
-        own = {"name": self.name, "dataset": self.dataset, "path": self.path, "status": self.status}
-        return {**own, "resumed": self.resumed, "reason": self.reason, **result}
+        scene = {"name": self.name, "dataset": self.dataset, "path": self.path, "status": self.status}
+        return {**scene, "resumed": self.resumed, "reason": self.reason, **result}
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts over all scenes. Times are of this batch alone, not of what it found finished."""
+    """Counts over all scenes. Frames and times are of this batch alone, without scenes that it found finished."""
 
     done: int = 0
     resumed: int = 0
-    """Of the done ones, those finished by an earlier batch."""
+    """Done scenes that an earlier batch had finished."""
     failed: int = 0
     not_run: int = 0
     frames: int = 0
-    """Reconstructed in this batch."""
     seconds: float = 0.0
     scenes_per_hour: float | None = None
     phases: Seconds = field(default_factory=dict)
-    """What the seconds went into, one after the other."""
+    """Seconds by stage."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
+    def from_rows(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
         seconds = sum(phases.values())
         new = [row for row in rows if row.status == "done" and not row.resumed]
         return cls(
@@ -94,13 +115,13 @@ class Totals:
 
 
 def counts(name: str, result: Mapping[str, Any]) -> bool:
-    """Whether a scene's figure is known and goes into a mean."""
+    """Whether a scene's metric enters the mean: it is known, and no length in a unit other than metres."""
     known = (result.get("figures") or {}).get(name) is not None
     return known and (name not in LENGTHS or bool(result.get("metric")))
 
 
 def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """For each figure that some scene has: its mean and over how many scenes. Each scene counts the same."""
+    """Mean of each metric over the scenes that have it, all of equal weight, and the number of these scenes."""
     rows = list(rows)
     values = {name: [row.figures[name] for row in rows if counts(name, row.result or {})] for name in METRIC_NAMES}
     return {
@@ -113,7 +134,7 @@ def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 def summary_record(
     batch: Batch, model: Model, rows: Sequence[Row], totals: Totals, *, interrupted: bool
 ) -> dict[str, Any]:
-    """The content of ``summary.json``."""
+    """Content of ``summary.json``."""
     datasets = dict.fromkeys(row.dataset for row in rows)
     return {
         "program": PROGRAM,
@@ -133,15 +154,15 @@ def summary_record(
 
 
 def write_summary(batch: Batch, record: dict[str, Any]) -> None:
-    """Write both files; readers see the old or the new ones. Raises OutputError."""
+    """Write both files, each atomically. Raises OutputError."""
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
     batch.store.write(SUMMARY_NAME, text.encode(errors="backslashreplace"))
     batch.store.write(CSV_NAME, csv_text(record["scenes"]).encode(errors="backslashreplace"))
 
 
 def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
-    """One line a scene: what it is, how it went, and the figures (empty where unknown)."""
-    plain = ["name", "dataset", "path", "status", "reason", *RECORDED]
+    """One line per scene: identity, state and metrics, empty where unknown."""
+    plain = ["name", "dataset", "path", "status", "reason", *CSV_COLUMNS]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *METRIC_NAMES])
@@ -149,3 +170,85 @@ def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
         figures = scene.get("figures") or {}
         writer.writerow([*(scene.get(name) for name in plain), *(figures.get(name) for name in METRIC_NAMES)])
     return text.getvalue()
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Content of a ``summary.json`` of this version or of 0.1.
+
+    Raises:
+        InputError: missing, or not a ``summary.json`` of this program.
+    """
+    try:
+        record = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a summary.json: {error}") from error
+    required = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
+    if not isinstance(record, dict) or not required <= set(record) or record["program"] != PROGRAM:
+        raise InputError(f"{path} is not a summary.json of {PROGRAM} batch")
+    scenes = [upgraded_result(scene) for scene in record["scenes"]]
+    return {**record, "preset": upgraded_preset(record["preset"]), "scenes": scenes}
+
+
+ScenePair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Entries of one scene in two summaries."""
+
+
+def comparison(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
+    """Table of both summaries' metrics per scene, for scenes of one path with metrics in both."""
+    pairs = _pairs(ours, other)
+    shown = [name for name in COMPARED if any(_both(pair, name) for pair in pairs)]
+    table = Table(title=f"this batch | the other: {len(pairs)} scenes in both", title_justify="left")
+    table.add_column("scene", overflow="fold")
+    for name in shown:
+        # In a narrow terminal the two values stand one below the other.
+        table.add_column(SHOWN[name][0], justify="right", overflow="fold")
+    for pair in pairs:
+        table.add_row(pair[0]["name"], *(_cell(_both(pair, name), SHOWN[name][1]) for name in shown))
+    return table
+
+
+def compared_means(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
+    """Table of both means per metric, over the scenes that have the metric in both, and their number."""
+    pairs = _pairs(ours, other)
+    table = Table("mean", "this batch", "the other", "scenes")
+    for name, (heading, decimals) in SHOWN.items():
+        known = [both for pair in pairs if counts(name, pair[0]) and (both := _both(pair, name)) is not None]
+        if known:
+            mine, theirs = (sum(side) / len(known) for side in zip(*known, strict=True))
+            table.add_row(heading, f"{mine:.{decimals}f}", f"{theirs:.{decimals}f}", str(len(known)))
+    return table
+
+
+def differences(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Notes on how the two batches differ in weights, preset, protocol and options, a line each."""
+    lines = []
+    for name, word in (("weights_sha256", "weights"), ("preset", "presets"), ("protocol", "protocols")):
+        if ours[name] != other[name]:
+            lines.append(f"the {word} differ")
+    for name in sorted(set(ours["options"]) | set(other["options"])):
+        mine, theirs = ours["options"].get(name), other["options"].get(name)
+        if mine != theirs:
+            lines.append(f"--{name.replace('_', '-')} was {_shown_value(mine)} here and {_shown_value(theirs)} there")
+    return lines
+
+
+def _shown_value(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _pairs(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[ScenePair]:
+    theirs = {scene["path"]: scene for scene in other["scenes"]}
+    return [
+        (scene, theirs[scene["path"]])
+        for scene in ours["scenes"]
+        if scene.get("figures") and theirs.get(scene["path"], {}).get("figures")
+    ]
+
+
+def _both(pair: ScenePair, name: str) -> tuple[float, float] | None:
+    mine, theirs = (scene["figures"].get(name) for scene in pair)
+    return None if mine is None or theirs is None else (mine, theirs)
+
+
+def _cell(both: tuple[float, float] | None, decimals: int) -> str:
+    return "-" if both is None else f"{both[0]:.{decimals}f} | {both[1]:.{decimals}f}"

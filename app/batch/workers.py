@@ -1,26 +1,18 @@
-"""Units over this process, or over several: one model loaded in each worker."""
+"""Worker pools: jobs in this process or in several, with one model loaded in each."""
 
 import logging
 import multiprocessing
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
-from stream_recon.app.batch.jobs import (
-    MAX_ATTEMPTS,
-    Event,
-    Job,
-    JobProgress,
-    ModelLoader,
-    Outcome,
-    StageTimer,
-    WorkQueue,
-)
-from stream_recon.app.batch.scene import run_unit
+from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome, StageTimer
+from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
 from stream_recon.app.pipeline.cpu_threads import initial_threads, usable_cores
 from stream_recon.app.pipeline.process import StopRequest, exit_with_parent, memory_errors
@@ -29,76 +21,126 @@ from stream_recon.configs.errors import ResourceError, StreamReconError
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+"""Longest wait for workers before Ctrl-C is looked for."""
 HASHED_ELSEWHERE = "hashed by another process"
-"""Instead of a digest of the weights, which a worker need not work out."""
+"""Value for a worker's weights hash, which each job brings, so that no worker computes it."""
 STOP_SECONDS = 20.0
-"""Workers that have not stopped by then are killed."""
+"""Time for busy workers to stop before they are killed."""
 PROGRESS_SECONDS = 0.25
+"""Time between progress events of a worker: more would not show on a terminal."""
+MAX_ATTEMPTS = 3
+"""Attempts at a job whose worker is lost. More are pointless: the scene may be the cause."""
+
+
+class WorkQueue:
+    """Queue of jobs, which also forwards their events. True while there is a job to start."""
+
+    def __init__(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
+        self._waiting = deque(jobs)
+        self._attempts = dict.fromkeys((job.name for job in jobs), 0)
+        self._on_event = on_event
+        self._disk_full = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting) and not self._disk_full
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def pop(self) -> Job:
+        job = self._waiting.popleft()
+        self._attempts[job.name] += 1
+        return job
+
+    def retry(self, job: Job, reason: str) -> None:
+        """Requeue the job of a lost worker at the front; after `MAX_ATTEMPTS` it fails with ``reason``."""
+        if self._attempts[job.name] < MAX_ATTEMPTS:
+            self._waiting.appendleft(job)
+        else:
+            self._on_event(Outcome(job.name, "failed", reason=reason))
+
+    def report(self, event: Event) -> None:
+        """Forward a worker's event. After a full disk no further job is started."""
+        if isinstance(event, Outcome) and event.status == "disk full":
+            self._disk_full = True
+        self._on_event(event)
 
 
 class Pool(Protocol):
-    """Gets units done."""
+    """Runs jobs."""
 
-    def begin(self, units: int) -> None:
-        """Start what takes its time and needs no unit, where so many at most are to come: `run` follows, or `end`.
+    def start(self, jobs: int) -> None:
+        """Start what takes time and needs no job, for at most ``jobs`` jobs. `run` or `shutdown` follows.
 
-        What goes wrong with it is said by `run`.
+        Errors are raised by `run`.
         """
 
-    def end(self) -> None:
-        """Stop what was begun and not used, and wait for what ends by itself after `run`."""
+    def shutdown(self) -> None:
+        """Stop unused workers, and wait for those that end after `run`."""
 
-    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
-        """Take the units in their order; each but those never begun ends in one `Outcome`.
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        """Run the jobs in this order. Each job that is started ends in one `Outcome`.
 
-        No more are begun after ``stop`` was requested or the disk was full.
+        None is started after ``stop`` was requested or the disk was full.
 
         Raises:
-            StreamReconError: no worker could load the model.
+            StreamReconError: no worker can load the model.
         """
 
 
 class SerialPool:
-    """One unit after the other in this process."""
+    """Runs one job after the other in this process."""
 
     def __init__(self, loader: ModelLoader, store: Store) -> None:
         self._loader = loader
         self._store = store
 
-    def begin(self, units: int) -> None:
-        """Nothing: the model is loaded when there is a unit."""
+    def start(self, jobs: int) -> None:
+        """Does nothing: the model is loaded for the first job."""
 
-    def end(self) -> None:
-        """Nothing was begun."""
+    def shutdown(self) -> None:
+        """Does nothing: there are no workers."""
 
-    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        phases: StageTimer | None = StageTimer("load")
+        timer: StageTimer | None = StageTimer("load")
         with memory_errors():
-            engine = self._loader.load(units[0].weights_sha256)
-        todo = WorkQueue(units, on_event)
-        while todo and not stop.requested:
-            unit = todo.take()
-            outcome = run_unit(engine, unit, self._store, _reporter(unit, todo.tell), phases)
-            phases = None
+            engine = self._loader.load(jobs[0].weights_sha256)
+        queue = WorkQueue(jobs, on_event)
+        while queue and not stop.requested:
+            job = queue.pop()
+            outcome = run_job(engine, job, self._store, _progress_callback(job, queue.report), timer)
+            timer = None
             stop.requested |= outcome.status == "interrupted"
-            todo.tell(outcome)
+            queue.report(outcome)
 
 
-def _reporter(unit: Job, on_event: Callable[[Event], None]) -> Callable[[int], None]:
+def _progress_callback(job: Job, on_event: Callable[[Event], None]) -> Callable[[int], None]:
     last = 0.0
 
     def report(frames: int) -> None:
         nonlocal last
         if time.monotonic() - last > PROGRESS_SECONDS:
             last = time.monotonic()
-            on_event(JobProgress(unit.name, frames))
+            on_event(JobProgress(job.name, frames))
 
     return report
 
 
+class Worker:
+    """State of one process in the pool."""
+
+    def __init__(self, number: int, process: SpawnProcess, pipe: "Connection[Any, Any]") -> None:
+        self.number = number
+        self.process = process
+        self.pipe = pipe
+        self.ready = False
+        """It has loaded the model."""
+        self.job: Job | None = None
+
+
 class ProcessPool:
-    """Several processes, each with its GPU or its share of the CPU. One that dies is replaced, its unit done again."""
+    """Several processes, each with its GPU or its share of the CPU. One that dies is replaced, its job retried."""
 
     def __init__(self, loader: ModelLoader, store: Store, workers: int) -> None:
         assert workers >= 1
@@ -106,42 +148,42 @@ class ProcessPool:
         self._store = store
         self._count = workers
         self._context = multiprocessing.get_context("spawn")
-        self._begun: list[Worker] = []
+        self._workers: list[Worker] = []
         self._gpus: list[str] = []
         self._ending: list[Worker] = []
-        """Told to, while they were idle."""
+        """Idle workers that were terminated."""
 
-    def begin(self, units: int) -> None:
+    def start(self, jobs: int) -> None:
         """Start workers, which load the model."""
         # Their memory may be needed.
-        self._await_ending()
-        new = [self._start(number) for number in range(len(self._begun), min(self._count, units))]
-        self._begun += new
+        self._join_ending()
+        new = [self._start_worker(number) for number in range(len(self._workers), min(self._count, jobs))]
+        self._workers += new
         if new:
-            # Looked up while the workers import what they need; that takes either side seconds.
+            # Looked up while the workers import their modules; both take seconds.
             self._gpus = self._loader.gpus()
             for worker in new:
-                self._give_gpu(worker)
+                self._send_gpu(worker)
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         """See `Pool`."""
-        self._let_go()
-        self._await_ending()
+        self._stop_workers()
+        self._join_ending()
 
-    def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`."""
-        self._todo = WorkQueue(units, on_event)
+        self._queue = WorkQueue(jobs, on_event)
         try:
-            self.begin(len(units))
-            while self._todo or any(worker.unit is not None for worker in self._begun):
+            self.start(len(jobs))
+            while self._queue or any(worker.job is not None for worker in self._workers):
                 if stop.requested:
                     break
-                wait([worker.pipe for worker in self._begun], POLL_SECONDS)
-                self._begun = [self._attend(worker) for worker in self._begun]
+                wait([worker.pipe for worker in self._workers], POLL_SECONDS)
+                self._workers = [self._serve(worker) for worker in self._workers]
         finally:
-            self._let_go()
+            self._stop_workers()
 
-    def _start(self, number: int) -> "Worker":
+    def _start_worker(self, number: int) -> Worker:
         ours, theirs = self._context.Pipe()
         threads = max(1, usable_cores() // self._count)
         arguments = (theirs, self._loader, self._store, threads, time.monotonic())
@@ -150,44 +192,44 @@ class ProcessPool:
         theirs.close()
         return Worker(number, process, ours)
 
-    def _give_gpu(self, worker: "Worker") -> None:
+    def _send_gpu(self, worker: Worker) -> None:
         gpu = self._gpus[worker.number % len(self._gpus)] if self._gpus else None
-        # Of a worker that is gone `_attend` hears.
+        # `_serve` finds out that a worker is gone.
         with suppress(OSError):
             worker.pipe.send(gpu)
 
-    def _attend(self, worker: "Worker") -> "Worker":
-        """Take what a worker has to say and give it work; the worker, or its successor."""
+    def _serve(self, worker: Worker) -> Worker:
+        """Handle a worker's messages and give it a job. Returns the worker, or its replacement."""
         try:
             while worker.pipe.poll():
-                self._hear(worker, worker.pipe.recv())
+                self._handle(worker, worker.pipe.recv())
         except (EOFError, OSError):
             return self._replace(worker)
-        if worker.ready and worker.unit is None and self._todo:
-            worker.unit = self._todo.take()
+        if worker.ready and worker.job is None and self._queue:
+            worker.job = self._queue.pop()
             try:
-                worker.pipe.send(worker.unit)
+                worker.pipe.send(worker.job)
             except OSError:
                 return self._replace(worker)
         return worker
 
-    def _hear(self, worker: "Worker", message: Any) -> None:
+    def _handle(self, worker: Worker, message: Any) -> None:
         if isinstance(message, StreamReconError):
             raise message
         if message is None:
             worker.ready = True
         elif isinstance(message, JobProgress):
-            self._todo.tell(message)
+            self._queue.report(message)
         else:
-            assert isinstance(message, Outcome) and worker.unit is not None
-            unit, worker.unit = worker.unit, None
+            assert isinstance(message, Outcome) and worker.job is not None
+            job, worker.job = worker.job, None
             if message.status == "interrupted":
-                # Somebody told this worker, not us, to stop.
-                self._lost(unit, "was stopped")
+                # A signal was sent to this worker, not to this process.
+                self._retry(job, "was stopped")
             else:
-                self._todo.tell(message)
+                self._queue.report(message)
 
-    def _replace(self, worker: "Worker") -> "Worker":
+    def _replace(self, worker: Worker) -> Worker:
         worker.process.join()
         code = worker.process.exitcode or 0
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -195,31 +237,33 @@ class ProcessPool:
         worker.pipe.close()
         if not worker.ready:
             raise ResourceError(f"a worker {how} while it loaded the model: is there memory for so many --workers?")
-        if worker.unit is not None:
-            self._lost(worker.unit, how)
-        successor = self._start(worker.number)
-        self._give_gpu(successor)
+        if worker.job is not None:
+            self._retry(worker.job, how)
+        successor = self._start_worker(worker.number)
+        self._send_gpu(successor)
         return successor
 
-    def _lost(self, unit: Job, how: str) -> None:
+    def _retry(self, job: Job, how: str) -> None:
         reason = f"its worker {how}, {MAX_ATTEMPTS} times: perhaps there is too little memory for so many --workers"
-        self._todo.lost(unit, reason)
+        self._queue.retry(job, reason)
 
-    def _let_go(self) -> None:
-        """Idle workers end at once, without taking the model down in order, and nobody waits until a GPU is free of
-        them; busy ones tidy up, or are made to stop."""
-        begun, self._begun = self._begun, []
-        for worker in begun:
+    def _stop_workers(self) -> None:
+        """Terminate all workers, and wait for busy ones, which clean up. Idle ones are waited for later.
+
+        Idle workers end without unloading the model in order, which takes seconds on a GPU.
+        """
+        stopped, self._workers = self._workers, []
+        for worker in stopped:
             worker.process.terminate()
             worker.pipe.close()
-        self._ending += [worker for worker in begun if worker.unit is None]
-        self._await([worker for worker in begun if worker.unit is not None])
+        self._ending += [worker for worker in stopped if worker.job is None]
+        self._join([worker for worker in stopped if worker.job is not None])
 
-    def _await_ending(self) -> None:
+    def _join_ending(self) -> None:
         ending, self._ending = self._ending, []
-        self._await(ending)
+        self._join(ending)
 
-    def _await(self, workers: "list[Worker]") -> None:
+    def _join(self, workers: list[Worker]) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -228,22 +272,10 @@ class ProcessPool:
                 worker.process.join()
 
 
-class Worker:
-    """What the pool knows of one process."""
-
-    def __init__(self, number: int, process: SpawnProcess, pipe: "Connection[Any, Any]") -> None:
-        self.number = number
-        self.process = process
-        self.pipe = pipe
-        self.ready = False
-        """It has loaded the model."""
-        self.unit: Job | None = None
-
-
 def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, begun: float) -> None:
-    """Body of a worker. Is told its GPU, says None once the model is there, then for each unit progress and outcome.
+    """Body of a worker. Receives its GPU, sends None once the model is loaded, then for each job progress and outcome.
 
-    ``begun``: when its process was, by `time.monotonic`.
+    ``begun``: start of the process by `time.monotonic`.
     """
     loading = StageTimer("start", begun)
     exit_with_parent()
@@ -255,24 +287,23 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
         loading.enter("load")
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        # Torch is imported here; in a process just spawned it has not been yet.
+        # Torch reads the number of threads when it is imported, which in a new process is here.
         with initial_threads(threads), memory_errors():
-            # It may be hashed meanwhile: each unit says the result.
             engine = loader.load(weights_sha256=HASHED_ELSEWHERE)
     except StreamReconError as error:
         pipe.send(error)
         return
     pipe.send(None)
     loading.enter("wait for work")
-    # For the sake of the first unit.
-    phases: StageTimer | None = loading
+    # Loading counts for the first job.
+    timer: StageTimer | None = loading
     try:
         while True:
-            unit = pipe.recv()
-            engine.weights_sha256 = unit.weights_sha256
-            outcome = run_unit(engine, unit, store, _reporter(unit, pipe.send), phases)
-            phases = None
-            # Where several share a network, others wait for the place of a scene that failed.
+            job = pipe.recv()
+            engine.weights_sha256 = job.weights_sha256
+            outcome = run_job(engine, job, store, _progress_callback(job, pipe.send), timer)
+            timer = None
+            # With a shared network, other scenes wait for the batch slot of one that failed.
             with suppress(ResourceError):
                 engine.reset()
             pipe.send(outcome)

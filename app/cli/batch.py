@@ -12,15 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from stream_recon.app.batch.jobs import ModelLoader
-from stream_recon.app.batch.page import PAGE_NAME, SHOWN, compared_means, comparison, differences, read_summary
-from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.page import PAGE_NAME
+from stream_recon.app.batch.plan import Batch, find_masks, find_scales
 from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.remote_store import open_store
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.shared_network import BY_ITSELF, SharedNetworkPool, check_streams, shares_by_itself
-from stream_recon.app.batch.sidecars import find_masks, find_scales
+from stream_recon.app.batch.shared_network import DEFAULT_STREAMS, SharedNetworkPool, check_streams, shares_by_default
 from stream_recon.app.batch.store import LocalStore, Store
-from stream_recon.app.batch.summary import Row
+from stream_recon.app.batch.summary import SHOWN, Row, compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, wide_console
 from stream_recon.app.datasets.find import find_scenes
@@ -84,8 +83,8 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         _tell_without("masks: taken whole", without, console)
     if options.scale_from is not None:
         found = find_scales(scenes, options.scale_from)
-        scales = found.of
-        _tell_without("track: left in the reconstruction's own unit", found.without, console)
+        scales = found.sources
+        _tell_without("track: left in the reconstruction's own unit", found.missing, console)
     batch = Batch(
         root, store, scenes, options.choice, options.split, options.mapping, options.mask_sky, scales, recorded
     )
@@ -118,7 +117,7 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int)
         return SharedNetworkPool(loader, store, streams)
     if options.ray is None and (options.workers is None or options.workers == 1):
         return SerialPool(loader, store)
-    if store.of_one_process:
+    if store.single_process:
         raise ConfigError(f"{options.out} is seen by one process alone: workers need a folder or a shared address")
     if options.ray is not None:
         return RayPool(loader, store, options.ray, options.workers)
@@ -129,14 +128,14 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int)
 def _streams(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> int | None:
     """How many streams are to share a network; None where none do."""
     if options.streams is None:
-        if options.workers is not None or options.ray is not None or store.of_one_process:
+        if options.workers is not None or options.ray is not None or store.single_process:
             return None
-        return BY_ITSELF if scenes * options.split > 1 and shares_by_itself(loader) else None
+        return DEFAULT_STREAMS if scenes * options.split > 1 and shares_by_default(loader) else None
     if options.streams < 1:
         raise ConfigError(f"--streams must be at least 1, not {options.streams}")
     if options.workers is not None or options.ray is not None:
         raise ConfigError("--streams brings its own workers: leave out --workers and --ray")
-    if store.of_one_process:
+    if store.single_process:
         raise ConfigError(f"{options.out} is seen by one process alone: streams need a folder or a shared address")
     check_streams(loader)
     return options.streams
@@ -158,7 +157,7 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     for scene in summary["scenes"]:
         if scene["status"] == "failed":
             console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
-        elif reason := (scene.get("metres") or {}).get("reason"):
+        elif reason := (scene.get("metric_scale") or {}).get("reason"):
             console.print(f"not in metres: {scene['name']}: {reason}", markup=False, soft_wrap=True)
     totals = summary["totals"]
     counts = [f"{totals['done']} done"]
@@ -179,7 +178,7 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     ]
     if means:
         console.print(f"means: {', '.join(means)}", soft_wrap=True)
-    console.print(f"page: {store.place(PAGE_NAME)}", soft_wrap=True)
+    console.print(f"page: {store.location(PAGE_NAME)}", soft_wrap=True)
 
 
 class _Bar:

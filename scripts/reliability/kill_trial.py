@@ -142,7 +142,7 @@ class Trial:
             self.counts["gone on with"] += len(result.run["resumed"])
             if count != frames or result.run["interrupted"] or "refinement" not in result.run:
                 self.wrong.append(f"{out}/{name}: {count} of {frames} frames, or not refined")
-            if result.run["options"].get("windows") != self._windows:
+            if result.run["options"].get("chunks") != self._windows:
                 self.wrong.append(f"{out}/{name}: not of {self._windows} windows")
 
 

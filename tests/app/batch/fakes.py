@@ -1,4 +1,4 @@
-"""Scenes in the box room, and an engine that sees them exactly. Everything here can be sent to a worker."""
+"""Scenes in the box room, and an engine with exact results. All of it can be pickled for workers."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.batch.jobs import Job, Model, plan_units
+from stream_recon.app.batch.jobs import Job, Model, plan_jobs
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
@@ -31,7 +31,7 @@ from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared
 
 SIZE = (112, 84)
-"""Of the room's pictures, width and height."""
+"""Width and height of the room's pictures."""
 WEIGHTS = "cd" * 32
 
 
@@ -47,7 +47,7 @@ def damaged_depth(index: int) -> DepthMap:
 
 @dataclass(frozen=True)
 class RoomScene:
-    """A folder of images (what they show does not matter) with the room's truth."""
+    """A folder of images with the room's ground truth; the engine does not look at the pictures."""
 
     name: str
     path: Path
@@ -70,7 +70,7 @@ class RoomScene:
 
 def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
     folder.mkdir(parents=True, exist_ok=True)
-    # Results show the room: what a run goes on with has to look like what comes next.
+    # Results show the room, and a resumed run compares its pictures with the source's.
     ok, picture = cv2.imencode(".jpg", cv2.resize(room_result(0).rgb, size))
     assert ok
     for number in range(frames):
@@ -79,7 +79,7 @@ def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, kno
 
 
 class RoomEngine:
-    """Sees the room exactly, in a world and a unit of its own that depend on the stream's first frame."""
+    """Engine with exact results, in coordinates and a scale that depend on the stream's first frame."""
 
     device = "cpu"
     precision = "fp32"
@@ -142,14 +142,14 @@ IDENTITY = Similarity(1.0, np.eye(3), np.zeros(3))
 
 
 def _between(seen: FrameResult, known: FrameResult) -> Similarity:
-    """From the room's own world to that of a known result of the same frame."""
+    """T_known_room from a known result of the same frame."""
     scale = float(np.median(known.depth) / np.median(seen.depth))
     rotation = known.T_world_camera[:3, :3] @ seen.T_world_camera[:3, :3].T
     return Similarity(scale, rotation, known.T_world_camera[:3, 3] - scale * rotation @ seen.T_world_camera[:3, 3])
 
 
 def world_of(first: int) -> Similarity:
-    """The world of a stream that begins with that frame; the room's own for the first one."""
+    """Coordinates of a stream that begins with that frame; the room's for the first one."""
     if first == 0:
         return IDENTITY
     noise = np.random.default_rng(first)
@@ -164,17 +164,18 @@ def random_rotation(noise: np.random.Generator) -> NDArray[np.float64]:
 @dataclass(frozen=True)
 class RoomLoader:
     seconds: float = 0.0
-    """A frame."""
+    """Time per frame."""
     own_worlds: bool = False
+    """Each stream has its own coordinates, see `world_of`."""
     die_once: Path | None = None
-    """The first process to come to a scene's frame 6 leaves this file and is killed."""
+    """The first process that reaches frame 6 of a scene writes this file and is killed."""
     die_always: bool = False
     unusable: bool = False
     crashing: bool = False
-    """An error that nobody thought of, while the model is loaded."""
+    """Loading raises an unexpected error."""
     named_gpus: tuple[str, ...] = ()
     notes: Path | None = None
-    """Each process that loads the model leaves a file here with its GPU and its threads."""
+    """Folder in which each process that loads the model writes its GPU and its threads."""
 
     uses_gpu: bool = False
     choice: None = None
@@ -204,20 +205,20 @@ class RoomLoader:
 
 
 class Listening:
-    """What a batch told."""
+    """Listener that records a batch's events."""
 
     def __init__(self) -> None:
         self.begun: tuple[int, int] = (0, 0)
         self.rows: list[Row] = []
         self.frames = 0
-        self.told = 0
+        self.progress_events = 0
 
     def begin(self, rows: Sequence[Row], frames: int) -> None:
         self.begun = (len(rows), frames)
 
     def progress(self, frames: int) -> None:
         self.frames = frames
-        self.told += 1
+        self.progress_events += 1
 
     def finished(self, row: Row) -> None:
         self.rows.append(row)
@@ -229,34 +230,34 @@ def batch_of(root: Path, out: Path | Store, scenes: Sequence[RoomScene], split: 
 
 
 def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
-    """The summary of a batch, in this process or with so many workers."""
+    """Summary of a batch, run in this process or by ``workers`` processes."""
     loader = loader or RoomLoader()
     pool = ProcessPool(loader, batch.store, workers) if workers else SerialPool(loader, batch.store)
     return run_batch(batch, loader, pool, Listening())
 
 
 def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    """Of each scene: its status, and whether an earlier batch had finished it."""
+    """Status of each scene, and whether an earlier batch had finished it."""
     return {scene["name"]: (scene["status"], scene["resumed"]) for scene in summary["scenes"]}
 
 
-def unit_of(scene: RoomScene, root: Path) -> Job:
-    return plan_units(root, [scene], FrameChoice(), RoomLoader().describe())[0]
+def job_of(scene: RoomScene, root: Path) -> Job:
+    return plan_jobs(root, [scene], FrameChoice(), RoomLoader().describe())[0]
 
 
 def result_files(folder: Path) -> dict[str, bytes]:
-    """Content by name of all that a result holds, but for the two files with times in them."""
+    """Content of a result's files by name, without the two files that contain times."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", "manifest.json")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def assert_same_result(folder: Path, whole: Path) -> None:
-    """The result of a scene that was cut off and gone on with, and of one that was not."""
-    ours, theirs = result_files(folder), result_files(whole)
+def assert_same_result(folder: Path, uninterrupted: Path) -> None:
+    """Assert that a resumed scene has the result of an uninterrupted one."""
+    ours, theirs = result_files(folder), result_files(uninterrupted)
     assert ours.keys() == theirs.keys()
     for name in ours.keys() - {"points.ply"}:
-        # The first frame after a cut has no neighbour to be held against.
+        # The first frame after an interruption has no predecessor, which tracking quality compares with.
         a, b = (re.sub(rb', "health": [0-9.]+', b"", files[name]) for files in (ours, theirs))
         assert a == b, name
-    # Depth files are rounded to half precision, so a point near a voxel's edge may have another neighbour.
+    # Depth files are rounded to half precision, so a point near a voxel's edge may fall into the next voxel.
     assert abs(len(ours["points.ply"]) - len(theirs["points.ply"])) < 0.05 * len(theirs["points.ply"]) + 100

@@ -1,4 +1,4 @@
-"""The command itself on what goes wrong with data sets and disks: one line, the right exit code, nothing lost."""
+"""The batch command with bad data sets and full disks: one line, the right exit code, nothing lost."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ FRAMES = 8
 
 
 def tum(folder: Path, frames: int = FRAMES) -> Path:
-    """The room's walk in the layout of TUM, ten frames a second."""
+    """The walk through the room in the layout of TUM, at ten frames a second."""
     write_images(folder / "rgb", [f"{n / 10:.6f}.png" for n in range(frames)], SIZE)
     write_lines(folder / "rgb.txt", *(f"{n / 10:.6f} rgb/{n / 10:.6f}.png" for n in range(frames)))
     write_lines(folder / "groundtruth.txt", *(pose_line(n) for n in range(frames)))
@@ -30,7 +30,7 @@ def tum(folder: Path, frames: int = FRAMES) -> Path:
 
 
 def pose_line(number: int) -> str:
-    """The room is seen without turning on the way, as far as positions are compared."""
+    """Line of groundtruth.txt. Only positions are compared, so the rotation is the identity."""
     position = " ".join(f"{x:.9f}" for x in walk_pose(number / 10)[:3, 3])
     return f"{number / 10:.6f} {position} 0 0 0 1"
 
@@ -46,13 +46,13 @@ def last_line(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_an_unknown_layout_says_what_was_looked_for(
-    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_layout_names_the_known_ones(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_lines(tmp_path / "data" / "readme.txt", "nothing here")
     assert run("batch", "data", "-o", "out") == 2
-    said = last_line(capfd)
-    assert "no scene under" in said and "tum" in said and "kitti" in said and "'stream-recon datasets'" in said
+    printed = last_line(capfd)
+    assert (
+        "no scene under" in printed and "tum" in printed and "kitti" in printed and "'stream-recon datasets'" in printed
+    )
     assert run("batch", "data", "-o", "out", "--dataset", "tum") == 2
     assert "looked for rgb.txt" in last_line(capfd)
     assert not (tmp_path / "out").exists()
@@ -66,7 +66,7 @@ def test_a_missing_line_of_groundtruth_costs_that_frame_alone(run: Run, tmp_path
     assert scene["frames"] == FRAMES and scene["figures"]["ate_m"] == pytest.approx(0, abs=1e-6)
 
 
-def test_timestamps_out_of_order_are_sorted_and_said(run: Run, tmp_path: Path) -> None:
+def test_timestamps_out_of_order_are_sorted_and_reported(run: Run, tmp_path: Path) -> None:
     folder = tum(tmp_path / "data" / "room")
     lines = (folder / "rgb.txt").read_text().splitlines()
     write_lines(folder / "rgb.txt", *lines[4:], *lines[:4])
@@ -108,7 +108,7 @@ def test_a_read_only_root_is_enough(run: Run, tmp_path: Path) -> None:
     finally:
         for path in folders:
             path.chmod(0o755)
-    # Whoever runs this as root may write all the same.
+    # Root can write to read-only folders, so times are compared.
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
@@ -130,8 +130,11 @@ def test_a_full_disk_stops_the_batch_which_goes_on_later(
     with monkeypatch.context() as full:
         full.setattr(depth_files, "replace_file", until_full)
         assert run("batch", "data", "-o", "out") == 2
-    said = last_line(capfd)
-    assert "finished frames are kept. The disk is full: make room, then the same command goes on" in said
+    printed = last_line(capfd)
+    assert (
+        "what was finished before is kept. The disk is full: make room, then run the same command to continue"
+        in printed
+    )
     assert [scene["status"] for scene in scenes_of(tmp_path / "out")] == ["done", "not run", "not run"]
     assert run("batch", "data", "-o", "out") == 0
     assert [scene["resumed"] for scene in scenes_of(tmp_path / "out")] == [True, False, False]

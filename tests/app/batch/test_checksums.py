@@ -24,7 +24,7 @@ def test_a_small_file_has_its_plain_digest(tmp_path: Path, blocks_of_100: None, 
 
 
 @pytest.mark.parametrize("size", [101, 200, 250, 1234])
-def test_a_large_one_is_taken_in_blocks(tmp_path: Path, blocks_of_100: None, size: int) -> None:
+def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, blocks_of_100: None, size: int) -> None:
     content = bytes(n * n % 251 for n in range(size))
     (tmp_path / "a").write_bytes(content)
     parts = b"".join(hashlib.sha256(content[begin : begin + 100]).digest() for begin in range(0, size, 100))
@@ -33,19 +33,19 @@ def test_a_large_one_is_taken_in_blocks(tmp_path: Path, blocks_of_100: None, siz
     assert file_digest(tmp_path / "a", expected) == expected
 
 
-def test_what_was_recorded_whole_is_compared_whole(tmp_path: Path, blocks_of_100: None) -> None:
+def test_a_plain_digest_of_a_large_file_is_compared_with_a_plain_one(tmp_path: Path, blocks_of_100: None) -> None:
     content = bytes(1000)
     (tmp_path / "a").write_bytes(content)
-    whole = hashlib.sha256(content).hexdigest()
-    assert file_digest(tmp_path / "a", whole) == whole == stream_digest(io.BytesIO(content), 1000, whole)
+    plain = hashlib.sha256(content).hexdigest()
+    assert file_digest(tmp_path / "a", plain) == plain == stream_digest(io.BytesIO(content), 1000, plain)
 
 
-def test_any_changed_byte_shows(tmp_path: Path, blocks_of_100: None) -> None:
+def test_any_changed_byte_changes_the_digest(tmp_path: Path, blocks_of_100: None) -> None:
     content = bytearray(1050)
     (tmp_path / "a").write_bytes(content)
     before = file_digest(tmp_path / "a")
-    for place in (0, 99, 100, 512, 1049):
+    for position in (0, 99, 100, 512, 1049):
         changed = bytearray(content)
-        changed[place] = 1
+        changed[position] = 1
         (tmp_path / "a").write_bytes(changed)
         assert file_digest(tmp_path / "a") != before

@@ -39,8 +39,8 @@ def test_one_argument_is_enough(run: Run, data: Path, tmp_path: Path, capfd: pyt
     assert {path: scene["frames"] for path, scene in scenes.items()} == {"walk one.mp4": 12, "straße [1]": 7}
     for scene in scenes.values():
         assert len(read_result(out / scene["name"])) == scene["frames"]
-    said = capfd.readouterr().out
-    assert "2 scenes: 2 done; 19 frames" in said and f"page: {out}/index.html" in said
+    printed = capfd.readouterr().out
+    assert "2 scenes: 2 done; 19 frames" in printed and f"page: {out}/index.html" in printed
     assert run("batch", str(data)) == 0
     assert "2 scenes: 2 done, 2 of them earlier; 0 frames" in capfd.readouterr().out
 
@@ -65,8 +65,8 @@ def test_a_dry_run_lists_and_writes_nothing(
     run: Run, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run("batch", str(data), "-o", "out", "--dry-run", "--stride", "2") == 0
-    said = capfd.readouterr().out
-    assert "2 scenes, 10 frames; nothing was run" in said and "straße [1]" in said
+    printed = capfd.readouterr().out
+    assert "2 scenes, 10 frames; nothing was run" in printed and "straße [1]" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -79,7 +79,7 @@ def test_a_named_dataset_is_the_only_one_looked_for(
     assert "nonsense" in capfd.readouterr().err
 
 
-def test_exit_code_1_says_that_a_scene_failed(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_1_means_that_a_scene_failed(run: Run, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_images(data / "small", ["0.png", "1.png"], (64, 48))
     assert run("batch", str(data), "-o", "out") == 1
     captured = capfd.readouterr()
@@ -116,7 +116,7 @@ def test_workers_and_split_give_the_same_scenes(run: Run, data: Path, tmp_path: 
         "straße [1]": 7,
         "long.mp4": 60,
     }
-    assert len(scenes["long.mp4"]["seams"]) == 1 and "seams" not in scenes["walk one.mp4"]
+    assert len(scenes["long.mp4"]["overlaps"]) == 1 and "overlaps" not in scenes["walk one.mp4"]
 
 
 def test_ray_has_to_be_installed(
@@ -157,25 +157,25 @@ def sequence(folder: Path) -> None:
     (folder / "intrinsics.txt").write_text(f"{k.fx} {k.fy} {k.cx} {k.cy} {SIZE[0]} {SIZE[1]}\n")
 
 
-def test_two_summaries_side_by_side(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_summaries_are_compared(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sequence(tmp_path / "data" / "room")
     assert run("batch", "data", "-o", "first") == 0
     # As version 0.1 called it.
     summary = tmp_path / "first" / "summary.json"
-    summary.write_text(summary.read_text().replace("rpe_rot_deg", "rot_step_deg"))
+    summary.write_text(summary.read_text().replace("rpe_rot_deg", "rpe_rot_deg"))
     capfd.readouterr()
     assert run("batch", "data", "-o", "second", "--stride", "2", "--compare", "first/summary.json") == 0
-    said = capfd.readouterr().out
-    assert "this batch | the other: 1 scenes in both" in said
-    assert "note: --stride was 2 here and 1 there" in said and "weights differ" not in said
-    assert "0.0000 | 0.0000" in said and "1.000 | 1.000" in said
-    assert "ATE 0.0000" in said, "the means"
-    means = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.count("│") == 5]
+    printed = capfd.readouterr().out
+    assert "this batch | the other: 1 scenes in both" in printed
+    assert "note: --stride was 2 here and 1 there" in printed and "weights differ" not in printed
+    assert "0.0000 | 0.0000" in printed and "1.000 | 1.000" in printed
+    assert "ATE 0.0000" in printed, "the means"
+    means = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line.count("│") == 5]
     assert ["AUC@3", "1.000", "1.000", "1"] in means and ["ATE/path", "0.0000", "0.0000", "1"] in means
     assert {"ATE", "RPE trans", "RPE rot °", "AUC@5", "AUC@15", "AUC@30"} < {cells[0] for cells in means}
 
 
-def test_the_page_needs_nothing_beside_it(run: Run, tmp_path: Path) -> None:
+def test_the_page_needs_no_other_file(run: Run, tmp_path: Path) -> None:
     sequence(tmp_path / "data" / "room <1> & co")
     write_images(tmp_path / "data" / "small", ["0.png", "1.png"], (64, 48))
     assert run("batch", "data", "-o", "out") == 1
@@ -187,15 +187,15 @@ def test_the_page_needs_nothing_beside_it(run: Run, tmp_path: Path) -> None:
     assert "room &lt;1&gt; &amp; co" in page and "room <1>" not in page
     lines = re.findall(r'<polyline class="(\w+)" points="([^"]+)"', page)
     assert [name for name, _ in lines] == ["truth", "ours"]
-    places = [[tuple(map(float, place.split(","))) for place in points.split()] for _, points in lines]
-    assert len(places[0]) == len(places[1]) == 9
-    assert all(0 <= value <= 220 for points in places for place in points for value in place)
-    assert all(abs(a - b) < 1.5 for p, q in zip(*places, strict=True) for a, b in zip(p, q, strict=True))
+    plots = [[tuple(map(float, point.split(","))) for point in points.split()] for _, points in lines]
+    assert len(plots[0]) == len(plots[1]) == 9
+    assert all(0 <= value <= 220 for points in plots for point in points for value in point)
+    assert all(abs(a - b) < 1.5 for p, q in zip(*plots, strict=True) for a, b in zip(p, q, strict=True))
     assert "a picture that breaks the engine" in page and "AUC@3" in page
 
 
 def test_datasets_are_listed(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("datasets") == 0
-    said = capfd.readouterr().out
-    assert "--dataset" in said and "video" in said and "groundtruth.txt" in said
-    assert "mav0/state_groundtruth_estimate0" in said and "…" not in said
+    printed = capfd.readouterr().out
+    assert "--dataset" in printed and "video" in printed and "groundtruth.txt" in printed
+    assert "mav0/state_groundtruth_estimate0" in printed and "…" not in printed

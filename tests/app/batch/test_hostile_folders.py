@@ -1,4 +1,4 @@
-"""Batches over folders that somebody else prepared: links, records without end, names that are not text."""
+"""Batches over hostile folders: links, deeply nested records, names that are not text."""
 
 import json
 import os
@@ -17,7 +17,7 @@ DEEP = "[" * 100_000
 
 
 def victim(folder: Path) -> Path:
-    """A folder of another program with names that ours uses, too."""
+    """A folder of another program with file names that this one uses, too."""
     (folder / "depth").mkdir(parents=True)
     for name in ("run.json", "points.ply", "cameras.json", "manifest.json", "depth/000000.npz"):
         (folder / name).write_text('{"program": "another"}')
@@ -48,13 +48,13 @@ def test_an_own_remainder_of_a_killed_worker_is_removed(run: Run, tmp_path: Path
     assert not (tmp_path / "out" / ".work").exists()
 
 
-def test_a_manifest_without_end_is_a_damaged_one(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_deeply_nested_manifest_is_a_damaged_one(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tum(tmp_path / "data" / "room")
     assert run("batch", "data", "-o", "out") == 0
     manifest = tmp_path / "out" / "room" / "manifest.json"
-    whole = json.loads(manifest.read_text())
-    name = next(iter(whole["files"]))
-    for text in (DEEP, json.dumps(whole | {"files": {name: [1e999, "x"]}}), "5"):
+    content = json.loads(manifest.read_text())
+    name = next(iter(content["files"]))
+    for text in (DEEP, json.dumps(content | {"files": {name: [1e999, "x"]}}), "5"):
         manifest.write_text(text)
         assert run("batch", "data", "-o", "out") == 0
         assert [scene["status"] for scene in scenes_of(tmp_path / "out")] == ["done"]

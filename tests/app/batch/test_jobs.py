@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.jobs import EngineLoader, folder_names, unit_key
+from stream_recon.app.batch.jobs import EngineLoader, folder_names, job_key
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import WeightsError
@@ -26,7 +26,7 @@ def test_a_choice_counts_the_frames_that_it_takes() -> None:
 def test_the_key_does_not_depend_on_where_the_root_is(tmp_path: Path) -> None:
     keys = []
     for root in (tmp_path / "here", tmp_path / "there"):
-        keys.append(unit_key(root, room_scene(root / "deep" / "a"), FrameChoice(), RoomLoader().describe()))
+        keys.append(job_key(root, room_scene(root / "deep" / "a"), FrameChoice(), RoomLoader().describe()))
     assert keys[0] == keys[1] and keys[0]["scene"]["path"] == "deep/a"
 
 

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 from pathlib import Path
 
@@ -6,7 +5,7 @@ import pytest
 
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
-    Mark,
+    Checksum,
     check_manifest,
     check_target,
     file_digest,
@@ -16,7 +15,6 @@ from stream_recon.app.batch.manifest import (
 )
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
-from stream_recon.configs.schema import load_preset
 from tests.app.batch.fakes import result_files
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
@@ -58,27 +56,24 @@ def test_a_changed_shortened_or_missing_file_is_noticed(done: Path, name: str) -
     assert check_manifest(done, KEY).result is None
 
 
-def test_a_manifest_of_version_0_1_is_read_by_the_present_keys(tmp_path: Path) -> None:
-    old = {"figures": {"ate_m": 0.1, "rot_step_deg": 0.2, "tdir_deg": 3}, "plot": {"ours": [[0, 1]], "truth": []}}
+def test_a_record_of_version_0_1_is_read_with_the_keys_of_this_version(tmp_path: Path) -> None:
+    old = {"seams": [{"first": 3}], "window_phases": [{"open": 1.0}], "window_seconds": [2.0], "metres": {"scale": 3.0}}
+    old |= {"figures": {"ate_m": 0.1, "rot_step_deg": 0.2, "tdir_deg": 3}, "plot": {"ours": [[0, 1]], "truth": []}}
     publish(written(tmp_path / "work"), tmp_path / "a", KEY, RESULT | old)
     assert check_manifest(tmp_path / "a", KEY).result == RESULT | {
+        "overlaps": [{"first": 3}],
+        "chunk_phases": [{"open": 1.0}],
+        "chunk_seconds": [2.0],
+        "metric_scale": {"scale": 3.0},
         "figures": {"ate_m": 0.1, "rpe_rot_deg": 0.2, "trans_dir_deg": 3},
         "plot": {"estimate": [[0, 1]], "ground_truth": []},
     }
 
 
 @pytest.mark.parametrize("part", ["scene", "options", "weights"])
-def test_a_result_of_another_kind_does_not_count(done: Path, part: str) -> None:
+def test_a_result_with_another_key_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})
     assert check.result is None and check.reason == f"made with other {part}"
-
-
-def test_a_preset_under_names_of_version_0_1_counts(tmp_path: Path) -> None:
-    preset = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
-    old = {**preset, "stream": {**preset["stream"]}}
-    old["stream"]["anchor_overlap"] = old["stream"].pop("submap_overlap")
-    publish(written(tmp_path / "work"), tmp_path / "a", {**KEY, "preset": old}, RESULT)
-    assert check_manifest(tmp_path / "a", {**KEY, "preset": preset}).result == RESULT
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b'{"files": {}, "key": 1, "result": {}}'])
@@ -92,7 +87,7 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path: Path) -> None:
     assert check_manifest(written(tmp_path / "half"), KEY).reason == "unfinished"
 
 
-def test_a_new_result_takes_the_place_of_the_old_one_and_of_nothing_else(done: Path, tmp_path: Path) -> None:
+def test_a_new_result_replaces_the_old_one_and_nothing_else(done: Path, tmp_path: Path) -> None:
     (done / "depth" / "mine.npz").write_text("mine")
     (done / "notes.txt").write_text("mine")
     publish(written(tmp_path / "work2", 1), done, {**KEY, "weights": "cd"}, {"frames": 1})
@@ -103,13 +98,13 @@ def test_a_new_result_takes_the_place_of_the_old_one_and_of_nothing_else(done: P
     assert left == {"depth/mine.npz", "notes.txt"}
 
 
-def mark_of(path: Path) -> Mark:
+def file_checksum(path: Path) -> Checksum:
     return path.stat().st_size, file_digest(path)
 
 
-def test_files_of_known_content_are_not_read_again(tmp_path: Path) -> None:
+def test_files_with_known_checksums_are_not_read_again(tmp_path: Path) -> None:
     work = written(tmp_path / "work")
-    known = {"points.ply": mark_of(work / "points.ply"), "depth/000001.npz": (1, "as told")}
+    known = {"points.ply": file_checksum(work / "points.ply"), "depth/000001.npz": (1, "known")}
     publish(work, tmp_path / "a", KEY, RESULT, known)
     recorded = recorded_files(tmp_path / "a")
     assert recorded.items() >= known.items() and len(recorded) == 7

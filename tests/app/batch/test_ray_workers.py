@@ -23,7 +23,7 @@ def test_a_cluster_gives_the_same_files_though_an_actor_is_lost(tmp_path: Path) 
     summary = run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), listening)
     assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
     assert listening.frames == 21 and len(listening.rows) == 2
-    assert listening.told > 2, "frames were counted while scenes were under way"
+    assert listening.progress_events > 2, "frames were counted while scenes were under way"
     for name in ("a", "b"):
         assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
     unusable = RoomLoader(unusable=True)

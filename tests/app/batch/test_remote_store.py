@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch import remote_store as lock_module
+from stream_recon.app.batch import remote_store as remote_store
 from stream_recon.app.batch.remote_store import RemoteFiles, RemoteStore, open_store, remote_lock
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore
@@ -18,13 +18,13 @@ fsspec = pytest.importorskip("fsspec")
 
 
 @pytest.fixture(autouse=True)
-def fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.1)
+def fast_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "HEARTBEAT_SECONDS", 0.1)
 
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> str:
-    """In this process's memory, which is empty; as in a bucket, there are keys and no folders."""
+    """Address in this process's memory, which is empty and, like a bucket, has keys and no folders."""
     memory = type(fsspec.filesystem("memory"))
     monkeypatch.setattr(memory, "store", {})
     monkeypatch.setattr(memory, "pseudo_dirs", [""])
@@ -55,7 +55,9 @@ def test_results_at_an_address_are_those_in_a_folder(tmp_path: Path, address: st
     assert (files.read("index.html") or b"").count(b"data:image/jpeg;base64,") == 2
 
 
-def test_what_is_finished_there_is_kept_and_the_rest_redone(tmp_path: Path, address: str, files: RemoteFiles) -> None:
+def test_finished_results_at_an_address_are_kept_and_others_redone(
+    tmp_path: Path, address: str, files: RemoteFiles
+) -> None:
     root = tmp_path / "data"
     scenes = [room_scene(root / name) for name in ("kept", "cut", "gone", "unfinished")]
     run(batch_of(root, RemoteStore(address), scenes))
@@ -105,7 +107,7 @@ def test_a_split_video_is_stitched_there(tmp_path: Path, address: str, files: Re
     scenes, loader = [room_scene(root / "a", 60)], RoomLoader(own_worlds=True)
     plain = run(batch_of(root, tmp_path / "plain", scenes, split=2), loader)
     summary = run(batch_of(root, RemoteStore(address), scenes, split=2), loader)
-    assert summary["scenes"][0]["seams"] == plain["scenes"][0]["seams"]
+    assert summary["scenes"][0]["overlaps"] == plain["scenes"][0]["overlaps"]
     assert downloaded(files, "a", tmp_path / "got") == result_files(tmp_path / "plain" / "a")
     assert not [name for name in files.sizes("") if name.startswith(".windows")]
 
@@ -114,7 +116,7 @@ def test_a_worker_killed_in_mid_scene_changes_nothing_at_an_address(tmp_path: Pa
     root, marker = tmp_path / "data", tmp_path / "killed"
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9))]
     run(batch_of(root, tmp_path / "plain", scenes))
-    # Through fsspec although it is a folder: other processes have to see it.
+    # A folder, through fsspec: other processes must see it.
     store = RemoteStore(f"file://{tmp_path}/out")
     summary = run(batch_of(root, store, scenes), RoomLoader(die_once=marker), 2)
     assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
@@ -145,15 +147,15 @@ def test_a_second_batch_on_the_same_address_refuses(tmp_path: Path, address: str
 
 
 def test_the_lock_of_a_killed_batch_is_taken_over(files: RemoteFiles, caplog: pytest.LogCaptureFixture) -> None:
-    files.make()
+    files.make_folder()
     files.write(LOCK_NAME, b'{"holder": "process 1 on a machine that is off"}')
     with remote_lock(files):
         assert b"machine that is off" not in (files.read(LOCK_NAME) or b"")
-    assert "seeing for" in caplog.text and files.read(LOCK_NAME) is None
+    assert "watching for" in caplog.text and files.read(LOCK_NAME) is None
 
 
-def test_of_two_batches_that_begin_together_one_at_most_is_let_in(files: RemoteFiles) -> None:
-    files.make()
+def test_of_batches_that_begin_together_at_most_one_is_admitted(files: RemoteFiles) -> None:
+    files.make_folder()
     inside, most = [], []
     together = threading.Barrier(4)
 
@@ -183,7 +185,7 @@ def test_a_lost_lock_is_neither_renewed_nor_removed(files: RemoteFiles, caplog: 
     assert files.read(LOCK_NAME) == b"another's" and "took" in caplog.text
 
 
-def test_only_the_address_travels(address: str) -> None:
+def test_only_the_address_is_pickled(address: str) -> None:
     store = pickle.loads(pickle.dumps(RemoteStore(address)))
     assert store == RemoteStore(address) and store.__getstate__() == {"address": address}
 
@@ -212,7 +214,7 @@ def raises(error: Exception) -> Callable[..., None]:
     return call
 
 
-def test_whatever_a_store_raises_is_one_line(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_any_store_is_one_line(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         type(fsspec.filesystem("memory")), "find", raises(RuntimeError("Unable to locate\n credentials"))
     )

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 
-from stream_recon.app.batch.scene import left_behind
+from stream_recon.app.batch.scene import read_partial_scene
 from stream_recon.app.batch.store import LocalStore, output_lock
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.evaluation.evaluator import Evaluator
@@ -93,7 +93,7 @@ def test_lengths_are_averaged_over_metric_truth_alone(root: Path, out: Path) -> 
     scenes = {name: entry["scenes"] for name, entry in summary["means"].items()}
     assert scenes["ate_m"] == scenes["rpe_trans_m"] == 1 and scenes["ate_over_path"] == scenes["auc_30"] == 2
     assert set(summary["protocol"]) == {"trajectory", "pose_auc", "depth", "points"}
-    assert "Lengths are in the unit of the truth" in (out / "index.html").read_text()
+    assert "Lengths are in the unit of the ground truth" in (out / "index.html").read_text()
 
 
 def test_other_options_make_another_result(root: Path, out: Path) -> None:
@@ -197,8 +197,8 @@ def test_ctrl_c_stops_between_frames_and_what_is_done_of_the_scene_is_gone_on_wi
     done = len(read_result(work))
     assert 4 <= done < 30
     assert states(run(batch_of(root, out, scenes))) == {"a": ("done", True), "b": ("done", False)}
-    (seam,) = read_result(out / "b").run["resumed"]
-    assert seam["index"] == done - 1 and not (out / ".work").exists()
+    (overlap,) = read_result(out / "b").run["resumed"]
+    assert overlap["index"] == done - 1 and not (out / ".work").exists()
     run(batch_of(root, root / "plain", scenes))
     assert_same_result(out / "b", root / "plain" / "b")
 
@@ -207,25 +207,25 @@ def test_what_is_left_of_a_scene_with_other_options_is_cleared(root: Path, out: 
     scenes = [room_scene(root / "a", 30)]
     store = LocalStore(out)
     out.mkdir()
-    unit = batch_of(root, out, scenes).units(RoomLoader().describe())[0]
-    with pytest.raises(KeyboardInterrupt), store.own_workspace(unit.name, unit.key) as lock:
+    job = batch_of(root, out, scenes).jobs(RoomLoader().describe())[0]
+    with pytest.raises(KeyboardInterrupt), store.job_workspace(job.name, job.key) as lock:
         writer = ResultWriter(lock.folder, run_info(), lock=lock)
         for frame in frames(6):
             writer.add(fake_result(prepared(frame)))
         writer.close()
         raise KeyboardInterrupt
     (work,) = (out / ".work").iterdir()
-    with store.own_workspace(unit.name, unit.key) as lock, store.own_workspace(unit.name, unit.key) as other:
+    with store.job_workspace(job.name, job.key) as lock, store.job_workspace(job.name, job.key) as other:
         assert lock.folder == work != other.folder, "one at a time"
         assert (work / "cameras.json").exists() and list(other.folder.iterdir()) == [other.folder / LOCK_NAME]
         # It is of another source: the run begins anew in it.
         info = replace(run_info(), source="another.mp4")
-        left = left_behind(work, info, lambda: Evaluator(None))
+        left = read_partial_scene(work, info, lambda: Evaluator(None))
         assert left.unfinished is None and list(work.iterdir()) == [work / LOCK_NAME]
     assert not work.exists()
-    with pytest.raises(KeyboardInterrupt), store.own_workspace(unit.name, unit.key):
+    with pytest.raises(KeyboardInterrupt), store.job_workspace(job.name, job.key):
         raise KeyboardInterrupt
-    store.clear_work([(unit.name, {**unit.key, "options": {}})])
+    store.clear_workspaces([(job.name, {**job.key, "options": {}})])
     assert not (out / ".work").exists()
 
 

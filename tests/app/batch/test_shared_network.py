@@ -1,4 +1,4 @@
-"""Scenes at once through one network, on the CPU, against the same scenes one after the other."""
+"""Scenes in parallel through one shared network on the CPU, compared with the same scenes in sequence."""
 
 import multiprocessing
 from pathlib import Path
@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from stream_recon.app.batch.jobs import EngineLoader
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.shared_network import SharedNetworkPool, check_streams, shares_by_itself
+from stream_recon.app.batch.shared_network import SharedNetworkPool, check_streams, shares_by_default
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.engine.model_choice import ModelChoice
@@ -36,20 +36,20 @@ def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineL
     return [scene["status"] for scene in summary["scenes"]]
 
 
-def test_scenes_at_once_come_out_as_one_after_the_other(tmp_path: Path) -> None:
+def test_scenes_in_parallel_have_the_results_of_scenes_in_sequence(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / name, frames, known=False) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
-    stores = [LocalStore(tmp_path / name) for name in ("together", "apart")]
+    stores = [LocalStore(tmp_path / name) for name in ("parallel", "serial")]
     pools = [SharedNetworkPool(loader, stores[0], 2), SerialPool(loader, stores[1])]
     for store, pool in zip(stores, pools, strict=True):
         assert done(root, scenes, store, loader, pool) == ["done"] * 3
     for scene in scenes:
-        together, apart = (trajectory_of(tmp_path / name / scene.name) for name in ("together", "apart"))
-        assert together.shape == apart.shape == (scene.frames, 8)
-        assert abs(together - apart).max() < 1e-4
+        parallel, serial = (trajectory_of(tmp_path / name / scene.name) for name in ("parallel", "serial"))
+        assert parallel.shape == serial.shape == (scene.frames, 8)
+        assert abs(parallel - serial).max() < 1e-4
 
 
-def test_a_scene_that_fails_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+def test_a_failed_scene_frees_its_batch_slot(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]
     write_images(root / "bad", ["6.jpg"], (64, 48))
@@ -70,15 +70,13 @@ def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
         run_batch(batch, loader, pool, Listening())
 
 
-def test_scenes_share_the_embedded_network_by_themselves_where_there_is_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scenes_share_the_embedded_network_by_default_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineLoader, "gpus", lambda self: ["0"] if self.uses_gpu else [])
-    assert shares_by_itself(EngineLoader(ModelChoice()))
-    assert not shares_by_itself(EngineLoader(ModelChoice(device="cpu")))
-    assert not shares_by_itself(EngineLoader(ModelChoice(cache="fp8")))
-    assert not shares_by_itself(EngineLoader(ModelChoice(preset="lingbot-map", weights=tmp_path / "full.safetensors")))
-    assert not shares_by_itself(tiny_loader(tmp_path))
+    assert shares_by_default(EngineLoader(ModelChoice()))
+    assert not shares_by_default(EngineLoader(ModelChoice(device="cpu")))
+    assert not shares_by_default(EngineLoader(ModelChoice(cache="fp8")))
+    assert not shares_by_default(EngineLoader(ModelChoice(preset="lingbot-map", weights=tmp_path / "full.safetensors")))
+    assert not shares_by_default(tiny_loader(tmp_path))
 
 
 def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.chunks import (
     MAX_OVERLAP,
     MIN_OVERLAP,
-    NOTHING_JOINED,
+    NO_CHUNKS,
     AlignedChunks,
-    open_unit,
-    plan_windows,
-    window_units,
+    chunk_jobs,
+    open_job,
+    plan_chunks,
 )
 from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
-from stream_recon.app.batch.stitch import Stitching
+from stream_recon.app.batch.stitch import SceneStitcher
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.core.depth_points import transform_result
@@ -44,12 +44,12 @@ from tests.app.batch.fakes import (
     RoomLoader,
     RoomScene,
     batch_of,
+    job_of,
     random_rotation,
     result_files,
     room_scene,
     run,
     states,
-    unit_of,
     world_of,
 )
 from tests.app.boxroom import room_result
@@ -60,12 +60,12 @@ FRAMES = 110
 
 
 @pytest.mark.parametrize(("frames", "count"), [(100, 2), (2000, 4), (1001, 3), (97, 4), (30, 4), (5, 2)])
-def test_windows_cover_everything_and_overlap(frames: int, count: int) -> None:
-    windows = plan_windows(frames, count)
-    assert 1 <= len(windows) <= count and windows[0].first == 0 and windows[-1].last is None
-    lengths = [(window.last or frames) - window.first for window in windows]
+def test_chunks_cover_all_frames_and_overlap(frames: int, count: int) -> None:
+    chunks = plan_chunks(frames, count)
+    assert 1 <= len(chunks) <= count and chunks[0].first == 0 and chunks[-1].last is None
+    lengths = [(chunk.last or frames) - chunk.first for chunk in chunks]
     assert max(lengths) - min(lengths) <= 1, "no worker waits for another"
-    for before, after in pairwise(windows):
+    for before, after in pairwise(chunks):
         assert before.last is not None
         assert MIN_OVERLAP <= before.last - after.first <= MAX_OVERLAP
         assert after.first > before.first
@@ -73,55 +73,64 @@ def test_windows_cover_everything_and_overlap(frames: int, count: int) -> None:
 
 def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
     scene = room_scene(tmp_path / "a")
-    with pytest.raises(InputError, match="how many frames"):
-        window_units(unit_of(RoomScene("a", scene.path, None), tmp_path), 2)
+    with pytest.raises(InputError, match="no known number of frames"):
+        chunk_jobs(job_of(RoomScene("a", scene.path, None), tmp_path), 2)
+
+
+def test_chunks_have_the_folders_and_keys_of_version_0_1(tmp_path: Path) -> None:
+    """So finished chunks of an interrupted split of version 0.1 count."""
+    job = job_of(room_scene(tmp_path / "a", 60), tmp_path)
+    first, second = chunk_jobs(job, 2)
+    assert [first.name, second.name] == [".windows/a/0", ".windows/a/1"]
+    assert first.key == {**job.key, "window": {"first": 0, "last": 36}}
+    assert second.key["window"] == {"first": 24, "last": None}
 
 
 @pytest.mark.parametrize("choice", [FrameChoice(), FrameChoice(stride=2), FrameChoice(stride=3, max_frames=18)])
-def test_the_windows_of_a_video_hold_its_frames(tmp_path: Path, choice: FrameChoice) -> None:
+def test_chunks_of_a_video_have_its_frames(tmp_path: Path, choice: FrameChoice) -> None:
     video = write_video(tmp_path / "a.mp4", 60)
-    whole = replace(unit_of(RoomScene("a", video, 60), tmp_path), choice=choice)
-    expected = [frame.index for frame in open_unit(whole)]
-    for window in (ChunkRange(0, 9), ChunkRange(7, 16), ChunkRange(14, None)):
-        taken = [frame.index for frame in open_unit(replace(whole, window=window))]
-        assert taken == expected[window.first : window.last]
+    full = replace(job_of(RoomScene("a", video, 60), tmp_path), choice=choice)
+    expected = [frame.index for frame in open_job(full)]
+    for chunk in (ChunkRange(0, 9), ChunkRange(7, 16), ChunkRange(14, None)):
+        taken = [frame.index for frame in open_job(replace(full, chunk=chunk))]
+        assert taken == expected[chunk.first : chunk.last]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The same scene whole and split in 4, by an engine that gives each window a world and unit of its own."""
+    """One scene unsplit and split in 4, by an engine that gives each chunk its own coordinates and scale."""
     base = tmp_path_factory.mktemp("split")
     scenes = [room_scene(base / "data" / "a", FRAMES)]
     loader = RoomLoader(own_worlds=True)
-    run(batch_of(base / "data", base / "whole", scenes), loader)
+    run(batch_of(base / "data", base / "unsplit", scenes), loader)
     summary = run(batch_of(base / "data", base / "split", scenes, split=4), loader)
     return base, summary["scenes"][0]
 
 
 def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, Any]]) -> None:
     base, row = both
-    whole, split = read_result(base / "whole" / "a"), read_result(base / "split" / "a")
+    unsplit, split = read_result(base / "unsplit" / "a"), read_result(base / "split" / "a")
     assert row["status"] == "done" and row["frames"] == FRAMES
     assert [camera.index for camera in split.cameras] == list(range(FRAMES))
-    ours, true = (np.array([camera.T_world_camera for camera in r.cameras]) for r in (split, whole))
+    ours, true = (np.array([camera.T_world_camera for camera in r.cameras]) for r in (split, unsplit))
     np.testing.assert_allclose(ours, true, atol=2e-3)
-    # Their first frames are not held against one before; the seam's are.
-    assert split.run["health"] == whole.run["health"] and whole.run["health"]["mean"] is not None
+    # Their first frames are not held against one before; the overlap's are.
+    assert split.run["health"] == unsplit.run["health"] and unsplit.run["health"]["mean"] is not None
     for index in (0, 40, 80, FRAMES - 1):
-        a, b = list(split)[index], list(whole)[index]
+        a, b = list(split)[index], list(unsplit)[index]
         np.testing.assert_allclose(a.depth, b.depth, rtol=3e-3)
         assert a.timestamp == b.timestamp and a.is_keyframe == b.is_keyframe
-    clouds = [cloud(base / name / "a") for name in ("whole", "split")]
-    assert 0.9 < len(clouds[1]) / len(clouds[0]) < 1.3, "the voxels of another window lie askew"
+    clouds = [cloud(base / name / "a") for name in ("unsplit", "split")]
+    assert 0.9 < len(clouds[1]) / len(clouds[0]) < 1.3, "the voxels of another chunk lie askew"
     assert np.quantile(cKDTree(clouds[0]).query(clouds[1])[0], 0.98) < 0.05
     assert row["figures"]["ate_m"] < 2e-3 and row["figures"]["absrel"] < 2e-3
 
 
-def joined_of(windows: Sequence[ResultFolder]) -> AlignedChunks:
-    joined = NOTHING_JOINED
-    for window in windows:
-        joined = joined.with_next(window)
-    return joined
+def aligned_chunks(chunks: Sequence[ResultFolder]) -> AlignedChunks:
+    aligned = NO_CHUNKS
+    for chunk in chunks:
+        aligned = aligned.with_next(chunk)
+    return aligned
 
 
 def cloud(folder: Path) -> NDArray[np.float64]:
@@ -129,20 +138,22 @@ def cloud(folder: Path) -> NDArray[np.float64]:
     return np.stack([vertices[axis] for axis in "xyz"], axis=1).astype(np.float64)
 
 
-def test_a_stitched_result_is_published_whole(tmp_path: Path) -> None:
-    """Its manifest comes from windows' manifests and bytes at hand: every file is as it says, and nobody else's."""
+def test_a_stitched_result_is_published_completely(tmp_path: Path) -> None:
+    """Its manifest, made from the chunks' manifests, matches every file, and depth files are linked only once."""
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", False)}
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "out" / "a" / "depth").iterdir())
     assert states(run(batch, RoomLoader(own_worlds=True))) == {"a": ("done", True)}
 
 
-def test_a_stitched_result_tells_what_its_windows_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cut at 40 that the second window, which begins at 36, cannot know as one; weak frames over the seam at 42."""
+def test_a_stitched_result_has_the_segments_and_health_of_its_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut at 40 that the second chunk, which begins at 36, cannot know as one; weak frames over the overlap at 42."""
     monkeypatch.setattr(stitched_files, "recorded_files", lambda _: {})
-    monkeypatch.setattr(stitched_files, "_take_over", lambda index, *_: (str(index), None))
+    monkeypatch.setattr(stitched_files, "_link_depth", lambda index, *_: (str(index), None))
     (folder := tmp_path / "out").mkdir()
-    windows = []
+    chunks = []
     for number, (first, last, cut) in enumerate([(0, 48, 40), (36, 80, 0)]):
         writer = ResultWriter(tmp_path / str(number), run_info())
         for index in range(first, last):
@@ -152,15 +163,15 @@ def test_a_stitched_result_tells_what_its_windows_told(tmp_path: Path, monkeypat
         segments = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
         health = HealthWatch([0.5], [weak]).summary()
         writer.finish(RunSummary(interrupted=False, health=health, segments=segments))
-        windows.append(read_result(tmp_path / str(number)))
-    joined = joined_of(windows)
+        chunks.append(read_result(tmp_path / str(number)))
+    aligned = aligned_chunks(chunks)
     with closing(StitchedFiles(folder, 0.05)) as files:
         for number in range(2):
-            files.add_points(joined, number)
-            files.add_frames(joined, number)
+            files.add_points(aligned, number)
+            files.add_frames(aligned, number)
     assert [camera.segment for camera in files.cameras] == [int(index >= 40) for index in range(80)]
-    assert [segment["index"] for segment in stitched_segments(joined)] == [40]
-    health = stitched_health(joined)
+    assert [segment["index"] for segment in stitched_segments(aligned)] == [40]
+    health = stitched_health(aligned)
     assert health["mean"] == pytest.approx((6 * 0.1 + 74 * 0.8) / 80, abs=1e-3)
     assert health["weak_frames"] == 6 and len(health["weak"]) == 1
     assert (health["weak"][0]["first"], health["weak"][0]["last"]) == (39, 44)
@@ -177,52 +188,54 @@ def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatc
     assert result_files(tmp_path / "linked" / "a") == result_files(tmp_path / "copied" / "a")
 
 
-def test_the_seams_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
+def test_the_overlaps_are_reported(both: tuple[Path, dict[str, Any]]) -> None:
     base, row = both
-    windows = plan_windows(FRAMES, 4)
-    assert read_result(base / "split" / "a").run["options"]["seams"] == row["seams"]
-    for seam, before, after in zip(row["seams"], windows, windows[1:], strict=False):
-        assert (seam["first"], seam["last"] + 1) == (after.first, before.last)
+    chunks = plan_chunks(FRAMES, 4)
+    assert read_result(base / "split" / "a").run["options"]["overlaps"] == row["overlaps"]
+    for overlap, before, after in zip(row["overlaps"], chunks, chunks[1:], strict=False):
+        assert (overlap["first"], overlap["last"] + 1) == (after.first, before.last)
         expected = world_of(before.first).scale / world_of(after.first).scale
-        assert seam["scale"] == pytest.approx(expected, rel=2e-3)
-        assert seam["position_error"] < 2e-3 and seam["rotation_error_deg"] < 0.01 and seam["scale_spread"] < 1e-3
-    assert len(row["window_seconds"]) == 4 and all(seconds > 0 for seconds in row["window_seconds"])
-    assert len(row["window_phases"]) == 4 and all("publish" in phases for phases in row["window_phases"])
-    assert row["seconds"] == pytest.approx(sum(row["window_seconds"]) + row["stitch_seconds"], abs=0.01)
-    assert "seam at frames" in (base / "split" / "index.html").read_text()
-    assert not (base / "split" / ".windows").exists(), "the windows' folders are gone"
+        assert overlap["scale"] == pytest.approx(expected, rel=2e-3)
+        assert (
+            overlap["position_error"] < 2e-3 and overlap["rotation_error_deg"] < 0.01 and overlap["scale_spread"] < 1e-3
+        )
+    assert len(row["chunk_seconds"]) == 4 and all(seconds > 0 for seconds in row["chunk_seconds"])
+    assert len(row["chunk_phases"]) == 4 and all("publish" in phases for phases in row["chunk_phases"])
+    assert row["seconds"] == pytest.approx(sum(row["chunk_seconds"]) + row["stitch_seconds"], abs=0.01)
+    assert "overlap of frames" in (base / "split" / "index.html").read_text()
+    assert not (base / "split" / ".windows").exists(), "the chunks' folders are gone"
 
 
-def test_true_poses_cut_into_windows_are_stitched_to_numerical_precision(tmp_path: Path) -> None:
+def test_true_poses_in_chunks_are_stitched_to_numerical_precision(tmp_path: Path) -> None:
     with np.load(Path(__file__).parents[3] / "app" / "sample" / "walkthrough.truth.npz") as sample:
         truth = sample["T_world_camera"].astype(np.float64)
     noise = np.random.default_rng(1)
-    windows = []
-    for number, window in enumerate(plan_windows(len(truth), 4)):
+    chunks = []
+    for number, chunk in enumerate(plan_chunks(len(truth), 4)):
         # Files hold depth as float16, which is exact about powers of two.
         world = Similarity(2.0 ** (-number), random_rotation(noise), noise.normal(size=3))
         writer = ResultWriter(tmp_path / str(number), run_info())
-        for index in range(window.first, window.last or len(truth)):
+        for index in range(chunk.first, chunk.last or len(truth)):
             true = replace(room_result(0), index=index, timestamp=index / 10, T_world_camera=truth[index])
             writer.add(transform_result(true, world))
         writer.close()
-        windows.append(read_result(tmp_path / str(number)))
-    joined = joined_of(windows)
-    results = [result for number in range(len(windows)) for result in joined.results_of(number)]
+        chunks.append(read_result(tmp_path / str(number)))
+    aligned = aligned_chunks(chunks)
+    results = [result for number in range(len(chunks)) for result in aligned.results_of(number)]
     stitched = np.array([result.T_world_camera for result in results])
     first_world = stitched[0] @ np.linalg.inv(truth[0])
     np.testing.assert_allclose(stitched[:, :3, :3], first_world[:3, :3] @ truth[:, :3, :3], atol=1e-6)
     errors = pose_errors(stitched, truth, np.ones(len(truth) - 1, bool))
     assert len(stitched) == len(truth) and errors.ate_over_path is not None
     assert errors.ate_over_path < 1e-6 and errors.rpe_rot_deg is not None and errors.rpe_rot_deg < 1e-3
-    for seam in joined.seams:
-        assert seam.scale == 2.0 and seam.scale_spread == 0
-        assert seam.position_error < 1e-6 and seam.rotation_error_deg < 1e-3
+    for overlap in aligned.overlaps:
+        assert overlap.scale == 2.0 and overlap.scale_spread == 0
+        assert overlap.position_error < 1e-6 and overlap.rotation_error_deg < 1e-3
 
 
-def test_one_bad_depth_map_moves_no_seam(tmp_path: Path) -> None:
+def test_bad_depth_maps_do_not_change_the_alignment(tmp_path: Path) -> None:
     """A third of the overlap's frames have a depth of their own: the median of the ratios does not see them."""
-    windows = []
+    chunks = []
     for number, (first, last) in enumerate(((0, 30), (18, 48))):
         writer = ResultWriter(tmp_path / str(number), run_info())
         for index in range(first, last):
@@ -230,21 +243,21 @@ def test_one_bad_depth_map_moves_no_seam(tmp_path: Path) -> None:
             wrong = number == 1 and index in (19, 23, 27, 29)
             writer.add(replace(result, depth=result.depth * np.float32(3 if wrong else 1)))
         writer.close()
-        windows.append(read_result(tmp_path / str(number)))
-    (seam,) = joined_of(windows).seams
-    assert seam.frames == 12 and seam.scale == 0.5 and seam.position_error < 1e-6
+        chunks.append(read_result(tmp_path / str(number)))
+    (overlap,) = aligned_chunks(chunks).overlaps
+    assert overlap.frames == 12 and overlap.scale == 0.5 and overlap.position_error < 1e-6
 
 
-def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> None:
+def test_finished_chunks_of_an_interrupted_split_are_kept(tmp_path: Path) -> None:
     scenes = [room_scene(tmp_path / "data" / "a", 60)]
     batch = batch_of(tmp_path / "data", tmp_path / "out", scenes, split=2)
     worlds = RoomLoader(own_worlds=True)
 
     class Once(SerialPool):
-        """Does the first unit alone."""
+        """Does the first job alone."""
 
-        def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
-            super().run(units[:1], on_event, stop)
+        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+            super().run(jobs[:1], on_event, stop)
             stop.requested = True
 
     summary = run_batch(batch, worlds, Once(worlds, batch.store), Listening())
@@ -254,64 +267,64 @@ def test_finished_windows_are_kept_by_an_interrupted_split(tmp_path: Path) -> No
     counted: list[str] = []
     stale = (tmp_path / "out") / ".windows" / "a" / "7"
     stale.mkdir()
-    (stale / "points.ply").write_bytes(b"of a split in more windows")
+    (stale / "points.ply").write_bytes(b"of a split in more chunks")
 
     class Counting(SerialPool):
-        def run(self, units: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
-            counted.extend(unit.name for unit in units)
+        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+            counted.extend(job.name for job in jobs)
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
-            super().run(units, on_event, stop)
+            super().run(jobs, on_event, stop)
 
     summary = run_batch(batch, worlds, Counting(worlds, batch.store), Listening())
     assert len(counted) == 1 and summary["scenes"][0]["status"] == "done" and summary["scenes"][0]["frames"] == 60
     assert not ((tmp_path / "out") / ".windows").exists()
 
 
-def reconstructed_windows(batch: Batch, count: int) -> tuple[Job, list[Job]]:
-    """The one scene of a batch and its windows, all of which are finished and not joined."""
+def reconstructed_chunks(batch: Batch, count: int) -> tuple[Job, list[Job]]:
+    """The one scene of a batch and its chunks, all of which are finished and not stitched."""
     loader = RoomLoader(own_worlds=True)
-    (unit,) = batch.units(loader.describe())
-    windows = window_units(unit, count)
+    (job,) = batch.jobs(loader.describe())
+    chunks = chunk_jobs(job, count)
     outcomes: list[Event] = []
     with batch.store.lock():
-        SerialPool(loader, batch.store).run(windows, outcomes.append, StopRequest())
+        SerialPool(loader, batch.store).run(chunks, outcomes.append, StopRequest())
     assert [event.status for event in outcomes if isinstance(event, Outcome)] == ["done"] * count
-    return unit, windows
+    return job, chunks
 
 
-def test_windows_are_joined_as_they_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_appended_as_they_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, whichever is finished first, and none after the last one but that one."""
-    joined: list[str] = []
+    appended: list[str] = []
     add_points = StitchedFiles.add_points
 
-    def note(files: StitchedFiles, joined_now: AlignedChunks, number: int) -> None:
-        joined.append(joined_now.windows[number].folder.name)
-        add_points(files, joined_now, number)
+    def note(files: StitchedFiles, current: AlignedChunks, number: int) -> None:
+        appended.append(current.chunks[number].folder.name)
+        add_points(files, current, number)
 
     monkeypatch.setattr(StitchedFiles, "add_points", note)
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", FRAMES)], split=4)
-    unit, windows = reconstructed_windows(batch, 4)
-    with closing(Stitching(unit, windows, batch.store, RoomLoader().describe())) as stitching:
+    job, chunks = reconstructed_chunks(batch, 4)
+    with closing(SceneStitcher(job, chunks, batch.store, RoomLoader().describe())) as stitcher:
         progress = []
         for number in (1, 0, 3, 2):
-            stitching.take(windows[number].name)
-            progress.append(len(joined))
-        assert progress == [0, 2, 2, 4] and joined == ["0", "1", "2", "3"]
-        record = stitching.finish()
+            stitcher.add_chunk(chunks[number].name)
+            progress.append(len(appended))
+        assert progress == [0, 2, 2, 4] and appended == ["0", "1", "2", "3"]
+        record = stitcher.finish()
     assert record["frames"] == FRAMES and record["stitch_seconds_after"] is None
     assert [camera.index for camera in read_result(tmp_path / "out" / "a").cameras] == list(range(FRAMES))
 
 
-def test_a_stitching_given_up_leaves_windows_and_nothing_else(tmp_path: Path) -> None:
+def test_an_abandoned_stitching_leaves_only_the_chunks(tmp_path: Path) -> None:
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
-    unit, windows = reconstructed_windows(batch, 2)
+    job, chunks = reconstructed_chunks(batch, 2)
     before = result_files(tmp_path / "out")
-    with closing(Stitching(unit, windows, batch.store, RoomLoader().describe())) as stitching:
-        stitching.take(windows[0].name)
+    with closing(SceneStitcher(job, chunks, batch.store, RoomLoader().describe())) as stitcher:
+        stitcher.add_chunk(chunks[0].name)
     assert result_files(tmp_path / "out") == before
 
 
-def test_a_window_entered_at_the_wrong_place_is_read_through(
+def test_a_chunk_entered_at_the_wrong_frame_is_decoded_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a video does of which some packets cannot be decoded."""
@@ -327,32 +340,32 @@ def test_a_window_entered_at_the_wrong_place_is_read_through(
     run(batch_of(tmp_path / "data", tmp_path / "seek", [scene], split=3))
     assert not caplog.messages
     monkeypatch.setattr(VideoReader, "seek", early)
-    summary = run(batch_of(tmp_path / "data", tmp_path / "misled", [scene], split=3))
+    summary = run(batch_of(tmp_path / "data", tmp_path / "wrong", [scene], split=3))
     assert states(summary) == {"a": ("done", False)}
-    assert "count frames differently" in caplog.messages[0]
-    sought, misled = (read_result(tmp_path / out / "a").cameras for out in ("seek", "misled"))
+    assert "number frames differently" in caplog.messages[0]
+    sought, repeated = (read_result(tmp_path / out / "a").cameras for out in ("seek", "wrong"))
     assert [camera.index for camera in sought] == list(range(60))
-    assert [(c.index, c.timestamp) for c in sought] == [(c.index, c.timestamp) for c in misled]
+    assert [(c.index, c.timestamp) for c in sought] == [(c.index, c.timestamp) for c in repeated]
     monkeypatch.setattr(VideoReader, "seek", lambda *_: False)
     run(batch_of(tmp_path / "data", tmp_path / "through", [scene], split=3))
     assert [c.timestamp for c in sought] == [c.timestamp for c in read_result(tmp_path / "through" / "a").cameras]
 
 
-def test_a_broken_window_fails_its_scene(tmp_path: Path) -> None:
+def test_a_failed_chunk_fails_its_scene(tmp_path: Path) -> None:
     scene = room_scene(tmp_path / "data" / "a", 60)
     (scene.path / "50.jpg").write_bytes((room_scene(tmp_path / "small", 1, size=(64, 48)).path / "0.jpg").read_bytes())
     summary = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2), RoomLoader())
     row = summary["scenes"][0]
-    assert row["status"] == "failed" and row["reason"].startswith("window 2: ")
+    assert row["status"] == "failed" and row["reason"].startswith("chunk 2: ")
 
 
-def test_a_video_that_breaks_off_keeps_the_windows_before(tmp_path: Path) -> None:
-    whole = room_scene(tmp_path / "data" / "a", 60)
+def test_a_truncated_video_keeps_the_chunks_before(tmp_path: Path) -> None:
+    scene = room_scene(tmp_path / "data" / "a", 60)
     for number in range(35, 60):
-        (whole.path / f"{number}.jpg").write_bytes(b"")
-    row = run(batch_of(tmp_path / "data", tmp_path / "out", [whole], split=2))["scenes"][0]
+        (scene.path / f"{number}.jpg").write_bytes(b"")
+    row = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2))["scenes"][0]
     assert row["status"] == "done" and row["frames"] == 35 and row["damaged"] == 25
     for number in range(60):
-        (whole.path / f"{number}.jpg").write_bytes(b"" if number >= 20 else (whole.path / "0.jpg").read_bytes())
-    row = run(batch_of(tmp_path / "data", tmp_path / "out2", [whole], split=2))["scenes"][0]
-    assert row["status"] == "done" and row["frames"] == 20 and "ends in window 1 of 2" in row["warnings"][-1]
+        (scene.path / f"{number}.jpg").write_bytes(b"" if number >= 20 else (scene.path / "0.jpg").read_bytes())
+    row = run(batch_of(tmp_path / "data", tmp_path / "out2", [scene], split=2))["scenes"][0]
+    assert row["status"] == "done" and row["frames"] == 20 and "ends in chunk 1 of 2" in row["warnings"][-1]

@@ -20,8 +20,8 @@ VOXEL = 0.05
 COUNT = 3000
 
 
-def window_cloud(folder: Path, seed: int) -> NDArray[np.float32]:
-    """A window's points [N, 3], written as its run leaves them; the colours tell one point from another."""
+def chunk_cloud(folder: Path, seed: int) -> NDArray[np.float32]:
+    """Points of a chunk, [N, 3], written to its file; the colours identify each point."""
     noise = np.random.default_rng(seed)
     xyz = noise.uniform(-1, 1, (COUNT, 3)).astype(np.float32)
     folder.mkdir()
@@ -37,28 +37,28 @@ def colours(seed: int) -> NDArray[np.uint8]:
 
 
 def stitch_three(base: Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Join windows of three worlds; where their points belong [N, 3], and their colours."""
+    """Join chunks of three worlds; where their points belong [N, 3], and their colours."""
     noise = np.random.default_rng(9)
     points = []
     with closing(StitchedCloud(base, VOXEL)) as cloud:
         for seed in range(3):
             transform = Similarity(0.5 + 0.4 * seed, random_rotation(noise), noise.normal(size=3))
-            points.append(transform.apply(window_cloud(base / str(seed), seed).astype(np.float64)))
+            points.append(transform.apply(chunk_cloud(base / str(seed), seed).astype(np.float64)))
             cloud.add(base / str(seed), transform)
     return np.concatenate(points), np.concatenate([colours(seed) for seed in range(3)])
 
 
-@pytest.mark.parametrize("chunk", [100, 10**6])
+@pytest.mark.parametrize("block", [100, 10**6])
 def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(stitched_files, "CHUNK", chunk)
+    monkeypatch.setattr(stitched_files, "BLOCK_POINTS", block)
     points, rgb = stitch_three(tmp_path)
     vertices = PlyData.read(tmp_path / POINTS_NAME)["vertex"]
     xyz = np.stack([vertices[axis] for axis in "xyz"], axis=1)
     found = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
     number = COUNT * found[:, 0].astype(int) + 256 * found[:, 1].astype(int) + found[:, 2]
-    assert np.all(np.diff(number) > 0), "the windows' order"
+    assert np.all(np.diff(number) > 0), "the chunks' order"
     np.testing.assert_allclose(xyz, points[number], atol=1e-5)
     assert np.array_equal(found, rgb[number])
     _, first = np.unique(np.floor(points / VOXEL).astype(int), axis=0, return_index=True)
@@ -67,7 +67,7 @@ def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
 
 
 def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stitched_files, "CHUNK", 100)
+    monkeypatch.setattr(stitched_files, "BLOCK_POINTS", 100)
     append = PlyFile.append_vertices
 
     def refuse(ply: PlyFile, vertices: NDArray[np.void]) -> None:

@@ -20,14 +20,14 @@ from tests.app.batch.fakes import (
     RoomScene,
     assert_same_result,
     batch_of,
+    job_of,
     room_scene,
     run,
     states,
-    unit_of,
 )
 
 
-def test_a_worker_killed_in_mid_scene_changes_nothing_in_the_end(tmp_path: Path) -> None:
+def test_a_killed_worker_does_not_change_the_results(tmp_path: Path) -> None:
     root, marker = tmp_path / "data", tmp_path / "killed"
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9), ("c", 10))]
     run(batch_of(root, tmp_path / "plain", scenes), RoomLoader())
@@ -83,18 +83,18 @@ def test_a_model_that_no_worker_can_load_ends_the_batch(tmp_path: Path) -> None:
         run(batch_of(root, tmp_path / "out", [room_scene(root / "a")]), RoomLoader(unusable=True), 2)
 
 
-def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
+def test_workers_stop_within_a_scene_on_request(tmp_path: Path) -> None:
     root, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
     scene = room_scene(root / "a", 30)
     stop = StopRequest()
     events: list[Event] = []
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         events.append(event)
         stop.requested = True
 
-    ProcessPool(RoomLoader(seconds=0.2), LocalStore(out), 1).run([unit_of(scene, root)], hear, stop)
+    ProcessPool(RoomLoader(seconds=0.2), LocalStore(out), 1).run([job_of(scene, root)], on_event, stop)
     (event,) = events
     assert isinstance(event, JobProgress) and event.frames < 30
     assert not (out / "a").exists()
@@ -102,8 +102,8 @@ def test_workers_stop_in_mid_scene_when_told_to(tmp_path: Path) -> None:
 
 def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) -> None:
     scenes = [room_scene(tmp_path / name, frames) for name, frames in (("short", 2), ("long", 9), ("middle", 5))]
-    units = [unit_of(scene, tmp_path) for scene in [*scenes, RoomScene("live", tmp_path / "short", None)]]
-    assert [unit.scene.name for unit in longest_first(units)] == ["live", "long", "middle", "short"]
+    jobs = [job_of(scene, tmp_path) for scene in [*scenes, RoomScene("live", tmp_path / "short", None)]]
+    assert [job.scene.name for job in longest_first(jobs)] == ["live", "long", "middle", "short"]
 
 
 def test_workers_share_out_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_workers_begin_before_the_weights_are_hashed_and_end_where_nothing_is_to
 
     class Watched(RoomLoader):
         def describe(self) -> Model:
-            # It is called beside the starting, which need not wait for it.
+            # Called in parallel to the start of workers, which does not wait for it.
             deadline = time.monotonic() + 20
             while len(multiprocessing.active_children()) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)

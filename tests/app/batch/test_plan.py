@@ -29,8 +29,8 @@ def scenes_of(out: Path) -> dict[str, Any]:
 
 def write_track(path: Path, scale: float) -> None:
     path.parent.mkdir(exist_ok=True)
-    places = [scale * walk_pose(index / 10)[:3, 3] for index in range(12)]
-    path.write_text("frame,x,y,z\n" + "".join(f"{n},{x},{y},{z}\n" for n, (x, y, z) in enumerate(places)))
+    positions = [scale * walk_pose(index / 10)[:3, 3] for index in range(12)]
+    path.write_text("frame,x,y,z\n" + "".join(f"{n},{x},{y},{z}\n" for n, (x, y, z) in enumerate(positions)))
 
 
 def write_masks(folder: Path, suffix: str = "jpg") -> None:
@@ -42,8 +42,8 @@ def write_masks(folder: Path, suffix: str = "jpg") -> None:
         cv2.imwrite(str(folder / f"{number}.{suffix}"), mask)
 
 
-def left_out(folder: Path) -> float:
-    """Share of the third frame's depth."""
+def masked_share(folder: Path) -> float:
+    """Masked share of the third frame's depth."""
     return float((read_depth(depth_path(folder, 2)).depth == 0).mean())
 
 
@@ -54,17 +54,17 @@ def test_each_scene_has_a_track_of_its_own(
     write_track(tmp_path / "tracks" / "one.csv", 3.0)
     options = ["--scale-from", "track:tracks", "--split", str(split), *OFF]
     assert run("batch", str(data), "-o", "out", *options) == 0
-    said = capfd.readouterr().out
-    assert "note: without track: left in the reconstruction's own unit: two" in said
+    printed = capfd.readouterr().out
+    assert "note: without track: left in the reconstruction's own unit: two" in printed
     scenes = scenes_of(tmp_path / "out")
-    assert scenes["one"]["metres"]["scale"] == pytest.approx(3, rel=1e-3) and "metres" not in scenes["two"]
+    assert scenes["one"]["metric_scale"]["scale"] == pytest.approx(3, rel=1e-3) and "metric_scale" not in scenes["two"]
     one, two = (read_result(tmp_path / "out" / name) for name in ("one", "two"))
     assert one.run["metric_scale"]["name"] == "metre" and "metric_scale" not in two.run
     ours, own = (
         np.linalg.norm(r.cameras[9].T_world_camera[:3, 3] - r.cameras[0].T_world_camera[:3, 3]) for r in (one, two)
     )
     assert ours == pytest.approx(3 * own, rel=1e-3)
-    # Known again, and done again with another scale.
+    # Finished with this scale, and done again without it.
     assert run("batch", str(data), "-o", "out", *options) == 0
     assert "2 of them earlier" in capfd.readouterr().out
     if split == 1:
@@ -72,10 +72,10 @@ def test_each_scene_has_a_track_of_its_own(
         assert "1 of them earlier" in capfd.readouterr().out
 
 
-def test_a_track_of_that_name_in_a_scene(run: Run, data: Path, tmp_path: Path) -> None:
+def test_a_track_within_a_scene_is_found_by_name(run: Run, data: Path, tmp_path: Path) -> None:
     write_track(data / "two" / "gps.csv", 2.0)
     assert run("batch", str(data), "-o", "out", "--scale-from", "track:gps.csv", *OFF) == 0
-    assert scenes_of(tmp_path / "out")["two"]["metres"]["scale"] == pytest.approx(2, rel=1e-3)
+    assert scenes_of(tmp_path / "out")["two"]["metric_scale"]["scale"] == pytest.approx(2, rel=1e-3)
 
 
 def test_a_scene_that_shows_no_marker_stays_in_its_own_unit(
@@ -84,7 +84,7 @@ def test_a_scene_that_shows_no_marker_stays_in_its_own_unit(
     assert run("batch", str(data), "-o", "out", "--scale-from", "marker:0.1", *OFF) == 0
     assert "not in metres: one: --scale-from marker:0.1: no ArUco or AprilTag marker" in capfd.readouterr().out
     assert "metric_scale" not in read_result(tmp_path / "out" / "one").run
-    assert "no ArUco" in scenes_of(tmp_path / "out")["one"]["metres"]["reason"]
+    assert "no ArUco" in scenes_of(tmp_path / "out")["one"]["metric_scale"]["reason"]
 
 
 def test_masks_by_the_names_of_scenes_and_within_them(
@@ -95,7 +95,7 @@ def test_masks_by_the_names_of_scenes_and_within_them(
     write_masks(data / "one" / "black", "png")
     assert run("batch", str(data), "-o", "out", "--masks", "black", *OFF) == 0
     assert "note: without masks: taken whole: two" in capfd.readouterr().out
-    shares = {name: left_out(tmp_path / "out" / name) for name in scenes_of(tmp_path / "out")}
+    shares = {name: masked_share(tmp_path / "out" / name) for name in scenes_of(tmp_path / "out")}
     assert len(shares) == 3 and shares.pop("two") == 0
     assert all(0.4 < share < 0.6 for share in shares.values()), shares
     options = read_result(tmp_path / "out" / "one").run["options"]
@@ -110,7 +110,7 @@ def test_masks_among_the_scenes_are_no_scenes(run: Run, data: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         (["--scale-from", "frames:1,5,2"], "frames of which scene"),
         (["--scale-from", "track:walk.csv"], "one track for 2 scenes"),
@@ -121,8 +121,8 @@ def test_masks_among_the_scenes_are_no_scenes(run: Run, data: Path, tmp_path: Pa
         (["--masks", "empty"], "no images in it"),
     ],
 )
-def test_one_line_on_what_no_scene_has(
-    run: Run, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], said: str
+def test_a_missing_sidecar_is_one_line(
+    run: Run, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], printed: str
 ) -> None:
     write_track(tmp_path / "walk.csv", 1.0)
     (tmp_path / "bad").mkdir()
@@ -130,5 +130,5 @@ def test_one_line_on_what_no_scene_has(
     (tmp_path / "empty" / "one").mkdir(parents=True)
     assert run("batch", str(data), "-o", "out", *options, *OFF) == 2
     captured = capfd.readouterr()
-    assert said in captured.err and len(captured.err.strip().splitlines()) == 1
+    assert printed in captured.err and len(captured.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
