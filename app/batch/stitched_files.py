@@ -28,7 +28,7 @@ from stream_recon.app.batch.manifest import Mark, recorded_files
 from stream_recon.app.core.ply import Vertices, positions, taken
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
-from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, weak_spans
+from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval, low_quality_intervals
 from stream_recon.app.result.cameras import Camera, CameraFiles
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
@@ -181,13 +181,13 @@ def _take_over(index: int, window: Path, folder: Path, marks: Mapping[str, Mark]
 def stitched_health(joined: AlignedChunks) -> dict[str, Any]:
     """Of ``run.json``: each window counts for the frames that were taken from it."""
     values: list[float] = []
-    spans: list[WeakInterval] = []
+    spans: list[LowQualityInterval] = []
     last = -1
     for number, window in enumerate(joined.windows):
         cameras = list(joined.frames_of(number))
         values += [camera.health for camera in cameras if camera.health is not None]
         told = window.run.get("health")
-        for span in weak_spans(told) if isinstance(told, dict) else []:
+        for span in low_quality_intervals(told) if isinstance(told, dict) else []:
             inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
             if not inside:
                 continue
@@ -198,7 +198,7 @@ def stitched_health(joined: AlignedChunks) -> dict[str, Any]:
                 part = dataclasses.replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
             spans.append(part)
         last = cameras[-1].index if cameras else last
-    return HealthWatch(values, spans).summary()
+    return HealthMonitor(values, spans).summary()
 
 
 def stitched_segments(joined: AlignedChunks) -> tuple[dict[str, Any], ...]:
@@ -213,6 +213,6 @@ def _segments(joined: AlignedChunks) -> Iterator[dict[str, Any]]:
         yield from (segment for segment in (told if isinstance(told, list) else []) if segment["index"] in taken)
 
 
-def _span(why: str, cameras: Sequence[Camera]) -> WeakInterval:
+def _span(why: str, cameras: Sequence[Camera]) -> LowQualityInterval:
     first, last = cameras[0], cameras[-1]
-    return WeakInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
+    return LowQualityInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
