@@ -13,7 +13,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,13 @@ from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.result import gather_result
-from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.refine import refine_result
-from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.resume import read_unfinished
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import make_back_end
 
 SHARES = (0.3, 0.5, 0.7)
 
@@ -61,8 +57,8 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
     engine.reset()
     noting = Noting(engine)
     with scene.open(stride, frames) as source:
-        back_end = make_back_end("full", engine.preset.stream.scale_frames)
-        reconstruct(source, noting, ResultWriter(whole, info), back_end=back_end)
+        with Session(noting, source, scene.open, RunOptions("full"), Output(whole, info)) as session:
+            session.reconstruct()
     shutil.copytree(whole, place / "refined")
     best = errors(scene, stride, frames, place / "refined")
     print(f"| {scene.name} | whole | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)
@@ -111,14 +107,11 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
     unfinished = read_unfinished(folder)
     assert unfinished is not None
     engine.reset()
-    with ExitStack() as stack:
-        open_again = partial(scene.open, stride, frames)
-        source, before = resume_run(
-            unfinished, engine, stack.enter_context(open_again()), open_again, stack, as_network=True
-        )
-        back_end = make_back_end("full", 1, map_state=map_state(unfinished))
-        reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), back_end=back_end, before=before)
-    seam = before.resumed[-1]
+    open_again, output = partial(scene.open, stride, frames), Output(folder, info, partial=unfinished)
+    with open_again() as source, Session(engine, source, open_again, RunOptions("full"), output) as session:
+        session.reconstruct()
+    assert session.resumed is not None
+    seam = session.resumed.resumed[-1]
     return f"{seam['rotation_deg']:.2f}, {seam['position']:.3f}, {seam['depth']:.3f}"
 
 
@@ -128,7 +121,7 @@ def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple
     last = _error(result, scene)
     result.cameras = [camera.as_network for camera in result.cameras]
     network = _error(result, scene)
-    refine_result(read_result(folder), partial(scene.open, stride, frames))
+    Finisher(folder, partial(scene.open, stride, frames)).refine()
     return network, last, _error(read_result(folder), scene)
 
 

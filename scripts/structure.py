@@ -75,7 +75,7 @@ def main() -> None:
         ("class names used twice or more", len(repeated), repeated),
         ("project imports of one file", f"{imports[widest]} ({widest})", []),
         (f"functions of {MANY_PARAMETERS} and more parameters", len(many), many),
-        ("options of the command line", command_line_options(ROOT / "app" / "cli" / "main.py"), []),
+        ("options of the command line", sum(map(command_line_options, (ROOT / "app" / "cli").glob("*.py"))), []),
         ("models/network.py, lines", lines["models/network.py"], []),
         ("Python scripts that ruff and mypy do not see", len(blank_frames), blank_frames),
     ]

@@ -9,7 +9,7 @@ import dataclasses
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,21 +23,14 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.result import last_known
-from stream_recon.app.metric_scale.apply import bring_to_metres
-from stream_recon.app.metric_scale.measure import measured
 from stream_recon.app.metric_scale.scale_source import parse_given
-from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.process import stop_on_signals
-from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
-from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
-from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.resume import PartialResult, read_unfinished
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
-from stream_recon.app.result.unit import T_current_own
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -114,22 +107,17 @@ def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
         UnitInterruptedError: Ctrl-C came meanwhile.
         StreamReconError: a file cannot be read or written.
     """
-    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
-    with stop_on_signals() as stop:
+    try:
+        scaled = Finisher(folder, _open_again(unit), is_locked=True).scale(parse_given(scale_from))
+    except InputError as error:
+        return {"metres": {"reason": str(error)}}
+    if scaled is None:
+        raise JobInterruptedError
+    return {"metres": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
 
-        def look(done: int, total: int) -> None:
-            if stop.requested:
-                raise JobInterruptedError
 
-        result = read_result(folder)
-        try:
-            metres = measured(result, *parse_given(scale_from), open_again, look)
-        except InputError as error:
-            return {"metres": {"reason": str(error)}}
-        if not bring_to_metres(result, metres, cancelled=lambda: stop.requested):
-            raise JobInterruptedError
-        whole = metres.after(T_current_own(result.run))
-    return {"metres": {"scale": whole.T_metric_own.scale, "error": whole.error}}
+def _open_again(unit: Job) -> Callable[[], Source]:
+    return partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
 
 
 logger = logging.getLogger(__name__)
@@ -203,7 +191,9 @@ def _reconstruct(
             phases.enter("first frames")
             marks = DepthMarks(lock.folder)
             try:
-                summary = left.summary() if left.whole else _run_through(engine, unit, source, info, lock, left, marks)
+                output = Output(lock.folder, info, lock=lock, partial=left.unfinished)
+                listeners = [left.evaluator, marks]
+                summary = left.summary() if left.whole else _run(engine, unit, source, output, listeners)
             except InputError:
                 if unit.window is None or has_frames(unit):
                     raise
@@ -232,35 +222,19 @@ def note_phases(folder: Path, seconds: Seconds) -> None:
     replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
 
 
-def _run_through(
-    engine: FrameEngine,
-    unit: Job,
-    source: Source,
-    info: RunInfo,
-    lock: FolderLock,
-    left: PartialScene,
-    marks: DepthMarks,
+def _run(
+    engine: FrameEngine, unit: Job, source: Source, output: Output, listeners: Sequence[ResultListener]
 ) -> RunSummary:
     """All frames of the unit, or those that are left to do."""
+    # The windows of a split scene are placed and refined once they are joined.
+    mapping = unit.mapping if unit.window is None else "off"
+    options = RunOptions(mapping, unit.mask_sky, known_intrinsics=unit.choice.camera is not None)
     with ExitStack() as stack:
-        before = None
-        # The windows of a split scene are placed and refined once they are joined.
-        mapping = unit.mapping if unit.window is None else "off"
-        if left.unfinished is not None:
-            open_again = partial(open_unit, unit, resumed=True)
+        open_again = partial(open_unit, unit, resumed=True)
+        if output.partial is not None:
             source = stack.enter_context(open_again())
-            source, before = resume_run(left.unfinished, engine, source, open_again, stack, as_network=mapping != "off")
-        writer = ResultWriter(lock.folder, info, lock=lock, resume=left.unfinished)
-        together = 1 if left.unfinished else engine.preset.stream.scale_frames
-        back_end = make_back_end(
-            mapping,
-            together,
-            known_intrinsics=unit.choice.camera is not None,
-            map_state=map_state(left.unfinished) if left.unfinished else None,
-        )
-        return reconstruct(
-            source, engine, writer, [left.evaluator, marks], before=before, back_end=back_end, mask_sky=unit.mask_sky
-        )
+        session = stack.enter_context(Session(engine, source, open_again, options, output))
+        return session.reconstruct(listeners)
 
 
 def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
@@ -270,12 +244,8 @@ def refine_scene(unit: Job, folder: Path, evaluator: Evaluator) -> None:
         UnitInterruptedError: Ctrl-C came meanwhile.
         StreamReconError: a file cannot be read or written.
     """
-    open_again = partial(unit.scene.open, unit.choice.stride, unit.choice.max_frames)
-    with stop_on_signals() as stop:
-        try:
-            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
-        except RefinementCancelledError as error:
-            raise JobInterruptedError from error
+    if Finisher(folder, _open_again(unit), listeners=[evaluator], is_locked=True).refine() is None:
+        raise JobInterruptedError
 
 
 def record_of(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from stream_recon.app.metric_scale.apply import ScaleView, bring_to_metres
 from stream_recon.app.metric_scale.measure import measured
-from stream_recon.app.metric_scale.scale_source import Given
+from stream_recon.app.metric_scale.scale_source import Given, parse_given
 from stream_recon.app.pipeline.listeners import ResultListener
 from stream_recon.app.pipeline.observer import RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
@@ -39,6 +39,11 @@ class FinishSteps:
     refine: bool
     scale: tuple[Given, str] | None = None
     """Source of the metric scale, and the same as text."""
+
+    @staticmethod
+    def parse(*, refine: bool, scale_from: str | None) -> "FinishSteps":
+        """Steps from command-line options. Raises ConfigError, InputError."""
+        return FinishSteps(refine, None if scale_from is None else parse_given(scale_from))
 
     def remaining(self, record: Mapping[str, Any]) -> "FinishSteps":
         """Steps that are not done yet, by the result's ``run.json``."""

@@ -19,7 +19,7 @@ from stream_recon.app.pipeline.pipeline import ResumeState, RunSetup, reconstruc
 from stream_recon.app.pipeline.resume import map_state, resume_run
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.resume import PartialResult, read_unfinished, whole_record
+from stream_recon.app.result.resume import PartialResult, check_choice, read_unfinished, whole_record
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter, check_output
 from stream_recon.app.slam.mode import MappingChoice, make_back_end
@@ -84,6 +84,11 @@ class EarlierRun:
             # A run that was interrupted before its first result has left nothing to lose.
             check_output(folder, overwrite or resume)
         return EarlierRun(record, partial)
+
+    def check(self, folder: Path, source: str, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError unless the complete result is of this source, with these options."""
+        if self.record is not None:
+            check_choice(folder, self.record, source, options)
 
     def __bool__(self) -> bool:
         return self.record is not None or self.partial is not None

@@ -14,6 +14,7 @@ from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.stale_points import BYTES_PLACED
 from stream_recon.configs.errors import OutputError
+from stream_recon.configs.sizes import parse_size
 
 KeepDepth = Literal["all", "keyframes", "none"]
 
@@ -30,6 +31,11 @@ class DiskLimit:
     keep_depth: KeepDepth = "all"
     max_bytes: int | None = None
     """Of the whole result; the oldest depth files go first, keyframes' last. None: no bound."""
+
+    @staticmethod
+    def parse(keep_depth: KeepDepth, max_disk: str | None) -> "DiskLimit":
+        """Limit from command-line options; ``max_disk`` such as ``20GB``. Raises ConfigError."""
+        return DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
 
 
 class DepthDiskLimit:

@@ -10,13 +10,14 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.scale import brought_to_metres
+from stream_recon.app.cli.console import result_consoles
+from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.cli.view import show_result
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.metric_scale import apply, measure
 from stream_recon.app.metric_scale.scale_source import parse_given
+from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_unfinished
@@ -147,8 +148,8 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
 
 def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
-    consoles = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    assert brought_to_metres(read_result(room), parse_given("frames:2,19,1.5"), None, *consoles, page)
+    with TerminalObserver(*result_consoles(), page) as observer:
+        assert Finisher(room, None, observer, page=page).scale(parse_given("frames:2,19,1.5"))
     assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
     assert page.revisions and not page.added
 
@@ -158,7 +159,7 @@ def test_the_page_shows_it_as_it_is_and_as_it_was_in_one_unit(room: Path, monkey
 
     page = Page()
     monkeypatch.setattr(
-        "stream_recon.app.cli.view.show_results", lambda viewer, results: [viewer.add(r) for r in results]
+        "stream_recon.app.viewer.viewer.show_results", lambda viewer, results: [viewer.add(r) for r in results]
     )
     show_result(page, read_result(room), lambda error: None)  # type: ignore[arg-type]
     assert page.added[3].depth == pytest.approx(FACTOR * room_frames(4)[3].depth, rel=0.01)
