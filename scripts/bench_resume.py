@@ -56,9 +56,9 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
     info = RunInfo.of(engine, scene.name, {})
     engine.reset()
     noting = Noting(engine)
-    with scene.open(stride, frames) as source:
-        with Session(noting, source, scene.open, RunOptions("full"), Output(whole, info)) as session:
-            session.reconstruct()
+    options, output = RunOptions("full"), Output(whole, info)
+    with scene.open(stride, frames) as source, Session(noting, source, scene.open, options, output) as session:
+        session.reconstruct()
     shutil.copytree(whole, place / "refined")
     best = errors(scene, stride, frames, place / "refined")
     print(f"| {scene.name} | whole | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)

@@ -192,7 +192,7 @@ def _reconstruct(
             marks = DepthMarks(lock.folder)
             try:
                 output = Output(lock.folder, info, lock=lock, partial=left.unfinished)
-                listeners = [left.evaluator, marks]
+                listeners: list[ResultListener] = [left.evaluator, marks]
                 summary = left.summary() if left.whole else _run(engine, unit, source, output, listeners)
             except InputError:
                 if unit.window is None or has_frames(unit):

@@ -58,7 +58,7 @@ def batch_command(
     scale_from: Annotated[
         str | None,
         typer.Option(
-            help="Convert to metres: marker:METRES, height:METRES, exif, or track:FOLDER|NAME with a track for each scene.",
+            help="Convert to metres: marker:METRES, height:METRES, exif, or track:FOLDER|NAME, a track for each scene.",
             metavar="WHAT",
             rich_help_panel=shared.MAPPING,
         ),
@@ -92,8 +92,8 @@ def batch_command(
 ) -> int:
     """Reconstruct every scene under a folder.
 
-    Scenes with ground truth are evaluated. Writes a result folder for each scene, summary.json, summary.csv and index.html. The same command continues a
-    stopped batch. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
+    Scenes with ground truth are evaluated. Writes a result folder for each scene, summary.json, summary.csv and
+    index.html. The same command continues a stopped batch. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
     """
     from stream_recon.app.batch.jobs import EngineLoader
     from stream_recon.app.cli.batch_run import BatchOptions, run

@@ -97,7 +97,7 @@ def sample_errors(folder: Path) -> list[str]:
     fov = np.mean([field_of_view_error_deg(r.intrinsics, camera, r.transform.source_size) for r in results])
     return [
         f"against exact ground truth, {len(results)} frames over {pose.path_m or 0:.2f} m:",
-        f"  trajectory    {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path or 0:.2%} of its length",
+        f"  trajectory    {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path or 0:.2%} of length",
         f"  rotation      {pose.rot_step_deg or 0:.2f} degrees a step (true rotation {pose.rot_moved_deg or 0:.2f})",
         f"  depth         AbsRel {depth.absrel:.3f}, {depth.delta1:.1%} within 25 %",
         f"  field of view {fov:.1f} degrees",

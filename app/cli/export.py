@@ -12,8 +12,15 @@ from stream_recon.configs.errors import ConfigError, OutputError
 if TYPE_CHECKING:
     from stream_recon.app.export.render.camera_path import Route
 
-CAMERA_PATHS: "dict[str, Route]" = {"trajectory": "path", "orbit": "around", "top-down": "above"}
-"""Values of ``--camera-path``, and the same by the names of version 0.1, which are accepted until 0.3."""
+CAMERA_PATHS: "dict[str, Route]" = {
+    "trajectory": "path",
+    "orbit": "around",
+    "top-down": "above",
+    "path": "path",
+    "around": "around",
+    "above": "above",
+}
+"""Values of ``--camera-path``. The last three are names of version 0.1, which ``--flight`` accepts until 0.3."""
 MIN_SIDE, MAX_SIDE = 16, 7680
 """Pixels of a video's side: encoders take no less, and 8K is the largest that players show."""
 
@@ -117,10 +124,9 @@ def render_command(
 
 
 def _route(camera_path: str) -> "Route":
-    earlier = {route: route for route in CAMERA_PATHS.values()}
-    route = {**CAMERA_PATHS, **earlier}.get(camera_path)
+    route = CAMERA_PATHS.get(camera_path)
     if route is None:
-        raise ConfigError(f"--flight {camera_path}: use --camera-path {'|'.join(CAMERA_PATHS)}")
+        raise ConfigError(f"--flight {camera_path}: use --camera-path trajectory, orbit or top-down")
     return route
 
 

@@ -13,8 +13,8 @@ from stream_recon.app.cli.options import SCALE_FORMS, Folder
 def refine_command(folder: Folder) -> int:
     """Refine a result by offline bundle adjustment.
 
-    It may be the first refinement or another one: it starts from the network's estimates and reads the source's images again. Where they are gone, it uses the
-    result's own small images. Ctrl-C leaves the result as it was.
+    It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
+    again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
     """
     return refine_folder(folder)
 
@@ -26,9 +26,10 @@ def scale_command(
 ) -> int:
     """Convert a result to metres.
 
-    Cameras, depth, points, tracks and all later exports are in metres then. The scale comes from a printed ArUco or AprilTag marker with a known side, the distance between the cameras of two
-    frames, the camera's height above ground, a track of positions (GPX, CSV, TUM), or the GPS positions of photographs.
-    run.json records the scale and its error. A second call replaces the first. Ctrl-C leaves the result as it was.
+    Cameras, depth, points, tracks and all later exports are in metres then. The scale comes from a printed ArUco or
+    AprilTag marker with a known side, the distance between the cameras of two frames, the camera's height above ground,
+    a track of positions (GPX, CSV, TUM), or the GPS positions of photographs. run.json records the scale and its error.
+    A second call replaces the first. Ctrl-C leaves the result as it was.
     """
     return scale_folder(folder, what)
 

@@ -1,7 +1,7 @@
 """Entry point: a group of commands, of which `reconstruct` is the default.
 
-Command files import only what their options need; bodies import the rest, so that ``--help`` is fast and torch is loaded
-after threads and GPUs are configured.
+Command files import only what their options need; bodies import the rest, so that ``--help`` is fast, and torch is
+loaded after threads and GPUs are configured.
 """
 
 import copy

@@ -46,8 +46,11 @@ class LiveView(ResultView, Protocol):
 class SparseMap(Protocol):
     """Sparse points [N, 3] and loop edges [E, 2] of a back end."""
 
-    points: Any
-    loops: Any
+    @property
+    def points(self) -> Any: ...
+
+    @property
+    def loops(self) -> Any: ...
 
 
 class MapSource(Protocol):

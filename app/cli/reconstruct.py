@@ -291,7 +291,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
 
 
 def default_output(spec: str, overwrite: bool) -> Path:
-    """``NAME-recon`` in the current folder; if it exists, the first free ``NAME-recon-2``, ..., unless ``overwrite``."""
+    """``NAME-recon`` in the current folder; where it exists, the next free number unless ``overwrite`` is set."""
     from stream_recon.app.sources.source import ADDRESS
 
     if ADDRESS.match(spec):
