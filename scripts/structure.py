@@ -37,7 +37,7 @@ def is_counted(path: Path) -> bool:
 def command_line_options(path: Path) -> int:
     """Options that the command line declares; one that several commands share counts once."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return len([call for call in calls if ast.unparse(call.func) == "typer.Option"])
+    return len([call for call in calls if ast.unparse(call.func) in ("typer.Option", "option", "shared.option")])
 
 
 def main() -> None:

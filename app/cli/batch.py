@@ -15,35 +15,34 @@ def batch_command(
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder of scenes, or one video file.")],
     dataset: Annotated[
         str | None,
-        typer.Option(help="Layout of all scenes; see 'stream-recon datasets'.", rich_help_panel=shared.INPUT),
+        shared.option("Layout of all scenes; see 'stream-recon datasets'.", panel=shared.INPUT),
     ] = None,
     stride: shared.Stride = 1,
     max_frames: shared.MaxFrames = None,
     masks: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder with a folder of masks for each scene, or the name of one in each scene.",
-            rich_help_panel=shared.INPUT,
+        shared.option(
+            "Folder with a folder of masks for each scene, or the name of one in each scene.", panel=shared.INPUT
         ),
     ] = None,
     mask_sky: shared.MaskSky = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="List scenes and frames; run nothing.", rich_help_panel=shared.INPUT),
+        shared.option("List scenes and frames; run nothing.", "--dry-run", panel=shared.INPUT),
     ] = False,
     output: Annotated[
         str | None,
-        typer.Option(
+        shared.option(
+            "Folder or address (s3://bucket/folder); default: ROOT-batch.",
             "--output",
             "-o",
-            help="Folder or address (s3://bucket/folder); default: ROOT-batch.",
+            panel=shared.OUTPUT,
             metavar="FOLDER|ADDRESS",
-            rich_help_panel=shared.OUTPUT,
         ),
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(help="Compare with the summary.json of another batch.", rich_help_panel=shared.OUTPUT),
+        shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT),
     ] = None,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
@@ -57,43 +56,41 @@ def batch_command(
     mapping: shared.Mapping = "full",
     scale_from: Annotated[
         str | None,
-        typer.Option(
-            help="Convert to metres: marker:METRES, height:METRES, exif, or track:FOLDER|NAME, a track for each scene.",
+        shared.option(
+            "Convert to metres: marker:METRES, height:METRES, exif, or track:FOLDER|NAME, a track for each scene.",
+            panel=shared.MAPPING,
             metavar="WHAT",
-            rich_help_panel=shared.MAPPING,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes, each with its own model; default: one.", rich_help_panel=shared.WORKERS),
+        shared.option("Processes, each with its own model; default: one.", panel=shared.WORKERS),
     ] = None,
     streams: Annotated[
         int | None,
-        typer.Option(
-            help="Scenes at once on each GPU through one network; default on a GPU: 16 with the embedded network.",
-            rich_help_panel=shared.WORKERS,
+        shared.option(
+            "Scenes at once on each GPU through one network; default on a GPU: 16 with the embedded network.",
+            panel=shared.WORKERS,
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            help="Run on a Ray cluster. All nodes need ROOT and the output.",
+        shared.option(
+            "Run on a Ray cluster. All nodes need ROOT and the output.",
+            panel=shared.WORKERS,
             metavar="local|auto|ADDRESS",
-            rich_help_panel=shared.WORKERS,
         ),
     ] = None,
     split: Annotated[
         int,
-        typer.Option(
-            help="Process each video in this number of overlapping chunks, then join them.",
-            rich_help_panel=shared.WORKERS,
-        ),
+        shared.option("Process each video in this number of overlapping chunks, then join them.", panel=shared.WORKERS),
     ] = 1,
 ) -> int:
     """Reconstruct every scene under a folder.
 
     Scenes with ground truth are evaluated. Writes a result folder for each scene, summary.json, summary.csv and
-    index.html. The same command continues a stopped batch. Exit codes: 0 all done, 1 some scene failed, 2 bad input, 130 stopped by Ctrl-C.
+    index.html. The same command continues a stopped batch. Exit codes: 0 all done, 1 some scene failed, 2 bad input,
+    130 stopped by Ctrl-C.
     """
     from stream_recon.app.batch.jobs import EngineLoader
     from stream_recon.app.cli.batch_run import BatchOptions, run

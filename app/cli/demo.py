@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import PlainConsole, reported
 from stream_recon.configs.errors import InputError
@@ -23,17 +21,13 @@ GROUND_TRUTH = SAMPLE.with_name("walkthrough.truth.npz")
 def demo_command(
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Result folder; default: demo-recon, numbered.", rich_help_panel=shared.OUTPUT
-        ),
+        shared.option("Result folder; default: demo-recon, numbered.", "--output", "-o", panel=shared.OUTPUT),
     ] = None,
     overwrite: shared.Overwrite = False,
     max_frames: shared.MaxFrames = None,
     device: shared.Device = "auto",
     mapping: shared.Mapping = "full",
-    viewer: Annotated[
-        bool, typer.Option("--viewer/--no-viewer", help="Serve a live view.", rich_help_panel=shared.VIEWER)
-    ] = True,
+    viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
     port: shared.Port = 8080,
 ) -> int:

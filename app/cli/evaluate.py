@@ -40,11 +40,9 @@ def eval_command(
     sequences: Annotated[list[Path], typer.Argument(metavar="SEQUENCE...", help="Folders with rgb/ and ground truth.")],
     stride: shared.Stride = 1,
     frames: Annotated[
-        int | None, typer.Option(help="Take at most this number of frames.", min=1, rich_help_panel=shared.INPUT)
+        int | None, shared.option("Take at most this number of frames.", panel=shared.INPUT, min=1)
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Also write the metrics to this file.", rich_help_panel=shared.OUTPUT)
-    ] = None,
+    json: Annotated[Path | None, shared.option("Also write the metrics to this file.", panel=shared.OUTPUT)] = None,
     preset: shared.PresetName = "small",
     weights: shared.Weights = None,
     device: shared.Device = "auto",

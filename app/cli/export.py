@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
-from stream_recon.app.cli.options import Folder, Overwrite
+from stream_recon.app.cli.options import Folder, Overwrite, option
 from stream_recon.configs.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -30,34 +30,32 @@ def export_command(
     folder: Folder,
     format: Annotated[
         Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd"],
-        typer.Option(
-            help="trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
+        option(
+            "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
             "(Rerun)."
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder or file; default: named after OUT.", metavar="TARGET"),
+        option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET"),
     ] = None,
     overwrite: Overwrite = False,
     frames: Annotated[
         str | None,
-        typer.Option(
-            help="Default: all for trajectory and depth, keyframes for the others.", metavar="keyframes|all|N"
-        ),
+        option("Default: all for trajectory and depth, keyframes for the others.", metavar="keyframes|all|N"),
     ] = None,
     max_side: Annotated[
-        int | None, typer.Option(help="Longer side of images and upsampled depth; default: as in the source.", min=16)
+        int | None, option("Longer side of images and upsampled depth; default: as in the source.", min=16)
     ] = None,
-    points: Annotated[int, typer.Option(help="Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
-    faces: Annotated[int, typer.Option(help="Most triangles in mesh, about.", min=100)] = 500_000,
+    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
+    faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
     up: Annotated[
         Literal["auto", "keep"],
-        typer.Option(help="Up axis of GLB files: estimated, or that of the first camera."),
+        option("Up axis of GLB files: estimated, or that of the first camera."),
     ] = "auto",
     dense: Annotated[
         int | None,
-        typer.Option(help="colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0),
+        option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0),
     ] = None,
 ) -> int:
     """Write a result for other programs.
@@ -92,14 +90,14 @@ def render_command(
     video: Annotated[Path, typer.Argument(metavar="VIDEO.mp4", help="The video to write.")],
     camera_path: Annotated[
         Literal["trajectory", "orbit", "top-down"],
-        typer.Option(help="Along the camera's trajectory, once around the scene, or from above while it grows."),
+        option("Along the camera's trajectory, once around the scene, or from above while it grows."),
     ] = "trajectory",
     flight: Annotated[str | None, typer.Option(hidden=True)] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-    seconds: Annotated[float, typer.Option(help="Length of the video.", min=0.1, max=3600)] = 12.0,
-    fps: Annotated[float, typer.Option(help="Frame rate of the video.", min=1, max=120)] = 30.0,
-    size: Annotated[str, typer.Option(help="Size of the video in pixels.", metavar="WxH")] = "1920x1080",
-    points: Annotated[int, typer.Option(help="Most points that are drawn, about.", min=1)] = 1_500_000,
+    overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
+    seconds: Annotated[float, option("Length of the video.", min=0.1, max=3600)] = 12.0,
+    fps: Annotated[float, option("Frame rate of the video.", min=1, max=120)] = 30.0,
+    size: Annotated[str, option("Size of the video in pixels.", metavar="WxH")] = "1920x1080",
+    points: Annotated[int, option("Most points that are drawn, about.", min=1)] = 1_500_000,
 ) -> int:
     """Render a video of a flight through a result's points.
 
@@ -144,7 +142,7 @@ def _size(text: str) -> tuple[int, int]:
 def convert_command(
     checkpoint: Annotated[Path, typer.Argument(metavar="IN.pt", help="A published LingBot-Map checkpoint.")],
     target: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The file to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
 ) -> int:
     """Convert a published checkpoint into a file for --weights.
 

@@ -1,7 +1,7 @@
 """Options that several commands share, in panels by purpose. Imports nothing heavy: ``--help`` has to be fast."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,79 +11,70 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice
 INPUT, OUTPUT, CAMERA, NETWORK = "Input", "Output", "Camera", "Network"
 MAPPING, VIEWER, LIVE, WORKERS = "Mapping", "Viewer", "Live sources", "Workers"
 
+
+def option(help: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+    """An option with its help text; ``names`` only where they differ from the parameter's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not.")]
 
-Stride = Annotated[int, typer.Option(help="Take every n-th frame.", rich_help_panel=INPUT)]
-MaxFrames = Annotated[int | None, typer.Option(help="Stop after this number of frames.", rich_help_panel=INPUT)]
+Stride = Annotated[int, option("Take every n-th frame.", panel=INPUT)]
+MaxFrames = Annotated[int | None, option("Stop after this number of frames.", panel=INPUT)]
 MaskSky = Annotated[
     bool,
-    typer.Option("--mask-sky", help="Leave out sky: regions of almost no confidence.", rich_help_panel=INPUT),
+    option("Leave out sky: regions of almost no confidence.", "--mask-sky", panel=INPUT),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an earlier result there.", rich_help_panel=OUTPUT)
-]
+Overwrite = Annotated[bool, option("Replace an earlier result there.", "--overwrite", panel=OUTPUT)]
 
 Intrinsics = Annotated[
     str | None,
-    typer.Option(
-        help="Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS or OpenCV.",
+    option(
+        "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS or OpenCV.",
+        panel=CAMERA,
         metavar="CAMERA",
-        rich_help_panel=CAMERA,
     ),
 ]
 DatasetIntrinsics = Annotated[
     bool,
-    typer.Option("--dataset-intrinsics", help="Use the camera in each scene's own files.", rich_help_panel=CAMERA),
+    option("Use the camera in each scene's own files.", "--dataset-intrinsics", panel=CAMERA),
 ]
 Calibrated = Annotated[bool, typer.Option("--calibrated", hidden=True)]
 """Name of ``--dataset-intrinsics`` in version 0.1, accepted until 0.3."""
 SCALE_FORMS = r"marker:METRES, frames:A,B,METRES, height:METRES, track:FILE\[@SECONDS] or exif"
 ScaleFrom = Annotated[
     str | None,
-    typer.Option(help=f"Convert the result to metres by {SCALE_FORMS}.", metavar="WHAT", rich_help_panel=MAPPING),
+    option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT"),
 ]
 
-PresetName = Annotated[str, typer.Option("--preset", help="Name or TOML file of a preset.", rich_help_panel=NETWORK)]
+PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset", panel=NETWORK)]
 Weights = Annotated[
     Path | None,
-    typer.Option(help="A .safetensors file for this preset; default: the embedded one.", rich_help_panel=NETWORK),
+    option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK),
 ]
-Device = Annotated[
-    Literal["auto", "cuda", "cpu"], typer.Option(help="Where the network runs.", rich_help_panel=NETWORK)
-]
+Device = Annotated[Literal["auto", "cuda", "cpu"], option("Where the network runs.", panel=NETWORK)]
 Attention = Annotated[
     AttentionChoice,
-    typer.Option(help="Attention kernel; auto: the fastest one on this machine.", rich_help_panel=NETWORK),
+    option("Attention kernel; auto: the fastest one on this machine.", panel=NETWORK),
 ]
 Cache = Annotated[
     CacheChoice,
-    typer.Option(
-        help="KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", rich_help_panel=NETWORK
-    ),
+    option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK),
 ]
 Keyframes = Annotated[
     str | None,
-    typer.Option(
-        help="Keyframes by optical flow, every frame, or every N-th frame.",
-        metavar="flow|every|N",
-        rich_help_panel=NETWORK,
-    ),
+    option("Keyframes by optical flow, every frame, or every N-th frame.", panel=NETWORK, metavar="flow|every|N"),
 ]
 Mapping = Annotated[
     Literal["full", "stream", "off"],
-    typer.Option(
-        help="off: network only; stream: also SLAM back end; full: also offline refinement at the end.",
-        rich_help_panel=MAPPING,
-    ),
+    option("off: network only; stream: also SLAM back end; full: also offline refinement at the end.", panel=MAPPING),
 ]
 
-Host = Annotated[
-    str, typer.Option(help="Address of the viewer; 0.0.0.0 admits other machines.", rich_help_panel=VIEWER)
-]
-Port = Annotated[int, typer.Option(help="Port of the viewer.", min=0, max=65535, rich_help_panel=VIEWER)]
+Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]
+Port = Annotated[int, option("Port of the viewer.", panel=VIEWER, min=0, max=65535)]
 Token = Annotated[
     bool,
-    typer.Option("--token/--no-token", help="Require the token of the printed address.", rich_help_panel=VIEWER),
+    option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.options import option
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml, table_to_toml
 
@@ -27,13 +28,11 @@ OWN_CONTEXT_BYTES = 300 * 2**20
 def plan_command(
     source: Annotated[str, typer.Argument(help="Video file, folder of images, camera number (0), or address.")],
     memory: Annotated[
-        str | None, typer.Option(help="GPU memory, such as 8GB; default: what is free on this machine's GPU.")
+        str | None, option("GPU memory, such as 8GB; default: what is free on this machine's GPU.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Only this preset or TOML file; default: all presets.")] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="Write the first choice as a preset file.", metavar="FILE.toml")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it exists.")] = False,
+    preset: Annotated[str | None, option("Only this preset or TOML file; default: all presets.")] = None,
+    write: Annotated[Path | None, option("Write the first choice as a preset file.", metavar="FILE.toml")] = None,
+    overwrite: Annotated[bool, option("Replace that file if it exists.", "--overwrite")] = False,
 ) -> int:
     """Print what fits in a GPU's memory.
 

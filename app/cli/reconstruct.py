@@ -46,53 +46,39 @@ def reconstruct_command(
     stride: shared.Stride = 1,
     fps: Annotated[
         float | None,
-        typer.Option(help="Take frames at this rate; for images: their rate.", rich_help_panel=shared.INPUT),
+        shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT),
     ] = None,
-    start: Annotated[
-        float | None, typer.Option(help="Start at this second of the source.", rich_help_panel=shared.INPUT)
-    ] = None,
-    end: Annotated[
-        float | None, typer.Option(help="Stop before this second of the source.", rich_help_panel=shared.INPUT)
-    ] = None,
+    start: Annotated[float | None, shared.option("Start at this second of the source.", panel=shared.INPUT)] = None,
+    end: Annotated[float | None, shared.option("Stop before this second of the source.", panel=shared.INPUT)] = None,
     max_frames: shared.MaxFrames = None,
-    topic: Annotated[
-        str | None, typer.Option(help="Image topic of a ROS recording.", rich_help_panel=shared.INPUT)
-    ] = None,
+    topic: Annotated[str | None, shared.option("Image topic of a ROS recording.", panel=shared.INPUT)] = None,
     masks: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of masks named like the images, or by frame number. Black pixels are left out.",
-            rich_help_panel=shared.INPUT,
+        shared.option(
+            "Folder of masks named like the images, or by frame number. Black pixels are left out.", panel=shared.INPUT
         ),
     ] = None,
     mask_sky: shared.MaskSky = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Result folder; default: NAME-recon, numbered.", rich_help_panel=shared.OUTPUT
-        ),
+        shared.option("Result folder; default: NAME-recon, numbered.", "--output", "-o", panel=shared.OUTPUT),
     ] = None,
     overwrite: shared.Overwrite = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run.", rich_help_panel=shared.OUTPUT)
-    ] = False,
+    resume: Annotated[bool, shared.option("Continue an interrupted run.", "--resume", panel=shared.OUTPUT)] = False,
     keep_depth: Annotated[
         Literal["all", "keyframes", "none"],
-        typer.Option(help="Frames whose depth files are kept.", rich_help_panel=shared.OUTPUT),
+        shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT),
     ] = "all",
     max_disk: Annotated[
         str | None,
-        typer.Option(
-            help="Size of the result, such as 20GB; beyond it the oldest depth files go.",
-            rich_help_panel=shared.OUTPUT,
-        ),
+        shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
     intrinsics: Annotated[
         str | None,
-        typer.Option(
-            help="Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, a calibration file, or exif.",
+        shared.option(
+            "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, a calibration file, or exif.",
+            panel=shared.CAMERA,
             metavar="CAMERA",
-            rich_help_panel=shared.CAMERA,
         ),
     ] = None,
     preset: shared.PresetName = "small",
@@ -103,24 +89,20 @@ def reconstruct_command(
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
-    viewer: Annotated[
-        bool, typer.Option("--viewer/--no-viewer", help="Serve a live view.", rich_help_panel=shared.VIEWER)
-    ] = True,
+    viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
     port: shared.Port = 8080,
     token: shared.Token = True,
     keep_open: Annotated[
         bool,
-        typer.Option(
-            "--keep-open", help="Keep the viewer open at the end; always at a terminal.", rich_help_panel=shared.VIEWER
-        ),
+        shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
     ] = False,
     reconnect: Annotated[
         float,
-        typer.Option(help="Seconds to wait for a lost camera or stream; 0: end.", rich_help_panel=shared.LIVE),
+        shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE),
     ] = 120.0,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool, shared.option("Print the version.", "--version", is_eager=True, callback=_print_version)
     ] = False,
 ) -> int:
     """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame."""
