@@ -94,7 +94,7 @@ def sample_errors(folder: Path) -> list[str]:
         f"  trajectory    {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path or 0:.2%} of length",
         f"  rotation      {pose.rot_step_deg or 0:.2f} degrees a step (true rotation {pose.rot_moved_deg or 0:.2f})",
         f"  depth         AbsRel {depth.absrel:.3f}, {depth.delta1:.1%} within 25 %",
-        f"  field of view {fov:.1f} degrees",
+        f"  field of view error of {fov:.1f} degrees",
     ]
 
 

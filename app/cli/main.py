@@ -5,6 +5,7 @@ loaded after threads and GPUs are configured.
 """
 
 import copy
+import inspect
 import os
 import sys
 import threading
@@ -77,9 +78,15 @@ class DefaultCommandGroup(typer.core.TyperGroup):
         return [*super().shell_complete(ctx, incomplete), *default.shell_complete(context, incomplete)]
 
 
-app = typer.Typer(cls=DefaultCommandGroup, add_completion=True, epilog=EPILOG, help=reconstruct_command.__doc__)
+def _help(command: Callable[..., None]) -> str:
+    """The docstring with each paragraph in one line, which the terminal wraps."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+app = typer.Typer(cls=DefaultCommandGroup, add_completion=True, epilog=EPILOG, help=_help(reconstruct_command))
 for word, command in COMMANDS.items():
-    app.command(word)(command)
+    app.command(word, help=_help(command))(command)
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ class Recording:
         if self.lens is not None:
             return self.lens
         if self.camera is None:
-            raise InputError(f"--calibrated: the files of {name} do not say one camera for all its images")
+            raise InputError(f"--dataset-intrinsics: the files of {name} do not say one camera for all its images")
         k = self.camera.intrinsics
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 

@@ -83,7 +83,7 @@ class Scene:
         reader = reader_named(self.dataset)
         if reader.loader is None:
             if self.camera == CALIBRATED:
-                raise InputError(f"--calibrated: {self.path.name} is a video, which says nothing of its camera")
+                raise InputError(f"--dataset-intrinsics: {self.path.name} is a video, which says nothing of its camera")
             return open_source(
                 str(self.path), stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks
             )

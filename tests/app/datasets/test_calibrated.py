@@ -120,5 +120,5 @@ def test_dense_truth_is_seen_where_the_images_show_it(tmp_path: Path) -> None:
 def test_a_scene_that_says_nothing_is_told(tmp_path: Path) -> None:
     write_images(tmp_path / "scene")
     (scene,) = find_scenes(tmp_path / "scene")
-    with pytest.raises(InputError, match="--calibrated"):
+    with pytest.raises(InputError, match="--dataset-intrinsics"):
         replace(scene, camera=CALIBRATED).open()
