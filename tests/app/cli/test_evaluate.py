@@ -57,7 +57,7 @@ class KnowingEngine:
     cache = "full"
     attention = "sdpa"
     threads = 0
-    streams = 1
+    submaps = 1
     reference_frames = ()
 
     def __init__(

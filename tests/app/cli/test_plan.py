@@ -94,7 +94,7 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no CUDA device is here whose memory could be read: say how much there is, --memory 8GB"),
+        ((), "there is no CUDA device whose memory could be read: use --memory"),
         (("--memory", "much"), "--memory must be a size such as 8GB"),
         (("--memory", "100MB", "--preset", "small"), "the smallest choice for this source, preset small with window 1"),
         (("--memory", "8GB", "--preset", "huge"), "no preset 'huge'"),

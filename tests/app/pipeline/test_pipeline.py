@@ -195,9 +195,13 @@ def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
     def pause(frame: PreparedFrame) -> None:
         if frame.index == 10:
             viewer.paused = True
-            threading.Timer(0.3, resume).start()
+            threading.Thread(target=resume).start()
 
     def resume() -> None:
+        deadline = time.monotonic() + 10
+        while len(viewer.added) < 11 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
         states.append(len(viewer.added))
         viewer.paused = False
 
@@ -243,7 +247,7 @@ def test_a_slow_disk_drops_live_frames_and_never_those_of_a_file(
         add(self, result)
 
     monkeypatch.setattr(ResultWriter, "add", slow)
-    monkeypatch.setattr(dispatch, "RESULTS_BEHIND", 2)
+    monkeypatch.setattr(dispatch, "QUEUED_RESULTS", 2)
     summary = run(Source(LiveReader(FakeCapture(100, 0.004), "camera 0")), tmp_path / "live", FakeEngine(1))
     written = [r.index for r in read_result(tmp_path / "live")]
     assert summary.frames_dropped > 40 and summary.frames_read == len(written)
