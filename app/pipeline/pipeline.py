@@ -79,7 +79,7 @@ class RunSetup:
     """Parts of a run that are not needed for every run.
 
     Args:
-        back_end: gets all results before the listeners, in a thread of its own.
+        back_end: gets all results before the listeners, in a separate thread.
         resume: state of an interrupted run that this one continues.
         mask_sky: removes depth where the network recognises nothing; see `Masking`.
     """

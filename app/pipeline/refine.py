@@ -70,7 +70,7 @@ def refine_result(
     page: RefinementView | None = None,
     callbacks: RefineCallbacks | None = None,
 ) -> RefinementReport:
-    """Refine a result from the network's estimates, whatever its present state, and write it.
+    """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
     Args:
         open_again: opens the source again, with the same choice of frames. Where it is None or raises InputError, the

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
 PROCESS_CORES = 4
-"""CPU cores from which the back end gets a process of its own next to a GPU. On a CPU the network needs all cores."""
+"""CPU cores from which the back end runs in a separate process next to a GPU. On a CPU the network needs all cores."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RunOptions:
     known_intrinsics: bool = False
     """The results' focal length is that of a known camera."""
     process_allowed: bool = False
-    """The back end may run in a process of its own, which imports the main module again."""
+    """The back end may run in a separate process, which imports the main module again."""
 
 
 @dataclass(frozen=True)
