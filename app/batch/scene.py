@@ -23,8 +23,7 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.evaluation.gather import Evaluator
 from stream_recon.app.evaluation.result import last_known
-from stream_recon.app.metric_scale.scale_source import parse_given
-from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.listeners import ResultListener
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.files import replace_json
@@ -108,7 +107,9 @@ def scene_in_metres(unit: Job, scale_from: str, folder: Path) -> dict[str, Any]:
         StreamReconError: a file cannot be read or written.
     """
     try:
-        scaled = Finisher(folder, _open_again(unit), is_locked=True).scale(parse_given(scale_from))
+        source = FinishSteps.parse(refine=False, scale_from=scale_from).scale
+        assert source is not None
+        scaled = Finisher(folder, _open_again(unit), is_locked=True).scale(source)
     except InputError as error:
         return {"metres": {"reason": str(error)}}
     if scaled is None:
