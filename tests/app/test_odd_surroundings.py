@@ -135,7 +135,7 @@ def test_terminating_it_while_it_loads_is_an_interruption(
     [
         (MemoryError(), "out of memory"),
         (RuntimeError("unable to mmap 62585728 bytes from file <w>: Cannot allocate memory (12)"), "out of memory"),
-        (OSError(24, "Too many open files"), "the system does not let it go on: [Errno 24] Too many open files"),
+        (OSError(24, "Too many open files"), "the system refuses an operation: [Errno 24] Too many open files"),
     ],
 )
 def test_a_failed_load_leaves_no_folder(
@@ -294,7 +294,7 @@ def test_one_damaged_depth_file_costs_its_frame_alone(
     DAMAGES[damage](depth_path(result, 4))
     assert seen(run, monkeypatch) == (0, 8)
     err = capfd.readouterr().err
-    assert "warning: 1 frames are left out: " in err and "Traceback" not in err
+    assert "warning: 1 damaged frames are not shown: " in err and "Traceback" not in err
 
 
 def test_pixels_that_are_not_finite_are_left_out(run: Run, result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
