@@ -46,14 +46,14 @@ OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_N
 """Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
 OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
 RENAMED_KEYS = {
-    "ours": "estimate",
-    "truth": "ground_truth",
     "metres": "metric_scale",
     "seams": "overlaps",
     "window_phases": "chunk_phases",
     "window_seconds": "chunk_seconds",
 }
 """Keys of version 0.1 in the record of a result, and their names since."""
+RENAMED_IN_PLOT = {"ours": "estimate", "truth": "ground_truth"}
+"""Keys of version 0.1 in a plot, and their names since."""
 
 Checksum = tuple[int, str]
 """Size of a file in bytes, and its digest as `file_digest` gives it."""
@@ -188,12 +188,12 @@ def _current_key(key: Any) -> Any:
 
 def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Record of a scene of any version, with this version's keys."""
-    upgraded = {RENAMED_KEYS.get(name, name): value for name, value in result.items()}
-    if upgraded.get("figures") is not None:
-        upgraded["figures"] = upgraded_metrics(upgraded["figures"])
-    if "plot" in upgraded:
-        upgraded["plot"] = {RENAMED_KEYS.get(name, name): points for name, points in upgraded["plot"].items()}
-    return upgraded
+    record = {RENAMED_KEYS.get(name, name): value for name, value in result.items()}
+    if record.get("figures") is not None:
+        record["figures"] = upgraded_metrics(record["figures"])
+    if "plot" in record:
+        record["plot"] = {RENAMED_IN_PLOT.get(name, name): points for name, points in record["plot"].items()}
+    return record
 
 
 def recorded_files(folder: Path) -> dict[str, Checksum]:

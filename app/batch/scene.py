@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,22 +23,14 @@ from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
-from stream_recon.app.metric_scale.apply import apply_metric_scale
-from stream_recon.app.metric_scale.measure import measure_scale
-from stream_recon.app.metric_scale.scale_source import parse_scale_source
-from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.process import stop_on_signals
-from stream_recon.app.pipeline.refine import RefinementCancelledError, refine_result
-from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
-from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.metric_scale import T_current_own
 from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -114,11 +106,9 @@ def _reconstruct(
             phases.enter("first frames")
             depth = DepthChecksums(lock.folder)
             try:
-                summary = (
-                    previous.summary()
-                    if previous.complete
-                    else _run_through(engine, job, source, info, lock, previous, depth)
-                )
+                output = Output(lock.folder, info, lock=lock, partial=previous.unfinished)
+                listeners: list[ResultListener] = [previous.evaluator, depth]
+                summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
                 if job.chunk is None or has_readable_frame(job):
                     raise
@@ -142,37 +132,19 @@ def _reconstruct(
     return {**result, "phases": phases.seconds}
 
 
-def _run_through(
-    engine: FrameEngine,
-    job: Job,
-    source: Source,
-    info: RunInfo,
-    lock: FolderLock,
-    previous: "PartialScene",
-    depth: DepthChecksums,
+def _run(
+    engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[ResultListener]
 ) -> RunSummary:
     """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
+    # Chunks of a split scene get no back end: they are refined once they are stitched.
+    mapping = job.mapping if job.chunk is None else "off"
+    options = RunOptions(mapping, job.mask_sky, known_intrinsics=job.choice.camera is not None)
     with ExitStack() as stack:
-        before = None
-        # Chunks of a split scene get no back end: they are refined once they are stitched.
-        mapping = job.mapping if job.chunk is None else "off"
-        if previous.unfinished is not None:
-            open_again = partial(open_job, job, resumed=True)
+        open_again = partial(open_job, job, resumed=True)
+        if output.partial is not None:
             source = stack.enter_context(open_again())
-            source, before = resume_run(
-                previous.unfinished, engine, source, open_again, stack, network_poses=mapping != "off"
-            )
-        writer = ResultWriter(lock.folder, info, lock=lock, resume=previous.unfinished)
-        prefill = 1 if previous.unfinished else engine.preset.stream.scale_frames
-        back_end = make_back_end(
-            mapping,
-            prefill,
-            known_intrinsics=job.choice.camera is not None,
-            map_state=map_state(previous.unfinished) if previous.unfinished else None,
-        )
-        return reconstruct(
-            source, engine, writer, [previous.evaluator, depth], before=before, back_end=back_end, mask_sky=job.mask_sky
-        )
+        session = stack.enter_context(Session(engine, source, open_again, options, output))
+        return session.reconstruct(listeners)
 
 
 def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
@@ -182,12 +154,8 @@ def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
         JobInterruptedError: Ctrl-C was pressed.
         StreamReconError: a file cannot be read or written.
     """
-    open_again = partial(job.scene.open, job.choice.stride, job.choice.max_frames)
-    with stop_on_signals() as stop:
-        try:
-            refine_result(read_result(folder), open_again, cancelled=lambda: stop.requested, listeners=[evaluator])
-        except RefinementCancelledError as error:
-            raise JobInterruptedError from error
+    if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
+        raise JobInterruptedError
 
 
 def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, Any]:
@@ -201,27 +169,24 @@ def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, An
         JobInterruptedError: Ctrl-C was pressed.
         StreamReconError: a file cannot be read or written.
     """
-    open_again = partial(job.scene.open, job.choice.stride, job.choice.max_frames)
-    with stop_on_signals() as stop:
+    try:
+        source = FinishSteps.parse(refine=False, scale_from=scale_from).scale
+        assert source is not None
+        scaled = Finisher(folder, _open_scene(job), is_locked=True).scale(source)
+    except InputError as error:
+        return {"metric_scale": {"reason": str(error)}}
+    if scaled is None:
+        raise JobInterruptedError
+    return {"metric_scale": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
 
-        def look(done: int, total: int) -> None:
-            if stop.requested:
-                raise JobInterruptedError
 
-        result = read_result(folder)
-        try:
-            metres = measure_scale(result, *parse_scale_source(scale_from), open_again, look)
-        except InputError as error:
-            return {"metric_scale": {"reason": str(error)}}
-        if not apply_metric_scale(result, metres, cancelled=lambda: stop.requested):
-            raise JobInterruptedError
-        total = metres.after(T_current_own(result.run))
-    return {"metric_scale": {"scale": total.T_metric_own.scale, "error": total.error}}
+def _open_scene(job: Job) -> Callable[[], Source]:
+    return partial(job.scene.open, job.choice.stride, job.choice.max_frames)
 
 
 def manifest_record(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:
     """Record of a finished scene, for its manifest and the summary."""
-    figures, plot = evaluator.scene_metrics(), evaluator.plot()
+    metrics, plot = evaluator.scene_metrics(), evaluator.plot()
     warnings = [*summary.warnings]
     if evaluator.truth_error is not None:
         warnings.append(f"depth was evaluated only up to a damaged file of ground truth: {evaluator.truth_error}")
@@ -233,7 +198,7 @@ def manifest_record(summary: RunSummary, evaluator: Evaluator, seconds: float, d
         "device": device,
         "warnings": warnings,
         "metric": evaluator.metric,
-        "figures": dataclasses.asdict(figures) if figures is not None else None,
+        "figures": dataclasses.asdict(metrics) if metrics is not None else None,
         "plot": dataclasses.asdict(plot),
     }
 

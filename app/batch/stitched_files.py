@@ -24,7 +24,7 @@ from stream_recon.app.batch.manifest import Checksum, recorded_files
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
-from stream_recon.app.pipeline.health import HealthWatch, WeakInterval, weak_spans
+from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval, low_quality_intervals
 from stream_recon.app.result.cameras import Camera, CameraFiles
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
@@ -179,13 +179,13 @@ def _link_depth(index: int, chunk: Path, folder: Path, checksums: Mapping[str, C
 def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
     """``health`` of ``run.json``, of each chunk for the frames taken from it."""
     values: list[float] = []
-    spans: list[WeakInterval] = []
+    spans: list[LowQualityInterval] = []
     last = -1
     for number, chunk in enumerate(aligned.chunks):
         cameras = list(aligned.frames_of(number))
         values += [camera.health for camera in cameras if camera.health is not None]
         health = chunk.run.get("health")
-        for span in weak_spans(health) if isinstance(health, dict) else []:
+        for span in low_quality_intervals(health) if isinstance(health, dict) else []:
             inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
             if not inside:
                 continue
@@ -196,12 +196,12 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
                 part = replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
             spans.append(part)
         last = cameras[-1].index if cameras else last
-    return HealthWatch(values, spans).summary()
+    return HealthMonitor(values, spans).summary()
 
 
-def _weak_interval(why: str, cameras: Sequence[Camera]) -> WeakInterval:
+def _weak_interval(why: str, cameras: Sequence[Camera]) -> LowQualityInterval:
     first, last = cameras[0], cameras[-1]
-    return WeakInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
+    return LowQualityInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
 
 
 def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:

@@ -1,42 +1,121 @@
-"""Where commands print.
+"""Output of commands: consoles, exit codes, and errors as one line."""
 
-Exit codes of all commands.
-"""
-
+import functools
+import io
 import os
-from contextlib import suppress
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn, ParamSpec
 
+import typer
 from rich.console import Console
+
+from stream_recon.configs.errors import StreamReconError
+
+P = ParamSpec("P")
+
+DONE = 0
+FAILED = 1
+"""Some scene of a batch failed; the others are done."""
+BAD_INPUT = 2
+"""Input, options or machine do not allow the run: one line on stderr says what to do."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report a program that Ctrl-C ended. Finished frames are kept."""
 
 PIPE_WIDTH = 200
 """Columns of tables where the output is not a terminal, so that no figure is cut off."""
+MAX_LINE = 600
+"""Characters of an error line: a file name may have thousands."""
 
 
 class PlainConsole(Console):
-    """Prints text as it is. A reader that goes away, as ``head`` does, costs what follows, not the run."""
+    """Prints text without markup. A reader that ends early, as ``head`` does, ends the output but not the run."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, width=width, soft_wrap=soft_wrap, highlight=False, markup=False)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # What is in the file's buffer would fail once more when the interpreter ends.
+        # The rest of the file's buffer would fail again when the interpreter ends.
         with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.file.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.file.fileno())
+            os.close(null)
 
 
 def wide_console() -> PlainConsole:
-    """As wide as the terminal, or else as any table."""
+    """Console as wide as the terminal, or else wide enough for any table."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=PIPE_WIDTH)
 
 
-DONE = 0
-FAILED = 1
-"""Some scene of a batch failed; the others are done."""
-BAD_INPUT = 2
-"""Input, options or surroundings that cannot work: one line on stderr says what to do."""
-INTERRUPTED = 130
-"""128 + SIGINT, as shells report a program that Ctrl-C ended. What was finished is kept."""
+def result_consoles() -> tuple[PlainConsole, PlainConsole]:
+    """Consoles of stdout, for paths and results in one line each, and of stderr, for progress and warnings."""
+    return PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+
+
+def reported(command: Callable[P, int]) -> Callable[P, None]:
+    """Decorator of all commands: ends the program with their exit code; see `exit_code`."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        raise typer.Exit(exit_code(functools.partial(command, *args, **kwargs)))
+
+    return run
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """Exit code of a command. Errors that users can act on become one line on stderr."""
+    _escape_unprintable()
+    try:
+        with _sigterm_as_ctrl_c():
+            return command()
+    except StreamReconError as error:
+        _print_error(f"error: {_shortened(error)}")
+    except MemoryError:
+        _print_error("error: out of memory")
+    except OSError as error:
+        # Errors that no other place handles, such as a limit on open files.
+        _print_error(f"error: the system refuses an operation: {_shortened(error)}")
+    except ImportError as error:
+        _print_error(f"error: the program cannot be loaded (too little memory, or a broken installation): {error}")
+    except KeyboardInterrupt:
+        _print_error("stopped")
+        return INTERRUPTED
+    return BAD_INPUT
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        previous = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # signals reach the main thread only
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _print_error(line: str) -> None:
+    # The reader of stderr may have ended.
+    with suppress(OSError, ValueError):
+        typer.echo(f"stream-recon: {line}", err=True)
+
+
+def _shortened(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} ... {line[-MAX_LINE // 2 :]}"
+
+
+def _escape_unprintable() -> None:
+    """Print characters of file names that the terminal's encoding lacks as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

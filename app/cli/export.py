@@ -1,17 +1,66 @@
-"""The body of the command ``export``. Prints for the user."""
+"""Commands ``export``, ``render`` and ``convert``: files for other programs."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from stream_recon.app.cli.console import DONE, PlainConsole
-from stream_recon.app.cli.progress import steps_bar
-from stream_recon.app.export.formats import export
-from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.pipeline.process import stop_on_signals
+import typer
+
+from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
+from stream_recon.app.cli.options import Folder, Overwrite, option
+from stream_recon.configs.errors import ConfigError, OutputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.export.render.camera_path import CameraPath
+
+MIN_SIDE, MAX_SIDE = 16, 7680
+"""Pixels of a video's side: encoders take no less, and 8K is the largest that players show."""
 
 
-def export_folder(folder: Path, name: str, target: Path | None, options: ExportOptions, *, overwrite: bool) -> int:
-    """Export a result folder; gives the exit code. Raises StreamReconError, or KeyboardInterrupt after Ctrl-C."""
-    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+@reported
+def export_command(
+    folder: Folder,
+    format: Annotated[
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd"],
+        option(
+            "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
+            "(Rerun)."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET"),
+    ] = None,
+    overwrite: Overwrite = False,
+    frames: Annotated[
+        str | None,
+        option("Default: all for trajectory and depth, keyframes for the others.", metavar="keyframes|all|N"),
+    ] = None,
+    max_side: Annotated[
+        int | None, option("Longer side of images and upsampled depth; default: as in the source.", min=16)
+    ] = None,
+    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
+    faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
+    up: Annotated[
+        Literal["auto", "keep"],
+        option("Up axis of GLB files: estimated, or that of the first camera."),
+    ] = "auto",
+    dense: Annotated[
+        int | None,
+        option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0),
+    ] = None,
+) -> int:
+    """Write a result for other programs.
+
+    A README.txt in the export states units, axes and coordinate frame. Images are read from the source again, or else
+    from the result. An export of a run in progress contains the frames so far, and appears only when it is complete.
+    """
+    from stream_recon.app.cli.progress import steps_bar
+    from stream_recon.app.export.formats import export
+    from stream_recon.app.export.job import ExportOptions
+    from stream_recon.app.pipeline.process import stop_on_signals
+
+    options = ExportOptions(frames, max_side, points, faces, up, dense)
+    out, err = result_consoles()
     with stop_on_signals() as stop, steps_bar(err) as bar:
 
         def show(done: int, total: int) -> None:
@@ -19,8 +68,87 @@ def export_folder(folder: Path, name: str, target: Path | None, options: ExportO
                 raise KeyboardInterrupt
             bar("frames", done, total)
 
-        where, report = export(folder, name, target, options, overwrite=overwrite, progress=show)
+        target, report = export(folder, format, output, options, overwrite=overwrite, progress=show)
     for warning in report.warnings:
         err.print(f"warning: {warning}", soft_wrap=True)
-    out.print(f"{where}: {report.summary}")
+    out.print(f"{target}: {report.summary}")
+    return DONE
+
+
+@reported
+def render_command(
+    folder: Folder,
+    video: Annotated[Path, typer.Argument(metavar="VIDEO.mp4", help="The video to write.")],
+    camera_path: Annotated[
+        Literal["trajectory", "orbit", "top-down"],
+        option("Along the camera's trajectory, once around the scene, or from above while it grows."),
+    ] = "trajectory",
+    flight: Annotated[str | None, typer.Option(hidden=True)] = None,
+    overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
+    seconds: Annotated[float, option("Length of the video.", min=0.1, max=3600)] = 12.0,
+    fps: Annotated[float, option("Frame rate of the video.", min=1, max=120)] = 30.0,
+    size: Annotated[str, option("Size of the video in pixels.", metavar="WxH")] = "1920x1080",
+    points: Annotated[int, option("Most points that are drawn, about.", min=1)] = 1_500_000,
+) -> int:
+    """Render a video of a flight through a result's points.
+
+    It is written in H.264 where ffmpeg or OpenCV can do that.
+    """
+    from stream_recon.app.cli.progress import steps_bar
+    from stream_recon.app.export.render.film import FilmOptions, render_film
+    from stream_recon.app.pipeline.process import stop_on_signals
+
+    options = FilmOptions(_known_path(flight or camera_path), _size(size), seconds, fps, points)
+    out, err = result_consoles()
+    with stop_on_signals() as stop, steps_bar(err) as bar:
+
+        def show(step: str, done: int, total: int) -> None:
+            if stop.requested:
+                raise KeyboardInterrupt
+            bar(step, done, total)
+
+        summary = render_film(folder, video, options, overwrite=overwrite, progress=show)
+    out.print(f"{video}: {summary}")
+    return DONE
+
+
+def _known_path(name: str) -> "CameraPath":
+    """A camera path by its name of this version or of 0.1."""
+    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
+
+    path = CAMERA_PATH_NAMES.get(name)
+    if path is None:
+        raise ConfigError(f"--camera-path {name}: use trajectory, orbit or top-down")
+    return path
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = text.split("x")
+    if len(sides) != 2 or not all(
+        side.isascii() and side.isdecimal() and MIN_SIDE <= int(side) <= MAX_SIDE for side in sides
+    ):
+        raise ConfigError(f"--size {text}: use WxH, such as 1920x1080")
+    width, height = (int(side) // 2 * 2 for side in sides)  # encoders require even numbers
+    return width, height
+
+
+@reported
+def convert_command(
+    checkpoint: Annotated[Path, typer.Argument(metavar="IN.pt", help="A published LingBot-Map checkpoint.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="The file to write.")],
+    overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
+) -> int:
+    """Convert a published checkpoint into a file for --weights.
+
+    Only tensors are read from the checkpoint, no pickled code.
+    """
+    if target.exists() and not overwrite:
+        raise OutputError(f"{target} exists: use --overwrite, or another OUT.safetensors")
+    if target.suffix != ".safetensors":
+        raise OutputError(f"{target}: the name of a weights file ends in .safetensors")
+
+    from stream_recon.models.weights import convert_checkpoint
+
+    count = convert_checkpoint(checkpoint, target)
+    PlainConsole(soft_wrap=True).print(f"{count} tensors written to {target}")
     return DONE

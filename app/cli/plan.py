@@ -1,37 +1,52 @@
-"""``stream-recon plan``: what to run on a video with so much GPU memory, and the command for it."""
+"""Command ``plan``: what fits in a GPU's memory for a source, and the command to run it."""
 
 import dataclasses
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.planning.budget import H200, DeviceRates, measure_rates
-from stream_recon.app.planning.search import Configuration, PlannedRun, parse_memory, search_configurations
-from stream_recon.app.result.files import replace_file
-from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.source import open_source
-from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_policy
+from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.options import option
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
 from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml, table_to_toml
-from stream_recon.models.embedded import EMBEDDED_PRESET
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from stream_recon.app.planning.budget import DeviceRates
+    from stream_recon.app.planning.search import Configuration, PlannedRun
 
 OWN_CONTEXT_BYTES = 300 * 2**20
-"""CUDA's context in a process that has run no kernel: less than a run's, and rather estimated too low than too high."""
+"""Memory of the CUDA context of a process that has run no kernel; a run's own context is larger."""
 
 
-def run(source: str, *, memory: str | None, preset: str | None, write: Path | None, overwrite: bool) -> int:
-    """Print the choices for a source, best first, and how to run the first; gives the exit code.
+@reported
+def plan_command(
+    source: Annotated[str, typer.Argument(help="Video file, folder of images, camera number (0), or address.")],
+    memory: Annotated[
+        str | None, option("GPU memory, such as 8GB; default: what is free on this machine's GPU.")
+    ] = None,
+    preset: Annotated[str | None, option("Only this preset or TOML file; default: all presets.")] = None,
+    write: Annotated[Path | None, option("Write the first choice as a preset file.", metavar="FILE.toml")] = None,
+    overwrite: Annotated[bool, option("Replace that file if it exists.", "--overwrite")] = False,
+) -> int:
+    """Print what fits in a GPU's memory.
 
-    ``memory``: the GPU's, as `parse_memory` has it; None: what is free on this machine's. ``preset``: this one alone.
-    ``write``: a preset file to make of the first choice.
-
-    Raises:
-        StreamReconError: bad input, no GPU and no ``memory``, too little memory, ``write`` exists.
+    That is preset, window, image size, expected frames/s and memory. Nothing is reconstructed, and no GPU is needed.
     """
+    import torch
+
+    from stream_recon.app.planning.budget import H200, measure_rates
+    from stream_recon.app.planning.search import parse_memory, search_configurations
+    from stream_recon.app.result.files import replace_file
+    from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.sources.source import open_source
+    from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_policy
+
     if write and write.exists() and not overwrite:
         raise OutputError(f"{write} exists: use --overwrite, or another --write FILE.toml")
     if write and write.suffix != ".toml":
@@ -56,18 +71,22 @@ def run(source: str, *, memory: str | None, preset: str | None, write: Path | No
     if write:
         replace_file(write, lambda file: file.write(preset_to_toml(found[0].configuration.preset).encode()))
     _print_use(out, source, found[0].configuration, write)
-    return 0
+    return DONE
 
 
-def _free_memory(device: torch.device | None) -> int:
-    """What a run could use of the device: this process has a context there as well, and takes it along."""
+def _free_memory(device: "torch.device | None") -> int:
+    """Bytes that a run could use of the device. This process has a context there, too, which ends with it."""
+    import torch
+
     if device is None:
-        raise ResourceError("no CUDA device is here whose memory could be read: say how much there is, --memory 8GB")
+        raise ResourceError("there is no CUDA device whose memory could be read: use --memory, such as --memory 8GB")
     free, _ = torch.cuda.mem_get_info(device)
     return int(free) + OWN_CONTEXT_BYTES
 
 
-def _table(found: list[PlannedRun]) -> Table:
+def _table(found: "list[PlannedRun]") -> "Table":
+    from rich.table import Table
+
     table = Table("preset", "window", "image", "cache", "memory", "frames/s")
     for choice in found:
         way = choice.configuration
@@ -82,24 +101,26 @@ def _table(found: list[PlannedRun]) -> Table:
     return table
 
 
-def _print_notes(out: Console, rates: DeviceRates, found: list[PlannedRun], *, measured: bool) -> None:
-    where = "this machine's GPU" if measured else "no CUDA device is here to measure"
+def _print_notes(out: "Console", rates: "DeviceRates", found: "list[PlannedRun]", *, measured: bool) -> None:
+    where = "this machine's GPU" if measured else "there is no CUDA device to measure"
     out.print(
-        f"Frames/s are expected of the network on an {rates.name} ({where}) once the window is full; reading, writing "
-        "and the viewer come on top. Memory is the most that a stream of any length takes, CUDA's own share included."
+        f"Frames/s: the network on an {rates.name} ({where}) with a full window, without reading, writing and viewer. "
+        "Memory: peak of a stream of any length, CUDA context included."
     )
     if not measured and any(choice.configuration.cache == "fp8" for choice in found):
-        out.print("Cache fp8 takes a GPU of compute capability 8.9 or more: Ada, Hopper and newer.")
+        out.print("Cache fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper and newer).")
 
 
-def _print_use(out: Console, source: str, way: Configuration, file: Path | None) -> None:
+def _print_use(out: "Console", source: str, way: "Configuration", file: Path | None) -> None:
+    from stream_recon.models.embedded import EMBEDDED_PRESET
+
     original = load_preset(way.base)
     command = ["stream-recon", source, "--preset", str(file or way.base)]
     out.print("To run the first:")
     if file is None and way.preset != original:
         stream, image = way.preset.stream, way.preset.image
         changed = {"window": stream.window, "special_budget": stream.special_budget}
-        out.print(f"a copy of preset {way.base} (--write FILE.toml makes it) with")
+        out.print(f"a copy of preset {way.base} (--write FILE.toml writes it) with")
         tables = table_to_toml("stream", changed) + table_to_toml("image", dataclasses.asdict(image))
         out.print(tables.rstrip())
         command[-1] = "FILE.toml"

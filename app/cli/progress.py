@@ -1,31 +1,172 @@
-"""How far things are: bars in the terminal, words on the page."""
+"""What commands print while they work and at the end, in the terminal and in the viewer."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as RichProgress
 
-from stream_recon.app.pipeline import refine
-from stream_recon.app.pipeline.pipeline import Progress
+from stream_recon.app.pipeline.finish import ResultView
+from stream_recon.app.pipeline.health import clock, low_quality_intervals
+from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
+from stream_recon.app.result.metric_scale import MetricScale
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.configs.schema import Preset
+
+OUTLOOK_FPS = 30
+"""Frame rate of a camera, for the disk space of an hour."""
 
 
-class LiveView(refine.RefinementView, Protocol):
-    """A viewer that is also told in words how things are."""
+class LiveView(ResultView, Protocol):
+    """Viewer of a run that also shows a status text."""
 
     def status(self, text: str) -> None:
-        """Show ``text`` (markdown) in place of what was told before."""
+        """Show ``text`` (markdown) in place of the last one."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the user has paused the run."""
 
 
-def says(page: LiveView | None) -> Callable[[str], None]:
-    """What tells a page; nobody hears it where there is none."""
-    return page.status if page is not None else lambda text: None
+class SparseMap(Protocol):
+    """Sparse points [N, 3] and loop edges [E, 2] of a back end."""
+
+    @property
+    def points(self) -> Any: ...
+
+    @property
+    def loops(self) -> Any: ...
+
+
+class MapSource(Protocol):
+    """Back end whose map the viewer shows."""
+
+    @property
+    def sparse(self) -> SparseMap: ...
+
+
+class TerminalObserver(RunObserver):
+    """Shows a run as bars on stderr, lines on stdout, and as status of a viewer.
+
+    A context manager, which ends a bar after errors, too. Where stderr is no terminal, only the last state is printed.
+    """
+
+    def __init__(self, out: Console, err: Console, page: LiveView | None = None) -> None:
+        self.back_end: MapSource | None = None
+        """Its map is shown in the viewer."""
+        self._out, self._err, self._page = out, err, page
+        self._shown_map: SparseMap | None = None
+        self._bar: RichProgress | None = None
+        self._phase = ""
+        self._tasks: dict[str, TaskID] = {}
+
+    @property
+    def paused(self) -> bool:
+        return self._page is not None and self._page.paused
+
+    def on_progress(self, progress: Progress) -> None:
+        text = describe(progress)
+        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}"))
+        self._update("run", columns, "frames", completed=progress.frames, total=progress.frame_hint, detail=text)
+        self._status(text)
+        if self._page is not None and self.back_end is not None and self.back_end.sparse is not self._shown_map:
+            self._shown_map = self.back_end.sparse
+            self._page.show_map(self._shown_map.points, self._shown_map.loops)
+
+    def on_rebuild(self, done: int, total: int) -> None:
+        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}"))
+        self._update("run", columns, "points", completed=done, total=total, detail="")
+
+    def on_refine(self, share: float, step: str) -> None:
+        self._update(
+            "refine", (TimeElapsedColumn(),), "refining", completed=share, total=1.0, description=f"refining: {step}"
+        )
+        self._status(f"refining: {step}, {share:.0%}")
+
+    def on_refine_points(self, done: int, total: int) -> None:
+        columns = (TimeElapsedColumn(),)
+        self._update("refine", columns, "refining", completed=1.0, total=1.0, description="refining")
+        self._update("refine", columns, "points", completed=done, total=total)
+        self._status(f"refined; points of {done} of {total} frames are updated")
+
+    def on_refined(self, report: RefinementReport | None) -> None:
+        self.stop()
+        if report is None:
+            lines = ["refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it"]
+        else:
+            lines = describe_refinement(report)
+        for line in lines:
+            self._out.print(line, markup=False)
+        self._status("\n\n".join(lines))
+
+    def on_scale(self, step: str, done: int, total: int) -> None:
+        self._update("scale", (MofNCompleteColumn(), TimeRemainingColumn()), step, completed=done, total=total)
+        if step == "markers":
+            self._status(f"looking for markers: {done} of {total} frames")
+
+    def on_scaled(self, unit: MetricScale | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete and its unit has not changed; 'stream-recon scale' converts it"
+        if unit is not None:
+            error = "" if unit.error is None else f" (error about {100 * unit.error:.2g} %)"
+            line = f"in metres: 1 unit of the reconstruction is {unit.T_metric_own.scale:.5g} m{error}, by {unit.how}"
+        self._out.print(line, markup=False)
+        self._status(line)
+
+    def on_message(self, line: str, *, warning: bool = False) -> None:
+        self.stop()
+        if warning:
+            self._err.print(f"warning: {line}", markup=False, soft_wrap=True)
+        else:
+            self._out.print(line, markup=False)
+
+    def stop(self) -> None:
+        """End the bar under way, so that lines can follow."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._phase = None, ""
+
+    def __enter__(self) -> "TerminalObserver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _update(self, phase: str, columns: tuple[ProgressColumn, ...], task: str, **fields: Any) -> None:
+        if self._bar is None or self._phase != phase:
+            self.stop()
+            first = (TextColumn("{task.description}"), BarColumn(bar_width=None))
+            self._bar = RichProgress(*first, *columns, console=self._err, expand=True, refresh_per_second=5)
+            self._bar.start()
+            self._phase, self._tasks = phase, {}
+        if task not in self._tasks:
+            self._tasks[task] = self._bar.add_task(task, total=None, detail="")
+        self._bar.update(self._tasks[task], **fields)
+
+    def _status(self, text: str) -> None:
+        if self._page is not None:
+            self._page.status(text)
 
 
 def describe(progress: Progress) -> str:
-    """``12.3 FPS, 7 keyframes, 512 MB``, the frames dropped if there are any, and what else there is to tell."""
+    """Figures of a run in one line, such as ``12.3 FPS, 7 keyframes, 512 MB``."""
     dropped = f", {progress.dropped} dropped" if progress.dropped else ""
     back_end = f"; {progress.back_end}" if progress.back_end else ""
     notice = f"; {progress.notice}" if progress.notice else ""
@@ -33,52 +174,61 @@ def describe(progress: Progress) -> str:
     return f"{figures}{back_end}{notice}"
 
 
-class RunBar:
-    """One line for the frames, and a second one once the cloud is built anew after revisions."""
-
-    def __init__(self, bar: RichProgress) -> None:
-        self._bar = bar
-        self._frames = bar.add_task("frames", total=None, detail="")
-        self._points: TaskID | None = None
-
-    def __call__(self, progress: Progress) -> None:
-        """Show where the run is."""
-        self._bar.update(self._frames, completed=progress.frames, total=progress.frame_hint, detail=describe(progress))
-
-    def show_rebuild(self, done: int, total: int) -> None:
-        """Show how many frames' points are in place, of how many."""
-        if self._points is None:
-            self._points = self._bar.add_task("points", detail="")
-        self._bar.update(self._points, completed=done, total=total)
+def describe_refinement(report: RefinementReport) -> list[str]:
+    """Lines on the success of a refinement, and on segments that it left alone."""
+    lines = []
+    if report.reprojection_px is not None and report.focal is not None:
+        loops = f", {report.loops} loops" if report.loops else ""
+        lines.append(
+            f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
+            f"{report.tracks} points{loops}; reprojection error {report.reprojection_px:.2f} px instead of "
+            f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
+            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
+        )
+    return lines + [
+        f"frames {segment['first']} to {segment['last']} keep the network's poses: {segment['why']}"
+        for segment in report.fallback_segments
+    ]
 
 
-@contextmanager
-def progress_bar(console: Console) -> Iterator[RunBar]:
-    """Shows a run's progress; on anything but a terminal only the last state is printed."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}"),
-    )
-    with RichProgress(*columns, console=console, expand=True, refresh_per_second=5) as bar:
-        yield RunBar(bar)
+def print_summary(summary: RunSummary, out: Console, err: Console) -> None:
+    """Warnings of a run on stderr, and its counts and speed on stdout."""
+    for warning in summary.warnings:
+        err.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    for interval in low_quality_intervals(summary.health):
+        when = f"from {clock(interval.begin)} to {clock(interval.end)} ({interval.frames} frames)"
+        err.print(f"warning: low tracking quality {when}: {interval.why}", markup=False, soft_wrap=True)
+    losses = ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))
+    lost = [f"{count} {word}" for count, word in losses if count]
+    speed = f"{summary.seconds:.1f} s, {summary.fps:.1f} frames/s"
+    if summary.latency_p50_ms is not None:
+        speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
+    counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
+    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}")
+
+
+def disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
+    """Disk space that a live source will need, in one line."""
+    each = bytes_per_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
+    hour = OUTLOOK_FPS * 3600 * each / 1e9
+    free = shutil.disk_usage(folder).free / 1e9
+    bound = f"at most {limit.max_bytes / 1e9:g} GB (--max-disk)" if limit.max_bytes else f"no limit, {free:.0f} GB free"
+    return f"disk: about {hour:.1f} GB an hour at {OUTLOOK_FPS} frames/s, plus points; {bound}"
 
 
 @contextmanager
 def steps_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows what is done, how much of it, of how much: a line for each kind, none before it has begun."""
+    """Bars of several steps: a function that gets the step's name, the number done and the total."""
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
     bar = RichProgress(*columns, console=console, expand=True, refresh_per_second=5)
     tasks: dict[str, TaskID] = {}
 
-    def show(what: str, done: int, total: int) -> None:
+    def show(step: str, done: int, total: int) -> None:
         if not tasks:
             bar.start()
-        if what not in tasks:
-            tasks[what] = bar.add_task(what, total=total)
-        bar.update(tasks[what], completed=done, total=total)
+        if step not in tasks:
+            tasks[step] = bar.add_task(step, total=total)
+        bar.update(tasks[step], completed=done, total=total)
 
     try:
         yield show

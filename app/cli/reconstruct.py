@@ -1,246 +1,281 @@
-"""The main job: a source reconstructed into a folder, with a live view. Prints for the user."""
+"""Command ``reconstruct``, the default one: a source reconstructed into a folder, with a live viewer."""
 
 import dataclasses
 import re
-import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from rich.console import Console
+import typer
 
-from stream_recon.app.cli.console import DONE, INTERRUPTED, PlainConsole
-from stream_recon.app.cli.progress import describe, progress_bar
-from stream_recon.app.cli.refine import refined
-from stream_recon.app.cli.scale import brought_to_metres
+from stream_recon.app.cli import options as shared
+from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
 from stream_recon.app.cli.view import ViewerChoice, show_result
-from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
-from stream_recon.app.pipeline.cpu_threads import usable_cores
-from stream_recon.app.pipeline.health import clock, weak_spans
-from stream_recon.app.pipeline.pipeline import Progress, reconstruct
-from stream_recon.app.pipeline.process import memory_errors
-from stream_recon.app.pipeline.resume import map_state, resume_run
-from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.disk_limit import DiskLimit, KeepDepth, bytes_per_frame
-from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.resume import check_choice, finished_record, read_partial_result
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, RunInfo, RunSummary
-from stream_recon.app.result.writer import ResultWriter, check_output
-from stream_recon.app.slam.mode import MappingChoice, make_back_end
-from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.source import ADDRESS, Source, open_source, without_password
-from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.errors import ConfigError, InputError
-from stream_recon.configs.schema import Preset
-from stream_recon.configs.sizes import parse_size
 
-CORES_APART = 4
-"""With a GPU and so many cores geometry gets a process of its own; on a CPU the network needs them all."""
-LONGEST_NAME = 80
-"""Characters of a result folder that is named here; a file's name may be as long as the file system lets it."""
+if TYPE_CHECKING:
+    from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.sources.source import Source
+
+MAX_NAME = 80
+"""Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
 
 
-def reconstruct_source(
-    spec: str,
-    *,
-    output: Path | None,
-    overwrite: bool,
-    resume: bool,
-    frames: FrameChoice,
-    reconnect: float,
-    keep_depth: KeepDepth,
-    max_disk: str | None,
-    model: ModelChoice,
-    view: ViewerChoice | None,
-    mapping: MappingChoice = "full",
-    mask_sky: bool = False,
-    scale_from: str | None = None,
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"stream-recon {version('stream-recon')}")
+        raise typer.Exit
+
+
+@reported
+def reconstruct_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Video, folder of images, ROS recording (.bag, .mcap), camera number or address (rtsp://)."
+        ),
+    ],
+    stride: shared.Stride = 1,
+    fps: Annotated[
+        float | None,
+        shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT),
+    ] = None,
+    start: Annotated[float | None, shared.option("Start at this second of the source.", panel=shared.INPUT)] = None,
+    end: Annotated[float | None, shared.option("Stop before this second of the source.", panel=shared.INPUT)] = None,
+    max_frames: shared.MaxFrames = None,
+    topic: Annotated[str | None, shared.option("Image topic of a ROS recording.", panel=shared.INPUT)] = None,
+    masks: Annotated[
+        Path | None,
+        shared.option(
+            "Folder of masks named like the images, or by frame number. Black pixels are left out.", panel=shared.INPUT
+        ),
+    ] = None,
+    mask_sky: shared.MaskSky = False,
+    output: Annotated[
+        Path | None,
+        shared.option("Result folder; default: NAME-recon, numbered.", "--output", "-o", panel=shared.OUTPUT),
+    ] = None,
+    overwrite: shared.Overwrite = False,
+    resume: Annotated[bool, shared.option("Continue an interrupted run.", "--resume", panel=shared.OUTPUT)] = False,
+    keep_depth: Annotated[
+        Literal["all", "keyframes", "none"],
+        shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT),
+    ] = "all",
+    max_disk: Annotated[
+        str | None,
+        shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
+    ] = None,
+    intrinsics: Annotated[
+        str | None,
+        shared.option(
+            "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, a calibration file, or exif.",
+            panel=shared.CAMERA,
+            metavar="CAMERA",
+        ),
+    ] = None,
+    preset: shared.PresetName = "small",
+    weights: shared.Weights = None,
+    device: shared.Device = "auto",
+    attention: shared.Attention = "auto",
+    cache: shared.Cache = "full",
+    keyframes: shared.Keyframes = None,
+    mapping: shared.Mapping = "full",
+    scale_from: shared.ScaleFrom = None,
+    viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
+    host: shared.Host = "127.0.0.1",
+    port: shared.Port = 8080,
+    token: shared.Token = True,
+    keep_open: Annotated[
+        bool,
+        shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
+    ] = False,
+    reconnect: Annotated[
+        float,
+        shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE),
+    ] = 120.0,
+    version: Annotated[
+        bool, shared.option("Print the version.", "--version", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> int:
-    """The main job; gives the exit code. Everything that can be refused is checked before anything is written.
+    """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame."""
+    from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.sources.frame_choice import FrameChoice
 
-    Raises:
-        StreamReconError: bad input, no room, no memory.
-    """
-    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    preset = model.load_preset()
-    wanted = _Afterwards(mapping == "full", None if scale_from is None else parse_scale_source(scale_from))
-    limit = DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
-    folder = output or default_output(spec, overwrite or resume)
-    record = finished_record(folder) if resume else None
-    unfinished = read_partial_result(folder) if resume and record is None else None
-    # A run that was cut off before its first result has left nothing to lose.
-    overwrite = overwrite or resume
-    open_again = partial(open_source, spec, frames)
-    if unfinished is None and record is None:
-        check_output(folder, overwrite)
-    with ExitStack() as stack:
-        source = stack.enter_context(open_source(spec, frames, reconnect=reconnect))
-        # A recording or photographs may say their camera themselves.
-        frames = dataclasses.replace(frames, camera=source.camera)
-        if (unfinished or record is not None) and source.live:
-            raise ConfigError("a camera or stream cannot be gone back to: --resume is for files")
-        options = _options(spec, frames, model, mask_sky)
-        if record is not None:
-            check_choice(folder, record, source.name, options)
-            source.close()
-            return _finish_later(folder, open_again, wanted.left(record), view, preset, out, err)
-        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
-        lock = stack.enter_context(FolderLock(folder))
-        with memory_errors():
-            engine = model.load()
-        info = RunInfo.from_engine(engine, source.name, options)
-        writer = ResultWriter(folder, info, overwrite=overwrite, lock=lock, resume=unfinished, limit=limit)
-        out.print(f"result: {folder}")
-        if source.live:
-            out.print(_disk_outlook(folder, limit, preset))
-        before = None
-        if unfinished:
-            source, before = resume_run(unfinished, engine, source, open_again, stack, network_poses=mapping != "off")
-            out.print(f"resumed after frame {unfinished.last.index}, {len(unfinished.cameras)} frames")
-            if viewer:
-                show_result(viewer, read_result(folder), lambda _: None)
-        # After a break the network gives one frame at a time, in the world of those before.
-        prefill = 1 if unfinished else preset.stream.scale_frames
-        back_end = make_back_end(
-            mapping,
-            prefill,
-            live=source.live,
-            known_intrinsics=frames.camera is not None,
-            map_state=map_state(unfinished) if unfinished else None,
-            separate_process=engine.device != "cpu" and usable_cores() >= CORES_APART,
-        )
-        shown: list[object] = [None]
-        with progress_bar(err) as show:
+    camera = shared.source_camera(intrinsics)
+    mask_folder = None if masks is None else str(masks.absolute())
+    job = ReconstructJob(
+        source,
+        FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
+        ModelChoice(preset, weights, device, attention, keyframes, cache),
+        view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
+        output=output,
+        overwrite=overwrite,
+        resume=resume,
+        keep_depth=keep_depth,
+        max_disk=max_disk,
+        mapping=mapping,
+        mask_sky=mask_sky,
+        scale_from=scale_from,
+        reconnect=reconnect,
+    )
+    return reconstruct_source(job)
 
-            def on_progress(progress: Progress) -> None:
-                show(progress)
-                if viewer:
-                    viewer.status(describe(progress))
-                    if back_end is not None and back_end.sparse is not shown[-1]:
-                        shown[:] = [back_end.sparse]
-                        viewer.show_map(back_end.sparse.points, back_end.sparse.loops)
 
-            listeners = [viewer] if viewer else []
-            paused = (lambda: viewer.paused) if viewer else None
-            summary = reconstruct(
-                source,
-                engine,
-                writer,
-                listeners,
-                on_progress,
-                back_end=back_end,
-                paused=paused,
-                on_rebuild=show.show_rebuild,
-                before=before,
-                mask_sky=mask_sky,
-            )
-        _report(summary, out, err)
-        live = source.live
-        source.close()
-        whole = not summary.interrupted
-        if whole:
-            lock.release()  # which refinement and metres take for themselves
-            if viewer:
-                viewer.finish()
-            if summary.frames_reconstructed:
-                # Of a live source nothing is left but what the result holds.
-                whole = _finish(folder, None if live else open_again, wanted, out, err, viewer)
-            _keep_open(viewer, view, folder, out)
-    if summary.source_lost:
-        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
-    return DONE if whole else INTERRUPTED
+def at_terminal() -> bool:
+    """Whether a user can press Ctrl-C. Service managers close stdin."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Afterwards:
-    """What is to be done to a result that has all its frames."""
+class ReconstructJob:
+    """A reconstruction as given on the command line."""
 
-    refine: bool
-    scale: tuple[ScaleSource, str] | None
+    spec: str
+    """The source; see `open_source`."""
+    frames: "FrameChoice"
+    model: "ModelChoice"
+    view: ViewerChoice | None = None
+    output: Path | None = None
+    overwrite: bool = False
+    resume: bool = False
+    keep_depth: Literal["all", "keyframes", "none"] = "all"
+    max_disk: str | None = None
+    mapping: Literal["full", "stream", "off"] = "full"
+    mask_sky: bool = False
+    scale_from: str | None = None
+    reconnect: float = 120.0
+    on_finished: Callable[[Path], None] = lambda folder: None
+    """Called with the complete result, before the viewer stays open."""
 
-    def left(self, record: Mapping[str, Any]) -> "_Afterwards":
-        """What of it is not done yet, by the result's ``run.json``."""
-        return _Afterwards(self.refine and REFINEMENT not in record, None if record.get(METRIC_SCALE) else self.scale)
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Options that change the result, for ``run.json``."""
+        from stream_recon.app.sources.source import without_password
 
-    def __bool__(self) -> bool:
-        return self.refine or self.scale is not None
+        # Options added after 0.1 are recorded only where they are used, so that results of 0.1 can be resumed.
+        frames = dataclasses.asdict(self.frames)
+        for name in ("masks", "topic"):
+            if frames[name] is None:
+                del frames[name]
+        sky = {"mask_sky": True} if self.mask_sky else {}
+        return {"source": without_password(self.spec), **frames, "keyframes": self.model.keyframes, **sky}
 
 
-def _finish_later(
-    folder: Path,
-    open_again: Callable[[], Source],
-    left: _Afterwards,
-    view: ViewerChoice | None,
-    preset: Preset,
-    out: PlainConsole,
-    err: PlainConsole,
-) -> int:
-    """As `_finish`, for a result whose frames a run before has made; gives the exit code."""
+def reconstruct_source(job: ReconstructJob) -> int:
+    """Reconstruct a source; returns the exit code. All checks that need no frame come before anything is written.
+
+    Raises:
+        StreamReconError: bad input, a full disk, too little memory.
+    """
+    from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.process import memory_errors
+    from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
+    from stream_recon.app.result.disk_limit import DiskLimit
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.lock import FolderLock
+    from stream_recon.app.result.run_record import RunInfo
+    from stream_recon.app.sources.source import open_source
+
+    out, err = result_consoles()
+    preset = job.model.load_preset()
+    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from)
+    limit = DiskLimit.parse(job.keep_depth, job.max_disk)
+    folder = job.output or default_output(job.spec, job.overwrite or job.resume)
+    earlier = EarlierRun.find(folder, resume=job.resume, overwrite=job.overwrite)
+    open_again: Callable[[], Source] = partial(open_source, job.spec, job.frames)
+    with ExitStack() as stack:
+        source = stack.enter_context(open_source(job.spec, job.frames, reconnect=job.reconnect))
+        # A recording or photographs may contain their camera.
+        job = dataclasses.replace(job, frames=dataclasses.replace(job.frames, camera=source.camera))
+        if earlier and source.live:
+            raise ConfigError("--resume needs a file: a camera or stream cannot be read again")
+        if earlier.record is not None:
+            earlier.check(folder, source.name, job.recorded)
+            source.close()
+            return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
+        viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
+        lock = stack.enter_context(FolderLock(folder))
+        with memory_errors():
+            engine = job.model.load()
+        info = RunInfo.from_engine(engine, source.name, job.recorded)
+        output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
+        known = job.frames.camera is not None
+        options = RunOptions(job.mapping, job.mask_sky, known, process_allowed=True)
+        session = stack.enter_context(Session(engine, source, open_again, options, output))
+        out.print(f"result: {folder}")
+        if source.live:
+            out.print(disk_outlook(folder, limit, preset))
+        if earlier.partial is not None:
+            out.print(f"resumed after frame {earlier.partial.last.index}, {len(earlier.partial.cameras)} frames")
+            if viewer:
+                show_result(viewer, read_result(folder), lambda _: None)
+        with TerminalObserver(out, err, viewer) as observer:
+            observer.back_end = session.back_end
+            summary = session.reconstruct([viewer] if viewer else [], observer)
+            observer.stop()
+            print_summary(summary, out, err)
+            session.source.close()
+            finished = not summary.interrupted
+            if finished:
+                lock.release()  # each step takes it again
+                if viewer:
+                    viewer.finish()
+                if summary.frames_reconstructed:
+                    # A live source leaves only what the result holds.
+                    finisher = Finisher(folder, None if source.live else open_again, observer, page=viewer)
+                    finished = _finish(finisher, steps, job)
+        if not summary.interrupted and viewer and job.view:
+            job.view.wait(viewer, folder, out)
+    if summary.source_lost:
+        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
+    return DONE if finished else INTERRUPTED
+
+
+def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:
+    finished = finisher.run(steps)
+    if finished:
+        job.on_finished(finisher.folder)
+    return finished
+
+
+def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "FinishSteps", job: ReconstructJob) -> int:
+    """Do the remaining steps of a result that has all its frames; returns the exit code."""
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.pipeline.finish import Finisher
+    from stream_recon.app.result.folder import read_result
+
+    out, err = result_consoles()
     out.print(f"result: {folder}")
-    if not left:
+    if not steps:
         out.print("it is complete: nothing is left to do")
         return DONE
     with ExitStack() as stack:
-        viewer = stack.enter_context(view.open(preset.points, out, err)) if view else None
+        result = read_result(folder)
+        viewer = stack.enter_context(job.view.open(result.points, out, err)) if job.view else None
         out.print("resumed after all its frames")
         if viewer:
-            show_result(viewer, read_result(folder), lambda _: None)
+            show_result(viewer, result, lambda _: None)
             viewer.finish()
-        whole = _finish(folder, open_again, left, out, err, viewer)
-        _keep_open(viewer, view, folder, out)
-    return DONE if whole else INTERRUPTED
-
-
-def _finish(
-    folder: Path,
-    open_again: Callable[[], Source] | None,
-    wanted: _Afterwards,
-    out: Console,
-    err: Console,
-    viewer: Viewer | None,
-) -> bool:
-    """Do what is left of it; False where Ctrl-C ended it."""
-    result = read_result(folder)
-    left = wanted.left(result.run)
-    if left.refine:
-        if open_again is None and not result.with_depth(result.cameras):
-            out.print("not refined: no depth was kept")
-        elif refined(result, open_again, out, err, viewer) is None:
-            return False
-    return left.scale is None or brought_to_metres(read_result(folder), left.scale, open_again, out, err, viewer)
-
-
-def _keep_open(viewer: Viewer | None, view: ViewerChoice | None, folder: Path, out: Console) -> None:
-    if viewer and view:
-        viewer.offer_cloud(folder / POINTS_NAME)
-        if view.keep_open:
-            out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
-            viewer.wait()
-
-
-def _disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
-    """What a source without an end will take of the disk, in one line."""
-    each = bytes_per_frame(preset.image.max_patches * preset.network.patch_size**2, limit.keep_depth)
-    hour = 30 * 3600 * each / 1e9
-    free = shutil.disk_usage(folder).free / 1e9
-    bound = f"at most {limit.max_bytes / 1e9:g} GB (--max-disk)" if limit.max_bytes else f"no bound, {free:.0f} GB free"
-    return f"disk: about {hour:.1f} GB an hour at 30 frames/s and points as they come; {bound}"
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # such as a name too long
-        return False
+        with TerminalObserver(out, err, viewer) as observer:
+            finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+        if viewer and job.view:
+            job.view.wait(viewer, folder, out)
+    return DONE if finished else INTERRUPTED
 
 
 def default_output(spec: str, overwrite: bool) -> Path:
-    """``NAME-recon`` in the current folder; the first of ``NAME-recon-2``, ... that is free unless ``overwrite``."""
+    """``NAME-recon`` in the current folder; where it exists, the next free number unless ``overwrite`` is set."""
+    from stream_recon.app.sources.source import ADDRESS
+
     if ADDRESS.match(spec):
         name = urlsplit(spec).hostname or "stream"
     elif spec.isdecimal() and not Path(spec).exists():
@@ -248,7 +283,7 @@ def default_output(spec: str, overwrite: bool) -> Path:
     else:
         path = Path(spec).expanduser().resolve()
         name = path.name if _is_folder(path) else path.stem
-    base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:LONGEST_NAME] or "stream"
+    base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:MAX_NAME] or "stream"
     folder, number = Path(f"{base}-recon"), 1
     while folder.exists() and not overwrite:
         number += 1
@@ -256,29 +291,8 @@ def default_output(spec: str, overwrite: bool) -> Path:
     return folder
 
 
-def _options(spec: str, frames: FrameChoice, model: ModelChoice, mask_sky: bool) -> dict[str, Any]:
-    # What later versions brought is only told where it is used, so that results of earlier ones can be gone on with.
-    chosen = dataclasses.asdict(frames)
-    for name in ("masks", "topic"):
-        if chosen[name] is None:
-            del chosen[name]
-    added = {"mask_sky": True} if mask_sky else {}
-    return {"source": without_password(spec), **chosen, "keyframes": model.keyframes, **added}
-
-
-def _report(summary: RunSummary, out: Console, err: Console) -> None:
-    for warning in summary.warnings:
-        err.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    for span in weak_spans(summary.health):
-        when = f"from {clock(span.begin)} to {clock(span.end)} ({span.frames} frames)"
-        err.print(f"warning: tracking was weak {when}: {span.why}", markup=False, soft_wrap=True)
-    lost = [
-        f"{count} {word}"
-        for count, word in ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))
-        if count
-    ]
-    speed = f"{summary.seconds:.1f} s, {summary.fps:.1f} frames/s"
-    if summary.latency_p50_ms is not None:
-        speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
-    counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
-    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}")
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name that is too long
+        return False

@@ -1,44 +1,68 @@
-"""The body of the command ``view``, and how a viewer is served."""
+"""Command ``view``, and the viewer of other commands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, PlainConsole
-from stream_recon.app.result.cameras import revision_since_causal
-from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.metric_scale import T_current_own
-from stream_recon.app.result.tracks import read_tracks
-from stream_recon.app.viewer.viewer import Viewer, show_results
-from stream_recon.configs.errors import OutputError
-from stream_recon.configs.schema import PointsConfig
+from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.options import Folder, Host, Port, Token
+
+if TYPE_CHECKING:
+    from stream_recon.app.result.folder import ResultFolder
+    from stream_recon.app.viewer.viewer import Viewer
+    from stream_recon.configs.errors import OutputError
+    from stream_recon.configs.schema import PointsConfig
+
+
+@reported
+def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = 8080, token: Token = True) -> int:
+    """Show a result in the browser until Ctrl-C."""
+    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
 
 
 @dataclass(frozen=True)
 class ViewerChoice:
-    """Where the page is served, and for how long."""
+    """Address of the viewer, and how long it stays."""
 
     host: str
     port: int
     keep_open: bool
-    """Serve on when the run is over, until Ctrl-C."""
+    """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
-    """Ask for a token where other machines can reach the page."""
+    """Other machines need the token of the printed address."""
 
-    def open(self, points: PointsConfig, out: PlainConsole, err: PlainConsole) -> Viewer:
-        """A viewer whose address is printed, with a warning where other machines can reach it. Raises ResourceError."""
+    def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
+        """Start the viewer and print its address, with a warning where other machines can reach it.
+
+        Raises:
+            ResourceError: the port is in use.
+        """
+        from stream_recon.app.viewer.viewer import Viewer
+
         viewer = Viewer(points, self.host, self.port, token=self.token)
         out.print(f"viewer: {viewer.url}")
         if viewer.is_open:
-            who = "whoever has this address" if self.token else "everybody who can reach this machine"
-            line = f"warning: the viewer is open to other machines: {who} can see and steer it, unencrypted"
+            who = "everyone with this address" if self.token else "everyone who can reach this machine"
+            line = f"warning: the viewer is open to other machines: {who} can see and control it, unencrypted"
             err.print(line, soft_wrap=True)
         return viewer
+
+    def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
+        """Offer the finished cloud for download, and serve on where that was chosen."""
+        from stream_recon.app.result.cloud import POINTS_NAME
+
+        viewer.offer_cloud(folder / POINTS_NAME)
+        if self.keep_open:
+            out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
+            viewer.wait()
 
 
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
+    from stream_recon.app.result.cloud import POINTS_NAME
+    from stream_recon.app.result.folder import read_result
+
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     result = read_result(folder)
     with view.open(result.points, out, err) as viewer:
@@ -49,21 +73,28 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
         if damaged:
-            err.print(f"warning: {len(damaged)} frames are left out: {damaged[0]}")
+            err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
         viewer.wait()
     return DONE
 
 
-def show_result(viewer: Viewer, result: ResultFolder, on_damaged: Callable[[OutputError], None]) -> int:
-    """Show all frames of a result as they were first given out, then all at once as they are by now: so the page knows
-    what was before. Gives their number."""
+def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
+    """Show all frames of a result with their causal poses, then all revisions at once; returns their number.
+
+    In this order the viewer knows both the causal and the final poses.
+    """
+    from stream_recon.app.result.cameras import revision_since_causal
+    from stream_recon.app.result.metric_scale import T_current_own
+    from stream_recon.app.result.tracks import read_tracks
+    from stream_recon.app.viewer.viewer import show_results
+
     shown = set()
-    for first in result.readable(on_damaged, causal=True):
-        show_results(viewer, [first])
-        shown.add(first.index)
-    unit = T_current_own(result.run).scale
-    viewer.revise(revision_since_causal((camera for camera in result.cameras if camera.index in shown), unit))
+    for causal in result.readable(on_damaged, causal=True):
+        show_results(viewer, [causal])
+        shown.add(causal.index)
+    scale = T_current_own(result.run).scale
+    viewer.revise(revision_since_causal((camera for camera in result.cameras if camera.index in shown), scale))
     if (tracks := read_tracks(result.folder)) is not None:
         viewer.show_map(tracks.points, tracks.loops)
     return len(shown)

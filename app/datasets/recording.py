@@ -99,7 +99,7 @@ class Recording:
         if self.calibration is not None:
             return self.calibration
         if self.camera is None:
-            raise InputError(f"--calibrated: the files of {name} have no camera in common for all images")
+            raise InputError(f"--dataset-intrinsics: the files of {name} have no camera in common for all images")
         k = self.camera.intrinsics
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 

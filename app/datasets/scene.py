@@ -81,7 +81,7 @@ class Scene:
         reader = reader_named(self.dataset)
         if reader.loader is None:
             if self.camera == CALIBRATED:
-                raise InputError(f"--calibrated: {self.path.name} is a video, which has no calibration")
+                raise InputError(f"--dataset-intrinsics: {self.path.name} is a video, which has no calibration")
             return open_source(
                 str(self.path), FrameChoice(stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks)
             )

@@ -1,1 +1,1 @@
-"""The run: threads and queues from a source to its listeners."""
+"""One run, from an opened source to a finished result: threads, queues, resume, refinement, metric scale."""

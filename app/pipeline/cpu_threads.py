@@ -1,8 +1,8 @@
-"""How many cores other programs leave to this one, so that its threads need not wait for one another's cores.
+"""Number of CPU threads, adapted to the cores that other programs leave free.
 
-Threads of OpenMP meet some hundred times in a step, and spin meanwhile. As long as each has a core that is the fastest
-way; where one of them has lost its core to another program, all others wait for it, spinning on cores that could do
-its work. So a program on a busy machine is several times as fast with as many threads as there are cores to spare.
+OpenMP threads synchronise some hundred times in a step and spin while they wait. That is fastest while each thread has
+a core. When one thread loses its core to another program, all others spin until it is done. On a busy machine, as many
+threads as free cores are several times as fast as one thread for each core.
 """
 
 import logging
@@ -16,14 +16,15 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 STATISTICS = Path("/proc/stat")
-SETTLED_SECONDS = 0.5
-"""Between two looks: the system counts in hundredths of a second."""
+"""CPU times of all programs, by core (Linux)."""
+MEASURE_SECONDS = 0.5
+"""Least time between two measurements: the system counts in hundredths of a second."""
 FIRST_SECONDS = 0.1
-"""Before the first look: a rough number in time is better than an exact one after the first frames."""
-AGREEING_LOOKS = 2
-"""So many in a row have to say the same before anything changes; but the first one is believed."""
+"""Time before the first measurement: a rough figure for the first frames beats an exact one after them."""
+AGREEING_MEASUREMENTS = 2
+"""Equal measurements in a row before the number of threads changes; the first one acts alone."""
 OWN_CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Variables by which users say how threads shall wait, or how many there shall be."""
+"""Environment variables with which users set the number of threads or how they wait."""
 
 
 def usable_cores() -> int:
@@ -32,13 +33,13 @@ def usable_cores() -> int:
 
 
 def threads_are_chosen() -> bool:
-    """Whether the environment says how threads wait or how many there are: then nothing is to be changed."""
+    """Whether the environment sets the number of threads or how they wait; then it is not changed here."""
     return any(name in os.environ for name in OWN_CHOICES)
 
 
 @contextmanager
 def initial_threads(threads: int) -> Iterator[None]:
-    """Let what is imported and loaded here begin with so many threads, unless the user has chosen their number."""
+    """Within the block, libraries start with this number of threads, unless the user has set one."""
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return
@@ -50,77 +51,77 @@ def initial_threads(threads: int) -> Iterator[None]:
 
 
 class Threaded(Protocol):
-    """What has threads to spare."""
+    """Engine whose number of CPU threads can be set between two steps."""
 
     threads: int
-    """Threads of a CPU that it works with; 0 where it does not work on the CPU. May be set between two steps."""
+    """CPU threads; 0 where it does not run on the CPU."""
 
 
 @contextmanager
 def adaptive_threads(engine: Threaded) -> Iterator[Callable[[], None]]:
-    """Gives what to call before each step: the engine then works with as many threads as others leave cores.
+    """Context with a function to call before each step, which sets the engine's threads to the free cores.
 
-    In the end it has as many as before. Nothing is changed where the user chose (`threads_are_chosen`).
+    The number is restored at the end. It is not changed where the user has set it (`threads_are_chosen`).
     """
     most = engine.threads
     if most <= 1 or threads_are_chosen():
         yield lambda: None
         return
-    spare = ThreadBudget(most)
+    budget = ThreadBudget(most)
 
-    def look() -> None:
-        threads = spare.look()
+    def adapt() -> None:
+        threads = budget.measure()
         if threads != engine.threads:
-            logger.info("%d of %d threads: others use the rest of the cores", threads, most)
+            logger.info("%d of %d threads: other programs use the other cores", threads, most)
             engine.threads = threads
 
     try:
-        yield look
+        yield adapt
     finally:
         engine.threads = most
 
 
 class ThreadBudget:
-    """Looks now and then at what other programs use of this process's cores; Linux only, elsewhere nothing changes."""
+    """Number of threads from the CPU time of other programs on this process's cores. Constant except on Linux."""
 
     def __init__(self, most: int) -> None:
-        """``most``: threads to use where no other program runs."""
+        """``most``: threads where no other program runs."""
         self.threads = self._most = most
         self._cores = usable_cores()
         self._wanted: list[int] = []
-        self._seen_at = time.monotonic()
+        self._measured_at = time.monotonic()
         self._busy, self._own = _busy_seconds(), _own_seconds()
 
-    def look(self) -> int:
-        """The number of threads to use from now on: one for each core that the others leave, 1 at least."""
+    def measure(self) -> int:
+        """Threads to use: one for each free core, at least 1."""
         now = time.monotonic()
-        passed = now - self._seen_at
-        if passed < (SETTLED_SECONDS if self._wanted else FIRST_SECONDS) or self._busy is None:
+        passed = now - self._measured_at
+        if passed < (MEASURE_SECONDS if self._wanted else FIRST_SECONDS) or self._busy is None:
             return self.threads
         busy, own = _busy_seconds(), _own_seconds()
         if busy is not None:
             others = max((busy - self._busy) - (own - self._own), 0.0) / passed
             self._consider(others)
-        self._seen_at, self._busy, self._own = now, busy, own
+        self._measured_at, self._busy, self._own = now, busy, own
         return self.threads
 
     def _consider(self, others: float) -> None:
-        """``others``: cores in use by other programs since the last look."""
+        """``others``: cores used by other programs since the last measurement."""
         free = min(max(round(self._cores - others), 1), self._most)
         is_first = not self._wanted
-        self._wanted = [*self._wanted, free][-AGREEING_LOOKS:]
-        if is_first or self._wanted == [free] * AGREEING_LOOKS:
+        self._wanted = [*self._wanted, free][-AGREEING_MEASUREMENTS:]
+        if is_first or self._wanted == [free] * AGREEING_MEASUREMENTS:
             self.threads = free
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """CPU seconds of this process and of its ended children."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def _busy_seconds() -> float | None:
-    """CPU seconds of all programs on the cores that this process may use; None where the system does not tell."""
+    """CPU seconds of all programs on this process's cores; None where the system does not count them."""
     try:
         lines = STATISTICS.read_text().splitlines()
         cores = os.sched_getaffinity(0)

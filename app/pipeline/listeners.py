@@ -1,4 +1,4 @@
-"""Who takes what the engine gives: listeners, and a stage in front of them."""
+"""Interfaces of what gets the engine's results: listeners, and a back end in front of them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,9 +7,9 @@ from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 
 class ResultListener(Protocol):
-    """Hears every result and every revision once and in order, all in one thread.
+    """Gets every result and every revision once and in order, in one thread.
 
-    `revise` names only frames whose results were added before: the pipeline checks it.
+    A revision names only frames whose results were added; the pipeline checks that.
     """
 
     def add(self, result: FrameResult) -> None: ...
@@ -18,32 +18,32 @@ class ResultListener(Protocol):
 
 
 class BackEnd(Protocol):
-    """Stands between engine and listeners and may place results anew, revise earlier ones, or hold some back a while.
+    """Gets results before the listeners; may change their poses, revise earlier ones, or hold some back.
 
-    All calls come from one thread of its own. Every result that goes in comes out once, before any revision of it.
+    All calls come from one thread. Every result that goes in comes out once, before any revision of it.
     """
 
     @property
     def wants_grey(self) -> bool:
-        """Whether frames shall carry `PreparedFrame.grey`."""
+        """Whether frames need `PreparedFrame.grey`."""
 
     @property
     def status_line(self) -> str:
-        """A line of figures for the user; may be asked for in another thread."""
+        """Figures for the user in one line; may be read by another thread."""
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What ``run.json`` keeps of it; likewise."""
+        """The object ``online_mapping`` of ``run.json``; may be read by another thread."""
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
-        """Take a result with the frame that it is of; gives what is ready for the listeners, in order."""
+        """Take a result and its frame; returns the items that are ready for the listeners, in order."""
 
     def finish(self) -> Sequence[FrameResult | Revision]:
-        """What is left to say once the last result is in."""
+        """The remaining items, after the last result."""
 
 
 class DelegatingBackEnd:
-    """A `BackEnd` that has another one do everything: whoever watches it overrides what is to be watched."""
+    """A `BackEnd` that delegates to another one; subclasses override the calls that they observe."""
 
     def __init__(self, back_end: BackEnd) -> None:
         self._back_end = back_end

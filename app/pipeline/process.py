@@ -1,7 +1,4 @@
-"""How much memory was used, and what to say when there is none left.
-
-Ctrl-C as a wish to stop, not as an exception in the middle of a frame.
-"""
+"""Memory and signals of this process: peak memory, out-of-memory errors, Ctrl-C as a flag, end with the parent."""
 
 import multiprocessing
 import os
@@ -18,7 +15,7 @@ from stream_recon.configs.errors import ResourceError
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turn running out of memory, of the GPU or of the host, into `ResourceError` with what to lower."""
+    """Turn out-of-memory errors of GPU or host into a `ResourceError` that says what to lower."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -34,14 +31,14 @@ def memory_errors() -> Iterator[None]:
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     import torch
 
-    # The allocator of the CPU raises a bare RuntimeError, and so does who cannot map a file.
-    said = str(error).lower()
-    bare = "can't allocate memory" in said or "cannot allocate memory" in said
-    return bare or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    # The CPU allocator raises a plain RuntimeError, as does a failed memory map.
+    text = str(error).lower()
+    is_plain = "can't allocate memory" in text or "cannot allocate memory" in text
+    return is_plain or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def peak_host_memory_mb() -> float:
-    """Largest resident size of this process so far; 0 where the system does not say."""
+    """Peak resident memory of this process; 0 on Windows."""
     if sys.platform == "win32":
         return 0.0
     import resource
@@ -51,7 +48,7 @@ def peak_host_memory_mb() -> float:
 
 
 def peak_device_memory_mb(device: str) -> float | None:
-    """Most memory that tensors of this process held on a GPU so far; None where it does not work on one itself."""
+    """Peak memory of this process's tensors on a GPU; None where it uses none."""
     if not device.startswith("cuda"):
         return None
     import torch
@@ -71,7 +68,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within the block the first SIGINT or SIGTERM only sets the flag; the second one raises KeyboardInterrupt.
+    """Within the block the first SIGINT or SIGTERM only sets the flag; the second raises KeyboardInterrupt.
 
     Outside the main thread, where Python delivers no signals, the flag stays false.
     """
@@ -85,17 +82,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         stop.requested = True
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def exit_with_parent() -> None:
-    """To be called first in such a process: it must not write on when another batch may have taken over the folder."""
-    # The terminal sends Ctrl-C to all; the parent passes it on to those that are busy.
+    """End this worker process with its parent: another batch may take over the folder then. Call it first."""
+    # The terminal sends Ctrl-C to all processes; the parent forwards it to busy workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

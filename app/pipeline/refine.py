@@ -1,7 +1,8 @@
-"""A finished result refined by geometry: from its folder, with the source's images, into its folder."""
+"""Offline refinement of a finished result folder, with the images of its source."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,56 +28,66 @@ from stream_recon.configs.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-STORED_IMAGES = "the source's images are gone: refined with the small ones of the result, which is less exact"
+STORED_IMAGES = "the source's images are gone: refined with the result's small images, which is less accurate"
 
 MOST_WORKERS = 8
-"""Each holds an image and what is found in it; what they find is put together by one thread."""
+"""Threads at most: each holds an image and its features, and one thread merges what they find."""
 
 READING_SHARE = 0.05
-"""Of the progress: the depth files come first."""
+"""Share of the progress for reading depth files, which comes first."""
 
 
 class RefinementView(ResultListener, Protocol):
-    """A viewer: beside revisions it takes what a map stands on."""
+    """A viewer that shows revisions and the sparse map."""
 
     def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Sparse points [N, 3], and pairs [E, 2] of source frames that close loops."""
+        """Show sparse points [N, 3] and loop edges, pairs [E, 2] of source frames."""
 
 
 class RefinementCancelledError(Exception):
-    """The user would not wait; the result is as it was."""
+    """Refinement was cancelled; the result is unchanged."""
+
+
+@dataclass(frozen=True)
+class RefineCallbacks:
+    """Functions that a refinement calls.
+
+    Args:
+        on_progress: gets the share done and the name of the step.
+        on_points: gets the number of frames whose points are rebuilt, and of all.
+        cancelled: refinement ends with `RefinementCancelledError` once it returns true.
+    """
+
+    on_progress: Callable[[float, str], None] = lambda share, step: None
+    on_points: Callable[[int, int], None] | None = None
+    cancelled: Callable[[], bool] = lambda: False
 
 
 def refine_result(
     result: ResultFolder,
     open_again: Callable[[], Source] | None,
-    on_progress: Callable[[float, str], None] = lambda share, what: None,
-    on_points: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     listeners: Sequence[ResultListener] = (),
     page: RefinementView | None = None,
-    workers: int | None = None,
+    callbacks: RefineCallbacks | None = None,
 ) -> RefinementReport:
-    """Refine a result from what the network gave, whatever was done to it since, and write it.
+    """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
     Args:
-        open_again: the source once more, with the same choice of frames; None, or an InputError: it is gone, and the
+        open_again: opens the source again, with the same choice of frames. Where it is None or raises InputError, the
             result's own small images are used.
-        on_progress: told the share that is done and what is under way.
-        on_points: told how many frames' points are in place, of how many.
-        listeners: hear the revision once it is known.
-        page: shows how it goes on, and what came of it; where it ends early, the result as it was.
-        workers: threads for features and matches; None: one for each core, within reason.
+        listeners: get the final revision.
+        page: shows intermediate states and the final one; after an early end, the unchanged result.
 
     Raises:
-        RefinementCancelledError: ``cancelled`` said so; the result is as it was.
-        StreamReconError: a file cannot be read or written; likewise.
+        RefinementCancelledError: ``callbacks.cancelled`` returned true; the result is unchanged.
+        StreamReconError: a file cannot be read or written; the result is unchanged.
     """
+    calls = callbacks or RefineCallbacks()
 
-    def show(share: float, what: str) -> None:
-        if cancelled():
+    def show(share: float, step: str) -> None:
+        if calls.cancelled():
             raise RefinementCancelledError
-        on_progress(READING_SHARE + (1 - READING_SHARE) * share, what)
+        calls.on_progress(READING_SHARE + (1 - READING_SHARE) * share, step)
 
     every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
@@ -84,24 +95,24 @@ def refine_result(
     views = []
     for number, camera in enumerate(cameras):
         views.append(FrameData.from_result(result_of(result.folder, camera), images.scale))
-        if cancelled():
+        if calls.cancelled():
             raise RefinementCancelledError
-        on_progress(READING_SHARE * number / len(cameras), "depth")
+        calls.on_progress(READING_SHARE * number / len(cameras), "depth")
 
-    def show_sketch(sketch: IntermediateState) -> None:
+    def show_state(state: IntermediateState) -> None:
         assert page is not None
-        focal = sketch.lens.focal / images.scale.factor
-        page.revise(_moved(every, *_for_all(every, cameras, sketch.T_world_camera, sketch.depth_scale), focal))
-        page.show_map(sketch.points, _frames_of(sketch.loops, [camera.index for camera in cameras]))
+        focal = state.lens.focal / images.scale.factor
+        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), focal))
+        page.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
 
     try:
         known_intrinsics = bool(result.run.get("options", {}).get("camera"))
         options = RefineOptions(
-            workers=workers or _workers(),
-            initial_poses=_placed(result, images.scale),
+            workers=min(usable_cores(), MOST_WORKERS),
+            initial_poses=_initial_poses(result, images.scale),
             known_intrinsics=known_intrinsics,
             progress=show,
-            on_state=show_sketch if page else None,
+            on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
         record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
@@ -112,9 +123,9 @@ def refine_result(
             listener.revise(revision)
         if page:
             _show(page, tracks)
-        # Again in the reconstruction's own unit, whatever it was in.
+        # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
-        if not amend(result, _of_files(revision, every), changes, tracks, on_points, cancelled):
+        if not amend(result, _relative_to_files(revision, every), changes, tracks, calls.on_points, calls.cancelled):
             raise RefinementCancelledError
     except BaseException:
         if page:
@@ -124,20 +135,16 @@ def refine_result(
     return found.report
 
 
-def _placed(result: ResultFolder, scale: Scale) -> InitialPoses | None:
-    """The frames that have depth where the stream has put them; None where it has not, or where they were refined."""
+def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
+    """Online poses of the frames with depth; None without an online back end, or after a refinement."""
     cameras = result.with_depth(result.cameras)
     if REFINEMENT in result.run or all(camera.network is None for camera in cameras):
         return None
-    # One lens took all of them.
+    # All frames have one camera.
     focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
     T = np.array([camera.T_world_camera for camera in cameras])
-    units = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
-    return InitialPoses(T, np.array(units), focal * scale.factor)
-
-
-def _workers() -> int:
-    return min(usable_cores(), MOST_WORKERS)
+    scales = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
+    return InitialPoses(T, np.array(scales), focal * scale.factor)
 
 
 def _show(page: RefinementView, tracks: SparseTracks | None) -> None:
@@ -148,12 +155,12 @@ def _show(page: RefinementView, tracks: SparseTracks | None) -> None:
 
 
 def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
-    """Pairs [L, 2] of positions as numbers in the source."""
+    """Pairs [L, 2] of positions as indices in the source."""
     return np.array(index, np.int32)[np.array(pairs, np.intp).reshape(-1, 2)]
 
 
 class _Images:
-    """`stream_recon.app.slam.offline.refine.Images`: of the source, or where it is gone of the result."""
+    """Images of the source, or of the result where the source is gone; the `Images` of `slam/offline/refine.py`."""
 
     def __init__(
         self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
@@ -198,7 +205,7 @@ def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callabl
 
 
 def _is_there(open_again: Callable[[], Source], index: int, size: tuple[int, int]) -> bool:
-    """Whether the source still begins with that frame."""
+    """Whether the source still begins with this frame."""
     try:
         with open_again() as source:
             frame = next(iter(source), None)
@@ -208,7 +215,7 @@ def _is_there(open_again: Callable[[], Source], index: int, size: tuple[int, int
 
 
 def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
-    """The stored picture where it lies in the source image."""
+    """The stored image at its position in the source image."""
     left, top, width, height = (round(v * scale.factor) for v in result.transform.crop)
     canvas = np.zeros((scale.size[1], scale.size[0]), np.uint8)
     grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), (width, height), interpolation=cv2.INTER_AREA)
@@ -220,19 +227,19 @@ def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
 def _for_all(
     every: Sequence[Camera], kept: Sequence[Camera], T: FloatArray, depth_scale: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Poses and depth scales of all frames from those [N] of the kept ones; the others are carried along."""
+    """Poses and depth scales of all frames from those [N] of the frames with depth; the others are interpolated."""
     if len(every) == len(kept):
         return T, depth_scale
     row = {camera.index: number for number, camera in enumerate(every)}
     positions = np.array([row[camera.index] for camera in kept])
-    before = np.array([camera.T_world_camera for camera in every])
-    carrier = PoseInterpolator(positions, before, T, depth_scale, np.array([camera.segment for camera in every]))
-    poses = np.array([carrier.pose(number) for number in range(len(every))])
+    earlier = np.array([camera.T_world_camera for camera in every])
+    interpolator = PoseInterpolator(positions, earlier, T, depth_scale, np.array([camera.segment for camera in every]))
+    poses = np.array([interpolator.pose(number) for number in range(len(every))])
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
 
-def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
-    """The same against the depth in the files: joined windows had units of their own from the first."""
+def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
+    """The revision with depth scales relative to the depth files: stitched chunks were scaled when they were joined."""
     return Revision(
         tuple(
             dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_causal)
@@ -242,19 +249,21 @@ def _of_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
 
 
 def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
-    """Frames as first given out, at new poses [N, 4, 4]; ``depth_scale``: of the depths of ``cameras``; ``focal``: in
-    pixels of the source, None as before."""
+    """Revision from the causal estimates to new poses [N, 4, 4].
+
+    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``focal`` in pixels of the source; None: unchanged.
+    """
     frames = []
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
-        lens = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
-        unit = float(scale) * camera.depth_scale / camera.depth_scale_causal
-        frames.append(FrameRevision(camera.index, pose, unit, lens))
+        intrinsics = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
+        factor = float(scale) * camera.depth_scale / camera.depth_scale_causal
+        frames.append(FrameRevision(camera.index, pose, factor, intrinsics))
     return Revision(tuple(frames))
 
 
 def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[np.float16]) -> Revision:
-    """With the depth fields [N, ...] of the frames that have depth; those of zeros are none."""
+    """The revision with depth fields [N, ...] of the frames with depth; fields of zeros are omitted."""
     known = {camera.index: field for camera, field in zip(cameras, fields, strict=True) if field.any()}
     return Revision(tuple(dataclasses.replace(f, depth_field=known.get(f.index)) for f in revision.frames))
 
@@ -281,7 +290,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
 
 
 def _record(report: RefinementReport, warning: str | None) -> dict[str, Any]:
-    """The object ``mapping`` of ``run.json``."""
+    """The object ``refinement`` of ``run.json``."""
     rounded = {
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in dataclasses.asdict(report).items()

@@ -13,6 +13,7 @@ from stream_recon.app.result.cloud import BYTES_PER_FRAME, POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import output_errors
 from stream_recon.configs.errors import OutputError
+from stream_recon.configs.sizes import parse_size
 
 KeepDepth = Literal["all", "keyframes", "none"]
 
@@ -29,6 +30,11 @@ class DiskLimit:
     keep_depth: KeepDepth = "all"
     max_bytes: int | None = None
     """Bound for all files of the result. The oldest depth files are removed first, keyframes' last. None: no bound."""
+
+    @staticmethod
+    def parse(keep_depth: KeepDepth, max_disk: str | None) -> "DiskLimit":
+        """Limit from command-line options; ``max_disk`` such as ``20GB``. Raises ConfigError."""
+        return DiskLimit(keep_depth, parse_size(max_disk, "--max-disk") if max_disk else None)
 
 
 class DepthDiskLimit:

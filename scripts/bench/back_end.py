@@ -18,7 +18,7 @@ from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.pipeline.listeners import DelegatingBackEnd
-from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
@@ -177,7 +177,7 @@ def full_size() -> Engine:
 def _run(video: Path, engine: Shuttle, back_end: Watched | None, frames: int, out: Path) -> RunSummary:
     with open_source(str(video), FrameChoice(max_frames=frames)) as source:
         writer = ResultWriter(out, RunInfo(video.name, load_preset("lingbot-map"), "0" * 64, engine.device))
-        return reconstruct(source, cast(FrameEngine, engine), writer, back_end=back_end)
+        return reconstruct(source, cast(FrameEngine, engine), writer, setup=RunSetup(back_end))
 
 
 def _write_shuttle_video(path: Path, frames: int) -> None:

@@ -17,18 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.cli.evaluate import RecordingBackEnd
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.refine import refine_result
+from stream_recon.app.pipeline.evaluate import RecordingBackEnd
+from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 FloatArray = NDArray[np.float64]
@@ -106,16 +104,16 @@ def _figures(engine: Engine, clip: Clip) -> str:
         scene = _written(clip, Path(place) / "sequence")
         truth = scene.truth()
         evaluator, network = Evaluator(truth), Evaluator(truth)
-        back_end = make_back_end("full", engine.preset.stream.scale_frames)
-        assert back_end is not None
         engine.reset()
         folder = Path(place) / "result"
         with scene.open() as source:
-            writer = ResultWriter(folder, RunInfo.from_engine(engine, source.name, {}))
-            reconstruct(source, engine, writer, [evaluator], back_end=RecordingBackEnd(back_end, network))
+            output = Output(folder, RunInfo.from_engine(engine, source.name, {}))
+            with Session(engine, source, scene.open, RunOptions("full"), output) as session:
+                assert session.back_end is not None
+                session.reconstruct([evaluator], back_end=RecordingBackEnd(session.back_end, network))
         online = [network.poses(), evaluator.poses(causal=True), evaluator.poses()]
         depth = [network.depth_errors(), evaluator.depth_errors(causal=True), evaluator.depth_errors()]
-        refine_result(read_result(folder), scene.open, listeners=[evaluator])
+        Finisher(folder, scene.open, listeners=[evaluator]).refine()
         poses, depths = [*online, evaluator.poses()], [*depth, evaluator.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
     ate, turn = zip(*(_errors(T, index, clip) for T in poses), strict=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bench import SAMPLE
-from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.core.voxels import VoxelTable
@@ -158,8 +158,8 @@ def bench_pipeline(video: Path | None, step_ms: float, frames: int, with_viewer:
         source = stack.enter_context(open_source(str(video), FrameChoice(max_frames=frames)))
         results = writer.ResultWriter(folder / "out", RunInfo(video.name, preset, "0" * 64, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
-        with watched_parts(watch, StandIn), progress_bar(terminal) as show:
-            summary = reconstruct(source, cast(FrameEngine, engine), results, [viewer] if viewer else [], show)
+        with watched_parts(watch, StandIn), TerminalObserver(terminal, terminal) as show:
+            summary = reconstruct(source, cast(FrameEngine, engine), results, [viewer] if viewer else [], None, show)
         print(f"| video | {describe_video(video)}, {summary.frames_read} frames |")
         fps, bare = summary.fps, 1000 / step_ms
         share = 100 * fps / bare

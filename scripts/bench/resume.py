@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,13 @@ from stream_recon.app.batch.scene import evaluate_result
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.pipeline.pipeline import reconstruct
-from stream_recon.app.pipeline.refine import refine_result
-from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
-from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.slam.mode import make_back_end
 
 SHARES = (0.3, 0.5, 0.7)
 
@@ -38,19 +34,19 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
     info = RunInfo.from_engine(engine, scene.name, {})
     engine.reset()
     recording = RecordingEngine(engine)
-    with scene.open(stride, frames) as source:
-        back_end = make_back_end("full", engine.preset.stream.scale_frames)
-        reconstruct(source, recording, ResultWriter(uncut, info), back_end=back_end)
+    options, output = RunOptions("full"), Output(uncut, info)
+    with scene.open(stride, frames) as source, Session(recording, source, scene.open, options, output) as session:
+        session.reconstruct()
     shutil.copytree(uncut, place / "refined")
     best = errors(scene, stride, frames, place / "refined")
     print(f"| {scene.name} | uncut | ATE/path | " + " | ".join(f"{each:.4f}" for each in best) + " |", flush=True)
     for share in SHARES:
         shutil.copytree(uncut, cut)
         count = cut_down(cut, share, recording.reference_frames_after)
-        seam = finish(engine, scene, cut, info, stride, frames)
+        overlap = finish(engine, scene, cut, info, stride, frames)
         found = errors(scene, stride, frames, cut)
         ratios = " | ".join(f"{ours / theirs:.2f}" for ours, theirs in zip(found, best, strict=True))
-        print(f"| {scene.name} | {count} frames | {seam} | {ratios} |", flush=True)
+        print(f"| {scene.name} | {count} frames | {overlap} | {ratios} |", flush=True)
         shutil.rmtree(cut)
 
 
@@ -89,15 +85,12 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
     unfinished = read_partial_result(folder)
     assert unfinished is not None
     engine.reset()
-    with ExitStack() as stack:
-        open_again = partial(scene.open, stride, frames)
-        source, before = resume_run(
-            unfinished, engine, stack.enter_context(open_again()), open_again, stack, network_poses=True
-        )
-        back_end = make_back_end("full", 1, map_state=map_state(unfinished))
-        reconstruct(source, engine, ResultWriter(folder, info, resume=unfinished), back_end=back_end, before=before)
-    seam = before.resumed[-1]
-    return f"{seam['rotation_deg']:.2f}, {seam['position']:.3f}, {seam['depth']:.3f}"
+    open_again, output = partial(scene.open, stride, frames), Output(folder, info, partial=unfinished)
+    with open_again() as source, Session(engine, source, open_again, RunOptions("full"), output) as session:
+        session.reconstruct()
+    assert session.resumed is not None
+    overlap = session.resumed.resumed[-1]
+    return f"{overlap['rotation_deg']:.2f}, {overlap['position']:.3f}, {overlap['depth']:.3f}"
 
 
 def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple[float, float, float]:
@@ -106,7 +99,7 @@ def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple
     last = _error(result, scene)
     result.cameras = [camera.as_network for camera in result.cameras]
     network = _error(result, scene)
-    refine_result(read_result(folder), partial(scene.open, stride, frames))
+    Finisher(folder, partial(scene.open, stride, frames)).refine()
     return network, last, _error(read_result(folder), scene)
 
 
@@ -124,7 +117,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     engine = load_engine()
-    print("| sequence | cut after | seam: degrees, position, depth | network | stream | refined |\n|" + "---|" * 6)
+    print("| sequence | cut after | overlap: degrees, position, depth | network | stream | refined |\n|" + "---|" * 6)
     for path in options.sequences:
         scene = Scene(path.resolve().name, "sequence", path, None)
         with tempfile.TemporaryDirectory() as folder:

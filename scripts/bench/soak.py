@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.pipeline.pipeline import Progress, reconstruct
+from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
@@ -97,14 +98,19 @@ def bench_soak(frames: int) -> None:
         page = subprocess.Popen([sys.executable, "-c", PAGE, str(viewer.port)])
         folder, begun = Path(place) / "out", time.monotonic()
 
-        def look(progress: Progress) -> None:
-            if progress.frames >= 1000 * (len(readings) + 1):
-                readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
+        class Reader(RunObserver):
+            @property
+            def paused(self) -> bool:
+                return viewer.paused
+
+            def on_progress(self, progress: Progress) -> None:
+                if progress.frames >= 1000 * (len(readings) + 1):
+                    readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
 
         engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=frames))
         info = RunInfo.from_engine(engine, "carousel", {})
         writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
-        reconstruct(source, engine, writer, [viewer], look, paused=lambda: viewer.paused)
+        reconstruct(source, engine, writer, [viewer], observer=Reader())
         page_lives = page.poll() is None
         page.terminate()
         page.wait()

@@ -9,6 +9,8 @@ from stream_recon.app.core.types import FrameResult, Revision
 class Page:
     """Records results, revisions, maps and status texts."""
 
+    paused = False
+
     def __init__(self) -> None:
         self.added: list[FrameResult] = []
         self.revisions: list[Revision] = []

@@ -60,7 +60,7 @@ def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> 
     command = [sys.executable, "-m", "stream_recon", address, "-o", str(out), *choice]
     program = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert program.returncode == 0, program.stderr
-    assert "refined with the small ones of the result" in program.stderr and "refined: " in program.stdout
+    assert "refined with the result's small images" in program.stderr and "refined: " in program.stdout
     run = json.loads((out / "run.json").read_bytes())
     assert run["refinement"]["keyframes"] > 2 and len(set(run["revisions"].values())) == 1
     assert len(list(read_result(out))) == 10

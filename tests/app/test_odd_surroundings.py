@@ -135,7 +135,7 @@ def test_terminating_it_while_it_loads_is_an_interruption(
     [
         (MemoryError(), "out of memory"),
         (RuntimeError("unable to mmap 62585728 bytes from file <w>: Cannot allocate memory (12)"), "out of memory"),
-        (OSError(24, "Too many open files"), "the system does not let it go on: [Errno 24] Too many open files"),
+        (OSError(24, "Too many open files"), "the system refuses an operation: [Errno 24] Too many open files"),
     ],
 )
 def test_a_failed_load_leaves_no_folder(
@@ -184,7 +184,7 @@ def test_a_result_of_nan_is_an_error(
 def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from stream_recon.app.cli import reconstruct
+    from stream_recon.app.sources import source as sources
     from stream_recon.app.sources.live import LiveReader
     from stream_recon.app.sources.source import Source
     from stream_recon.configs.errors import InputError
@@ -196,7 +196,7 @@ def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
     def opened(*_: Any, reconnect: float, **__: Any) -> Source:
         return Source(LiveReader(Camera(images(10)), "cam", gone, reconnect))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reconstruct, "open_source", opened)
+    monkeypatch.setattr(sources, "open_source", opened)
     assert run("0", "-o", "lost", "--no-viewer", "--reconnect", "0.5") == 2
     assert "cam was lost after" in capfd.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "lost" / "run.json").read_text())
@@ -294,7 +294,7 @@ def test_one_damaged_depth_file_costs_its_frame_alone(
     DAMAGES[damage](depth_path(result, 4))
     assert seen(run, monkeypatch) == (0, 8)
     err = capfd.readouterr().err
-    assert "warning: 1 frames are left out: " in err and "Traceback" not in err
+    assert "warning: 1 damaged frames are not shown: " in err and "Traceback" not in err
 
 
 def test_pixels_that_are_not_finite_are_left_out(run: Run, result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,13 +360,13 @@ def test_other_machines_get_a_warning_and_a_token(
     assert run("view", "out", "--port", "0", "--host", "0.0.0.0") == 0
     captured = capfd.readouterr()
     assert "/?token=" in captured.out and "127.0.0.1" not in captured.out
-    assert "warning: the viewer is open to other machines: whoever has this address" in captured.err
+    assert "warning: the viewer is open to other machines: everyone with this address" in captured.err
     assert run("v.mp4", "-o", "again", "--port", "0", "--host", "0.0.0.0", "--mapping", "off") == 0
     warned = [line for line in capfd.readouterr().err.splitlines() if "warning:" in line]
     assert len(warned) == 1 and warned[0].endswith("can see and steer it, unencrypted"), "one line"
     assert run("view", "out", "--port", "0", "--host", "", "--no-token") == 0
     captured = capfd.readouterr()
-    assert "token" not in captured.out and "everybody who can reach this machine" in captured.err
+    assert "token" not in captured.out and "everyone who can reach this machine" in captured.err
     assert run("view", "out", "--port", "0") == 0
     captured = capfd.readouterr()
     assert "token" not in captured.out and captured.err == ""

@@ -10,8 +10,6 @@ import pytest
 import stream_recon.app.batch
 import stream_recon.app.cli
 
-NEEDS_TORCH = {"stream_recon.app.cli.plan"}
-
 
 def modules_of(package: str, folder: Path) -> list[str]:
     return [f"{package}.{file.stem}" for file in sorted(folder.glob("*.py")) if file.stem != "__init__"]
@@ -27,7 +25,7 @@ def imported_with(modules: list[str]) -> set[str]:
 @pytest.mark.parametrize("package", [stream_recon.app.batch, stream_recon.app.cli])
 def test_what_workers_and_commands_import_at_their_start_leaves_torch_alone(package: ModuleType) -> None:
     name, (folder,) = package.__name__, package.__path__
-    modules = [module for module in modules_of(name, Path(folder)) if module not in NEEDS_TORCH]
+    modules = modules_of(name, Path(folder))
     assert len(modules) > 5
     assert not imported_with(modules) & {"torch", "stream_recon.app.engine.engine", "ray"}
 

@@ -47,7 +47,7 @@ def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, num
     said, _ = process.communicate(timeout=120)
     assert process.returncode == code, said
     if code == 130:
-        assert b"refinement stopped: the result is complete and not refined; 'stream-recon refine' goes on" in said
+        assert b"refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it" in said
     run, frames = record(out), list(read_result(out))
     assert not run["interrupted"] and "refinement" not in run and len(frames) == 20
     assert len(set(run["revisions"].values())) == 1, "cameras, trajectory and cloud tell one story"

@@ -18,7 +18,7 @@ from rich.console import Console
 from bench.gpu.measure import begin_table, release_memory, row
 from bench.gpu.pictures import frame_at, sample_frames
 from bench.pipeline import Watch, describe_video, watched_parts, write_video
-from stream_recon.app.cli.progress import progress_bar
+from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
@@ -164,8 +164,8 @@ def run_program(engine: Engine, preset: Preset, video: Path, frames: int, out: P
         writer = TimedWriter(out, RunInfo(video.name, preset, NO_WEIGHTS, engine.device))
         terminal = Console(file=stack.enter_context(Path(os.devnull).open("w")), force_terminal=True)
         stack.enter_context(watched_parts(watch, Engine))
-        show = stack.enter_context(progress_bar(terminal))
-        summary = reconstruct(source, cast(FrameEngine, recording), writer, on_progress=show)
+        show = stack.enter_context(TerminalObserver(terminal, terminal))
+        summary = reconstruct(source, cast(FrameEngine, recording), writer, observer=show)
     return ProgramRun(summary, writer.times, recording.images, recording.keyframes, watch)
 
 

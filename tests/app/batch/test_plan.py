@@ -55,7 +55,7 @@ def test_each_scene_has_a_track_of_its_own(
     options = ["--scale-from", "track:tracks", "--split", str(split), *OFF]
     assert run("batch", str(data), "-o", "out", *options) == 0
     printed = capfd.readouterr().out
-    assert "note: without track: left in the reconstruction's own unit: two" in printed
+    assert "note: without a track: not converted to metres: two" in printed
     scenes = scenes_of(tmp_path / "out")
     assert scenes["one"]["metric_scale"]["scale"] == pytest.approx(3, rel=1e-3) and "metric_scale" not in scenes["two"]
     one, two = (read_result(tmp_path / "out" / name) for name in ("one", "two"))
@@ -94,7 +94,7 @@ def test_masks_by_the_names_of_scenes_and_within_them(
     write_masks(tmp_path / "black" / "walk")
     write_masks(data / "one" / "black", "png")
     assert run("batch", str(data), "-o", "out", "--masks", "black", *OFF) == 0
-    assert "note: without masks: taken whole: two" in capfd.readouterr().out
+    assert "note: without masks: all pixels are used: two" in capfd.readouterr().out
     shares = {name: masked_share(tmp_path / "out" / name) for name in scenes_of(tmp_path / "out")}
     assert len(shares) == 3 and shares.pop("two") == 0
     assert all(0.4 < share < 0.6 for share in shares.values()), shares

@@ -83,5 +83,5 @@ def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:
     check_streams(EngineLoader(ModelChoice()))
     with pytest.raises(ResourceError, match="--streams needs --cache full, not fp8"):
         check_streams(EngineLoader(ModelChoice(cache="fp8")))
-    with pytest.raises(ResourceError, match=r"own attention kernel.*not flashinfer"):
-        check_streams(EngineLoader(ModelChoice(attention="flashinfer")))
+    with pytest.raises(ResourceError, match=r"own attention kernel.*not fa2"):
+        check_streams(EngineLoader(ModelChoice(attention="fa2")))

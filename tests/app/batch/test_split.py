@@ -30,7 +30,7 @@ from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.health import HealthWatch, WeakInterval
+from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval
 from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
@@ -159,9 +159,9 @@ def test_a_stitched_result_has_the_segments_and_health_of_its_chunks(
         for index in range(first, last):
             segment = int(0 < cut <= index)
             writer.add(replace(room_result(index), health=0.1 if 39 <= index < 45 else 0.8, segment=segment))
-        weak = WeakInterval(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
+        weak = LowQualityInterval(39, min(last - 1, 44), 3.9, 4.4, 6, "the view changes too fast")
         segments = ({"index": cut, "timestamp": 4.0, "reason": "a cut"},) if cut else ()
-        health = HealthWatch([0.5], [weak]).summary()
+        health = HealthMonitor([0.5], [weak]).summary()
         writer.finish(RunSummary(interrupted=False, health=health, segments=segments))
         chunks.append(read_result(tmp_path / str(number)))
     aligned = aligned_chunks(chunks)

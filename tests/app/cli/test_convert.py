@@ -47,7 +47,7 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
     ("source", "target", "message"),
     [
         ("none.pt", "w.safetensors", "no checkpoint at none.pt"),
-        ("p.pt", "w.pt", "a file of weights is called"),
+        ("p.pt", "w.pt", "the name of a weights file ends in"),
         ("p.pt", "nowhere/w.safetensors", "cannot write nowhere/w.safetensors"),
         ("text.pt", "w.safetensors", "text.pt is"),
     ],

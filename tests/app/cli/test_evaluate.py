@@ -13,7 +13,13 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.cli.evaluate import error_table, evaluate_all, evaluate_scene, run, summary_lines
+from stream_recon.app.cli.evaluate import (
+    EvaluationOptions,
+    error_table,
+    evaluate_all,
+    evaluate_folders,
+    summary_lines,
+)
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import (
@@ -30,6 +36,8 @@ from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
 from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
+from stream_recon.app.pipeline import session
+from stream_recon.app.pipeline.evaluate import evaluate_scene
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import fake_preset
 
@@ -176,10 +184,13 @@ class TruthStage:
         return [Revision(tuple(frames))]
 
 
-def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(sequence: Scene) -> None:
+def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(
+    sequence: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = KnowingEngine(sequence, noise=0.2, wider=1.2, by_pixel=False)
     plain = evaluate_scene(engine, sequence)
-    staged = evaluate_scene(engine, sequence, back_end=TruthStage(sequence))
+    monkeypatch.setattr(session, "make_back_end", lambda *_, **__: TruthStage(sequence))
+    staged = evaluate_scene(engine, sequence)
     assert plain.final == plain.network == plain.causal == plain.online_final == staged.network
     assert staged.causal.ate_m is not None and staged.causal.ate_m > plain.final.ate_m
     assert staged.causal.absrel == pytest.approx(plain.final.absrel), "another unit is no error"
@@ -277,7 +288,7 @@ def test_summary_takes_the_best_trivial_baseline_of_each_sequence() -> None:
     assert (summary.sequences, summary.final, summary.best_trivial) == (2, pytest.approx(0.15), pytest.approx(0.4))
     assert summarise(evaluations, "absrel") is None
     assert summary_lines(evaluations) == [
-        "mean ATE/path (sequences: 2): ours 0.1500, best trivial baseline of each 0.4000 (0.38x)"
+        "mean ATE/path (sequences: 2): ours 0.1500, best trivial baseline 0.4000 (0.38x)"
     ]
 
 
@@ -285,7 +296,7 @@ def test_the_json_file_has_the_promised_form(
     sequence: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "figures.json"
-    evaluate_all(KnowingEngine(sequence), [sequence], 1, None, path)
+    evaluate_all(KnowingEngine(sequence), [sequence], EvaluationOptions(json=path))
     content = json.loads(path.read_text(encoding="utf-8"))
     assert set(content) == {"weights_sha256", "sequences"}
     assert content["weights_sha256"] == SHA256
@@ -303,7 +314,7 @@ def test_the_json_file_has_the_promised_form(
 
 def test_a_prediction_that_is_not_a_number_is_null_in_the_file(sequence: Scene, tmp_path: Path) -> None:
     engine = KnowingEngine(sequence, scale=float("nan"))
-    evaluate_all(engine, [sequence], 1, None, tmp_path / "figures.json")
+    evaluate_all(engine, [sequence], EvaluationOptions(json=tmp_path / "figures.json"))
     figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))["sequences"]["room"]
     assert (figures["ate_m"], figures["absrel"]) == (None, None)
 
@@ -313,7 +324,7 @@ def test_what_was_finished_is_on_disk_when_a_later_sequence_breaks(tmp_path: Pat
     (bad.path / "rgb" / "000004.jpg").write_bytes(b"not an image")
     path = tmp_path / "figures.json"
     with pytest.raises(InputError, match=r"000004\.jpg"):
-        evaluate_all(KnowingEngine(good), [good, bad], 1, None, path)
+        evaluate_all(KnowingEngine(good), [good, bad], EvaluationOptions(json=path))
     assert list(json.loads(path.read_text(encoding="utf-8"))["sequences"]) == ["good"]
 
 
@@ -333,7 +344,8 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
     module.load_engine = load_engine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", module)
     weights, path = tmp_path / "w.safetensors", tmp_path / "out.json"
-    assert run(folders, 2, 3, path, ModelChoice("lingbot-map", weights, "cpu", "sdpa", "4", "fp8")) == 0
+    model = ModelChoice("lingbot-map", weights, "cpu", "sdpa", "4", "fp8")
+    assert evaluate_folders(folders, model, EvaluationOptions(2, 3, "full", path)) == 0
     assert asked == [
         {
             "preset": "lingbot-map",
@@ -356,14 +368,14 @@ def test_bad_input_is_found_before_the_engine_is_loaded(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", None)  # importing it would fail
     folder = write_sequence(tmp_path / "room", 4).path
     with pytest.raises(InputError, match="looked for"):
-        run([folder, tmp_path], 1, None, None, ModelChoice())
+        evaluate_folders([folder, tmp_path], ModelChoice(), EvaluationOptions())
     with pytest.raises(ConfigError, match="stride"):
-        run([folder], 0, None, None, ModelChoice())
+        evaluate_folders([folder], ModelChoice(), EvaluationOptions(stride=0))
     with pytest.raises(ConfigError, match="keyframes"):
-        run([folder], 1, None, None, ModelChoice(keyframes="none"))
+        evaluate_folders([folder], ModelChoice(keyframes="none"), EvaluationOptions())
     for path in (tmp_path / "nowhere" / "out.json", tmp_path):
-        with pytest.raises(OutputError, match="no place for a file"):
-            run([folder], 1, None, path, ModelChoice())
+        with pytest.raises(OutputError, match="existing folder"):
+            evaluate_folders([folder], ModelChoice(), EvaluationOptions(json=path))
 
 
 SEQUENCES = Path(__file__).parents[3].parent / "shared" / "eval"

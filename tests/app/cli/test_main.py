@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stream_recon.app.cli import evaluate
 from stream_recon.app.cli import reconstruct as commands
+from stream_recon.app.cli.main import COMMANDS
 from stream_recon.app.cli.reconstruct import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
@@ -63,8 +67,7 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    commands = [[word, "--help"] for word in ("view", "eval", "batch", "datasets", "plan")]
-    for arguments in (["--help"], *commands, ["--version"]):
+    for arguments in (["--help"], *([word, "--help"] for word in COMMANDS), ["--version"]):
         begun = time.monotonic()
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
         assert time.monotonic() - begun < 3, "well under a second on a machine that is not busy with tests"
@@ -190,7 +193,7 @@ def test_damage_is_a_warning_and_code_0(run: Run, tmp_path: Path, capfd: pytest.
     write_broken_avi(tmp_path / "b.avi", 30)
     assert run("b.avi", "--no-viewer", "-o", "out") == 0
     captured = capfd.readouterr()
-    assert "warning: b.avi is cut off at" in captured.err and "damaged" in captured.out
+    assert "warning: b.avi breaks off at" in captured.err and "damaged" in captured.out
     assert read_result(tmp_path / "out").run["frames"]["damaged"] > 0
 
 
@@ -211,12 +214,13 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
 ) -> None:
     seen: list[tuple[bool, int]] = []
 
-    def refined(result: ResultFolder, open_again: object, out: object, err: object, viewer: Viewer) -> RefinementReport:
-        viewer.flush()
-        seen.append((viewer.state.ended, len(viewer.state.timeline)))
+    def refined(finisher: Finisher) -> RefinementReport:
+        assert isinstance(finisher.page, Viewer)
+        finisher.page.flush()
+        seen.append((finisher.page.page.ended, len(finisher.page.page.timeline)))
         return RefinementReport()
 
-    monkeypatch.setattr(commands, "refined", refined)
+    monkeypatch.setattr(Finisher, "refine", refined)
     write_video(tmp_path / "a.mp4", 9)
     assert run("a.mp4", "--port", "0") == 0
     assert seen == [(True, 9)]
@@ -258,33 +262,62 @@ def test_a_path_is_never_mistaken_for_a_command(
 
 
 def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream_recon.app.cli import evaluate
-
     seen: list[Any] = []
 
-    def fake_run(sequences: list[Path], **options: Any) -> int:
-        seen.extend([sequences, options])
+    def fake_run(*arguments: Any) -> int:
+        seen.extend(arguments)
         return 1
 
-    monkeypatch.setattr(evaluate, "run", fake_run)
+    monkeypatch.setattr(evaluate, "evaluate_folders", fake_run)
     arguments = "a b --stride 5 --frames 48 --json r.json --preset p --weights w --device cpu --attention sdpa"
     assert run("eval", *arguments.split(), "--keyframes", "flow") == 1
     assert seen == [
         [Path("a"), Path("b")],
-        {
-            "stride": 5,
-            "frames": 48,
-            "json_path": Path("r.json"),
-            "model": ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
-            "mapping": "full",
-            "camera": None,
-        },
+        ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
+        evaluate.EvaluationOptions(5, 48, "full", Path("r.json")),
+        None,
     ]
 
 
+def test_commands_and_panels_are_in_the_help(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = {line.strip("│ ").split(" ")[0] for line in lines}
+    assert set(COMMANDS) <= shown and {"--mapping", "--reconnect", "--version"} <= shown
+    titles = " ".join(line for line in lines if line.startswith("╭"))
+    assert all(panel in titles for panel in ("Input", "Output", "Camera", "Network", "Mapping", "Viewer", "Commands"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "not_offered"),
+    [("vi", "view", "export"), ("--max-f", "--max-frames", "--mapping"), ("export out --fo", "--format", "--port")],
+)
+def test_the_shell_completes_commands_and_options(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any, typed: str, offered: str, not_offered: str
+) -> None:
+    words = ["stream-recon", *typed.split()]
+    monkeypatch.setenv("_STREAM_RECON_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert run() == 0
+    found = capsys.readouterr().out.split()
+    assert offered in found and not_offered not in found
+
+
+def test_demo_reconstructs_the_sample_and_prints_its_errors(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("demo", "--no-viewer", "--max-frames", "12", "--mapping", "off") == 0
+    out = capfd.readouterr().out
+    assert "result: demo-recon" in out and "against exact ground truth, 12 frames" in out and "AbsRel" in out
+    assert len(read_result(tmp_path / "demo-recon")) == 12
+
+
 def test_a_known_camera_of_scenes_is_given_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("eval", "batch"):
-        assert run(command, "a", "--calibrated", "--intrinsics", "100,100,50,50") == 2
+    for command, option in product(("eval", "batch"), ("--dataset-intrinsics", "--calibrated")):
+        assert run(command, "a", option, "--intrinsics", "100,100,50,50") == 2
         assert "not both" in capsys.readouterr().err
         assert run(command, "a", "--intrinsics", "exif.txt") == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
@@ -328,7 +361,7 @@ def test_a_known_camera_is_kept_throughout(run: Run, tmp_path: Path, capfd: pyte
     assert run("export", "out", "--format", "transforms", "-o", "there") == 0
     content = json.loads((tmp_path / "there" / "transforms.json").read_text())
     assert content["fl_x"] == content["fl_y"] == pytest.approx(focals.pop())
-    assert "small ones" not in capfd.readouterr().err  # the source was read again, through the same lens
+    assert "small images" not in capfd.readouterr().err  # the source was read again, through the same lens
     assert run("walk", "--no-viewer", "-o", "two", "--intrinsics", "1,2,3") == 2
     assert "use fx,fy,cx,cy" in error_line(capfd)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stream_recon.app.cli import plan
+from stream_recon.app.planning import budget
 from stream_recon.app.planning.budget import H200, run_memory
 from stream_recon.cache import cache_dtypes
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
@@ -36,7 +36,7 @@ def error_line(capfd: pytest.CaptureFixture[str]) -> str:
 def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", "2GB", "--preset", "small") == 0
     out = capfd.readouterr().out
-    assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (no CUDA device is here" in out
+    assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (there is no CUDA device" in out
     assert "224x168" in out and "full" in out
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small"
 
@@ -44,7 +44,7 @@ def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureF
 def test_where_little_is_missing_the_cache_goes_into_fp8(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
     out = capfd.readouterr().out
-    assert "takes a GPU of compute capability 8.9" in out
+    assert "needs a GPU of compute capability 8.9" in out
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small --cache fp8"
 
 
@@ -53,7 +53,7 @@ def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(plan, "measure_rates", lambda device: H200)
+    monkeypatch.setattr(budget, "measure_rates", lambda device: H200)
     monkeypatch.setattr(cache_dtypes, "supports_fp8", lambda device: False)
     assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
     assert "fp8" not in capfd.readouterr().out
@@ -94,7 +94,7 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no CUDA device is here whose memory could be read: say how much there is, --memory 8GB"),
+        ((), "there is no CUDA device whose memory could be read: use --memory"),
         (("--memory", "much"), "--memory must be a size such as 8GB"),
         (("--memory", "100MB", "--preset", "small"), "the smallest choice for this source, preset small with window 1"),
         (("--memory", "8GB", "--preset", "huge"), "no preset 'huge'"),

@@ -1,4 +1,4 @@
-"""Conversion of results to metres: all files, exports and the viewer follow, and resumed runs."""
+"""Results brought to metres: every file, every export and the page follow, and what goes on from there does, too."""
 
 import json
 import signal
@@ -10,13 +10,14 @@ import numpy as np
 import plyfile
 import pytest
 
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.scale import brought_to_metres
+from stream_recon.app.cli.console import result_consoles
+from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.cli.view import show_result
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.metric_scale import apply, measure
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
+from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_partial_result
@@ -65,7 +66,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch, room: Path, factor: float = FACTOR) 
     assert exit_code(monkeypatch, "scale", str(room), f"frames:2,19,{factor * distance(frames, 2, 19)}") == 0
 
 
-def test_all_files_are_in_metres(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_are_in_metres_and_say_so(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, cloud = read_result(room), points(room)
     scaled(monkeypatch, room)
     result = read_result(room)
@@ -92,10 +93,10 @@ def test_all_files_are_in_metres(room: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert stored / 1000 == pytest.approx(FACTOR * room_frames(4)[3].depth, abs=0.01)
 
 
-def test_a_second_scale_replaces_the_first(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_again_it_follows_the_last(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled(monkeypatch, room, 3.0)
     scaled(monkeypatch, room)
-    metres = read_result(room).metric_scale
+    metres = read_result(room).metres
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR)
     assert read_result(room).cameras[7].depth_scale == pytest.approx(FACTOR)
 
@@ -109,18 +110,18 @@ def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monk
         rgb = pasted(rgb, frame.T_world_camera, frame.intrinsics.fx, square)
         assert cv2.imwrite(str(path), rgb[..., ::-1])
     assert exit_code(monkeypatch, "scale", str(room), f"marker:{FACTOR * SIDE}") == 0
-    metres = read_result(room).metric_scale
+    metres = read_result(room).metres
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR, rel=0.01)
     # Seen over a short way, halves of which say little: it is stated with care.
     assert metres.error is not None and abs(np.log(metres.T_metric_own.scale / FACTOR)) < metres.error < 0.05
     assert "6X6_250 number 7" in metres.how
     height = HALF[1] - np.median([frame.T_world_camera[1, 3] for frame in room_frames(20)])
     assert exit_code(monkeypatch, "scale", str(room), f"height:{1.2 * height}") == 0
-    metres = read_result(room).metric_scale
+    metres = read_result(room).metres
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(1.2, rel=0.01)
 
 
-def test_a_track_gives_axes_and_exports_have_its_origin(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turned = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
     lines = [
         f"{f.timestamp} {' '.join(str(v) for v in 2 * turned @ f.T_world_camera[:3, 3] + (1e5, 2e6, 0))}"
@@ -130,39 +131,35 @@ def test_a_track_gives_axes_and_exports_have_its_origin(room: Path, monkeypatch:
     track.write_text("\n".join(lines))
     assert exit_code(monkeypatch, "scale", str(room), f"track:{track}") == 0
     result = read_result(room)
-    assert result.metric_scale is not None and result.metric_scale.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
+    assert result.metres is not None and result.metres.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
     # The floor and the ceiling are now level in z.
     assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
     target, _ = export(room, "trajectory", room.parent / "path")
     text = " ".join((target / "README.txt").read_text().split())
-    assert "axes of the track file" in text and "Origin: (1000" in text
+    assert "axes of the file" in text and "Origin: (1000" in text
     # What gives no axes has those of the first camera again.
     scaled(monkeypatch, room)
     result = read_result(room)
-    assert (
-        result.metric_scale is not None
-        and result.metric_scale.world == "first camera"
-        and result.metric_scale.origin is None
-    )
+    assert result.metres is not None and result.metres.world == "first camera" and result.metres.origin is None
     for camera, frame in zip(result.cameras, room_frames(20), strict=True):
         assert np.allclose(camera.T_world_camera[:3, :3], frame.T_world_camera[:3, :3], atol=1e-6)
         assert np.allclose(camera.T_world_camera[:3, 3], FACTOR * frame.T_world_camera[:3, 3], atol=1e-5)
 
 
-def test_the_viewer_shows_the_scale(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
-    consoles = PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
-    assert brought_to_metres(read_result(room), parse_scale_source("frames:2,19,1.5"), None, *consoles, page)
+    with TerminalObserver(*result_consoles(), page) as observer:
+        assert Finisher(room, None, observer, page=page).scale(parse_scale_source("frames:2,19,1.5"))
     assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
     assert page.revisions and not page.added
 
 
-def test_the_viewer_has_causal_and_final_state_in_one_unit(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_it_as_it_is_and_as_it_was_in_one_unit(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled(monkeypatch, room)
 
     page = Page()
     monkeypatch.setattr(
-        "stream_recon.app.cli.view.show_results", lambda viewer, results: [viewer.add(r) for r in results]
+        "stream_recon.app.viewer.viewer.show_results", lambda viewer, results: [viewer.add(r) for r in results]
     )
     show_result(page, read_result(room), lambda error: None)  # type: ignore[arg-type]
     assert page.added[3].depth == pytest.approx(FACTOR * room_frames(4)[3].depth, rel=0.01)
@@ -171,7 +168,7 @@ def test_the_viewer_has_causal_and_final_state_in_one_unit(room: Path, monkeypat
     assert revision.frames[5].T_world_camera == pytest.approx(page.added[5].T_world_camera)
 
 
-def test_a_resumed_run_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_cut_off_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "out"
     writer = ResultWriter(room, run_info())
     for frame in room_frames(20):
@@ -187,7 +184,7 @@ def test_a_resumed_run_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: pyte
     writer.add(room_result(20, size=SIZE))
     writer.finish(RunSummary(interrupted=False))
     result = read_result(room)
-    assert result.metric_scale is None and len(result.cameras) == 21
+    assert result.metres is None and len(result.cameras) == 21
     assert result.cameras[3].T_world_camera == pytest.approx(room_frames(4)[3].T_world_camera)
 
 
@@ -207,7 +204,7 @@ def test_bad_input_is_one_line_and_leaves_the_result(
 def test_ctrl_c_leaves_the_result_as_it_was(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, text = parse_scale_source("frames:2,19,5")
     result = read_result(room)
-    metres = measure.measure_scale(result, given, text)
+    metres = measure.measured(result, given, text)
     before = {path: path.read_bytes() for path in room.rglob("*") if path.is_file()}
     assert not apply.apply_metric_scale(result, metres, cancelled=lambda: True)
     assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == before

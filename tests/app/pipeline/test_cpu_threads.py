@@ -38,8 +38,8 @@ class Machine:
 def settled(machine: Machine, spare: ThreadBudget, others: float, own: float) -> int:
     for _ in range(4):
         machine.pass_by(0.6, others, own)
-        spare.look()
-    return spare.look()
+        spare.measure()
+    return spare.measure()
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_a_short_burst_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     spare = ThreadBudget(2)
     for others, own in ((0.0, 2.0), (1.5, 0.5), (0.0, 2.0), (1.5, 0.5)):
         machine.pass_by(0.6, others, own)
-        assert spare.look() == 2
+        assert spare.measure() == 2
 
 
 def test_the_first_look_is_soon_and_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 2)
     spare = ThreadBudget(2)
     machine.pass_by(0.07, 1.0, 1.0)
-    assert spare.look() == 2
+    assert spare.measure() == 2
     machine.pass_by(0.07, 1.0, 1.0)
-    assert spare.look() == 1
+    assert spare.measure() == 1
 
 
 def test_never_more_threads_than_the_share_of_a_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_nothing_changes_where_the_system_tells_nothing(monkeypatch: pytest.Monk
     monkeypatch.setattr(cpu_threads, "STATISTICS", tmp_path / "missing")
     spare = ThreadBudget(8)
     monkeypatch.setattr(cpu_threads.time, "monotonic", lambda: 1e9)
-    assert spare.look() == 8
+    assert spare.measure() == 8
 
 
 def test_what_users_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.pipeline.health import MOST_SPANS, WINDOW, HealthWatch, WeakInterval, clock, weak_spans
-from stream_recon.app.pipeline.pipeline import Progress, reconstruct
+from stream_recon.app.pipeline.health import (
+    MAX_INTERVALS,
+    WINDOW,
+    HealthMonitor,
+    LowQualityInterval,
+    clock,
+    low_quality_intervals,
+)
+from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
@@ -26,8 +34,8 @@ def walk(frames: Iterable[int]) -> list[FrameResult]:
     return [replace(room_result(i, size=(112, 84)), index=i, timestamp=i / 10) for i in frames]
 
 
-def judged(results: list[FrameResult]) -> tuple[HealthWatch, list[float]]:
-    watch = HealthWatch()
+def judged(results: list[FrameResult]) -> tuple[HealthMonitor, list[float]]:
+    watch = HealthMonitor()
     values = [watch.judge(result) for result in results]
     assert values[0] is None, "the first frame has no neighbour"
     return watch, [value for value in values if value is not None]
@@ -43,7 +51,7 @@ def turned(result: FrameResult, degrees: float) -> FrameResult:
 def test_a_room_seen_as_it_is_is_well() -> None:
     watch, values = judged(walk(range(60)))
     assert len(values) == 59 and min(values) > 0.85
-    assert watch.weak is None and watch.summary()["weak"] == [] and watch.summary()["mean"] > 0.9
+    assert watch.notice is None and watch.summary()["weak"] == [] and watch.summary()["mean"] > 0.9
 
 
 def wandering(results: list[FrameResult]) -> list[FrameResult]:
@@ -62,20 +70,20 @@ def unsure(results: list[FrameResult]) -> list[FrameResult]:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (wandering, "neighbouring frames do not fit one another"),
-        (breathing, "neighbouring frames do not fit one another"),
-        (unsure, "hardly any depth is sure"),
+        (wandering, "consecutive frames are inconsistent"),
+        (breathing, "consecutive frames are inconsistent"),
+        (unsure, "almost all depth has low confidence"),
     ],
 )
 def test_what_is_wrong_is_told_within_ten_frames_and_taken_back(spoil: Spoil, why: str) -> None:
     results = walk(range(60))
     results[20:40] = spoil(results[20:40])
-    watch, told = HealthWatch(), []
+    watch, told = HealthMonitor(), []
     for result in results:
         watch.judge(result)
-        told.append(watch.weak)
+        told.append(watch.notice)
     assert told[:20] == [None] * 20
-    assert all(told[29:40]) and told[29] == f"tracking is weak since 0:02: {why}"
+    assert all(told[29:40]) and told[29] == f"low tracking quality since 0:02: {why}"
     assert told[-1] is None
     (span,) = watch.summary()["weak"]
     assert span["first"] in (20, 21) and 40 <= span["last"] <= 48 and span["why"] == why
@@ -92,7 +100,7 @@ def test_one_bad_frame_is_nothing_to_tell() -> None:
 def test_a_new_stretch_is_not_held_against_the_one_before() -> None:
     results = walk([*range(10), *range(40, 50)])
     results[10:] = [replace(result, segment=1) for result in results[10:]]
-    watch = HealthWatch()
+    watch = HealthMonitor()
     values = [watch.judge(result) for result in results]
     assert [n for n, value in enumerate(values) if value is None] == [0, 10]
     assert min(value for value in values if value is not None) > 0.85
@@ -107,7 +115,7 @@ def test_values_that_no_network_should_give_are_zero_and_raise_nothing() -> None
         replace(good[1], confidence=np.full_like(good[1].confidence, nan)),
     ]
     for result in bad:
-        watch = HealthWatch()
+        watch = HealthMonitor()
         watch.judge(good[0])
         assert watch.judge(result) == 0.0
 
@@ -118,18 +126,18 @@ def test_a_run_that_is_gone_on_with_counts_on() -> None:
     whole, _ = judged(results)
     first, before = judged(results[:45])
     told = json.loads(json.dumps(first.summary()))
-    second = HealthWatch(before, weak_spans(told))
+    second = HealthMonitor(before, low_quality_intervals(told))
     for result in results[45:]:
         second.judge(result)
     assert second.summary()["weak"] == whole.summary()["weak"]
     assert second.summary()["mean"] == pytest.approx(whole.summary()["mean"], abs=0.01)
     for damaged in ({}, {"weak": 3}, {"weak": [{"first": 1}]}, {"weak": [5]}):
-        assert weak_spans(damaged) == []
+        assert low_quality_intervals(damaged) == []
 
 
 def test_a_run_without_end_keeps_the_latest_spans() -> None:
-    watch = HealthWatch([], [WeakInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MOST_SPANS)])
-    assert [span["first"] for span in watch.summary()["weak"]] == list(range(2 * MOST_SPANS, 3 * MOST_SPANS))
+    watch = HealthMonitor([], [LowQualityInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MAX_INTERVALS)])
+    assert [span["first"] for span in watch.summary()["weak"]] == list(range(2 * MAX_INTERVALS, 3 * MAX_INTERVALS))
 
 
 def test_clock() -> None:
@@ -150,15 +158,19 @@ class Room(FakeEngine):
 
 
 def test_it_is_in_the_files_and_told_while_it_lasts(tmp_path: Path) -> None:
+    class Watching(RunObserver):
+        def on_progress(self, progress: Progress) -> None:
+            seen.append(progress)
+
     seen: list[Progress] = []
     with open_source(str(write_video(tmp_path / "a.mp4", 40))) as source:
         engine = Room(seconds=0.02)
-        summary = reconstruct(source, engine, ResultWriter(tmp_path / "out", run_info()), on_progress=seen.append)
+        summary = reconstruct(source, engine, ResultWriter(tmp_path / "out", run_info()), observer=Watching())
     result = read_result(tmp_path / "out")
     values = [camera.health for camera in result.cameras]
     assert values[0] is None and all(value is not None and 0 <= value <= 1 for value in values[1:])
     assert result.run["health"] == summary.health
     (span,) = summary.health["weak"]
     assert span["first"] - 20 <= WINDOW and span["last"] == 39
-    assert seen[-1].notice is not None and seen[-1].notice.startswith("tracking is weak since 0:0")
+    assert seen[-1].notice is not None and seen[-1].notice.startswith("low tracking quality since 0:0")
     assert [r.health for r in result][5] == values[5]

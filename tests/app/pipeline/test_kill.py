@@ -26,6 +26,7 @@ PROGRAM = textwrap.dedent("""
     from stream_recon.app.result.writer import ResultWriter
     from stream_recon.app.core.types import FrameRevision, Revision
     from stream_recon.app.pipeline import pipeline
+    from stream_recon.app.pipeline.pipeline import RunSetup
     from stream_recon.app.sources.source import open_source
     from tests.app.fake_engine import FakeEngine, pose_at, run_info
     import torch
@@ -36,6 +37,7 @@ PROGRAM = textwrap.dedent("""
     class Lift:
         wants_grey = False
         figures = {}
+        status_line = ""
 
         def __init__(self, notes):
             self.notes, self.indices, self.height = notes, [], 0
@@ -60,7 +62,8 @@ PROGRAM = textwrap.dedent("""
 
     def run(out):
         with open(str(out) + ".notes", "w") as notes, open_source(sys.argv[1]) as source:
-            pipeline.reconstruct(source, FakeEngine(seconds=0.002), ResultWriter(out, run_info()), stage=Lift(notes))
+            writer = ResultWriter(out, run_info())
+            pipeline.reconstruct(source, FakeEngine(seconds=0.002), writer, setup=RunSetup(Lift(notes)))
 
     base, dice, whole_s = Path(sys.argv[2]), random.Random(5), None
     for trial in range(-1, TRIALS):

@@ -6,7 +6,7 @@ import cv2
 import pytest
 
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -58,7 +58,8 @@ def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) 
     engine = ModelChoice().load()
     writer = ResultWriter(tmp_path / "out", RunInfo.from_engine(engine, "", {}))
     with open_source(str(images)) as source:
-        reconstruct(source, engine, writer, back_end=make_back_end("stream", engine.preset.stream.scale_frames))
+        back_end = make_back_end("stream", engine.preset.stream.scale_frames)
+        reconstruct(source, engine, writer, setup=RunSetup(back_end))
     figures = read_result(tmp_path / "out").run["online_mapping"]
     assert figures["keyframes"] > 1 and figures["tracks"] > 50 and 0 < figures["reprojection_px"] < 3
     assert figures["loops"] == figures["fallback_segments"] == figures["adjustments_skipped"] == 0

@@ -17,7 +17,8 @@ import torch
 
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline import dispatch, pipeline
-from stream_recon.app.pipeline.pipeline import Progress, ResumeState, reconstruct
+from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
@@ -45,12 +46,27 @@ class FakeViewer:
         self.revised += [frame.index for frame in revision.frames]
 
 
+class Watching(RunObserver):
+    """Keeps the progress, and pauses the run as a viewer wants it."""
+
+    def __init__(self, viewer: FakeViewer | None = None) -> None:
+        self.seen: list[Progress] = []
+        self._viewer = viewer
+
+    @property
+    def paused(self) -> bool:
+        return self._viewer is not None and self._viewer.paused
+
+    def on_progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+
+
 def run(source: Source, out: Path, engine: FakeEngine | None = None, viewer: FakeViewer | None = None) -> RunSummary:
     with source:
         writer = ResultWriter(out, run_info())
         if viewer is None:
             return reconstruct(source, engine or FakeEngine(), writer)
-        return reconstruct(source, engine or FakeEngine(), writer, [viewer], paused=lambda: viewer.paused)
+        return reconstruct(source, engine or FakeEngine(), writer, [viewer], observer=Watching(viewer))
 
 
 def run_json(out: Path) -> dict[str, object]:
@@ -59,17 +75,17 @@ def run_json(out: Path) -> dict[str, object]:
 
 
 def test_every_frame_of_a_file_reaches_writer_and_viewer(tmp_path: Path) -> None:
-    viewer, seen = FakeViewer(), list[Progress]()
+    viewer, observer = FakeViewer(), Watching()
     source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
-    summary = reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), [viewer], seen.append)
+    summary = reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), [viewer], observer=observer)
     assert viewer.added == list(range(30))
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(30))
     assert (summary.frames_read, summary.frames_reconstructed, summary.keyframes) == (30, 30, 10)
     assert (summary.interrupted, summary.frames_dropped, summary.frames_damaged) == (False, 0, 0)
     assert summary.fps > 0 and summary.peak_host_memory_mb > 10 and summary.peak_device_memory_mb is None
     assert run_json(tmp_path / "out")["interrupted"] is False
-    assert (seen[-1].frames, seen[-1].frame_hint, seen[-1].keyframes) == (30, 30, 10)
-    assert seen[0].frames == 4, "the scale frames come together"
+    assert (observer.seen[-1].frames, observer.seen[-1].frame_hint, observer.seen[-1].keyframes) == (30, 30, 10)
+    assert observer.seen[0].frames == 4, "the scale frames come together"
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
@@ -179,9 +195,13 @@ def test_pause_holds_a_file_and_loses_nothing(tmp_path: Path) -> None:
     def pause(frame: PreparedFrame) -> None:
         if frame.index == 10:
             viewer.paused = True
-            threading.Timer(0.3, resume).start()
+            threading.Thread(target=resume).start()
 
     def resume() -> None:
+        deadline = time.monotonic() + 10
+        while len(viewer.added) < 11 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
         states.append(len(viewer.added))
         viewer.paused = False
 
@@ -227,7 +247,7 @@ def test_a_slow_disk_drops_live_frames_and_never_those_of_a_file(
         add(self, result)
 
     monkeypatch.setattr(ResultWriter, "add", slow)
-    monkeypatch.setattr(dispatch, "RESULTS_BEHIND", 2)
+    monkeypatch.setattr(dispatch, "QUEUED_RESULTS", 2)
     summary = run(Source(LiveReader(FakeCapture(100, 0.004), "camera 0")), tmp_path / "live", FakeEngine(1))
     written = [r.index for r in read_result(tmp_path / "live")]
     assert summary.frames_dropped > 40 and summary.frames_read == len(written)
@@ -264,10 +284,10 @@ def test_few_frames_wait_and_as_small_images(tmp_path: Path) -> None:
 
 def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "PROGRESS_SECONDS", 3600.0)
-    seen = list[Progress]()
+    observer = Watching()
     source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
-    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), on_progress=seen.append)
-    assert [progress.frames for progress in seen] == [4, 30]
+    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), observer=observer)
+    assert [progress.frames for progress in observer.seen] == [4, 30]
 
 
 def test_a_frame_of_another_size_ends_the_run_after_those_before_it(tmp_path: Path) -> None:
@@ -368,14 +388,14 @@ def test_the_listeners_thread_may_ask_how_it_goes_while_results_come(tmp_path: P
 
     viewer, interval = Asking(), sys.getswitchinterval()
     source = open_source(str(write_video(tmp_path / "a.mp4", 60, size=(64, 48))))
-    run = pipeline._PipelineRun(source, FakeEngine(seconds=0.002), None, [viewer], None, None, None, ResumeState())
+    run = pipeline._PipelineRun(source, FakeEngine(seconds=0.002), None, [viewer], RunSetup(), RunObserver())
     run._latencies_ms.extend([1.0] * 1_000_000)
     sys.setswitchinterval(1e-6)
     try:
         with source, ThreadPoolExecutor(2) as pool:
-            threads = [*run.delivery.start(pool), pool.submit(run.decode)]
+            threads = [*run.dispatcher.start(pool), pool.submit(run.decode)]
             try:
-                run.step_through(StopRequest())
+                run.run_engine(StopRequest())
             finally:
                 run.stop_threads()
             for thread in threads:

@@ -17,7 +17,7 @@ from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.pipeline.refine import STORED_IMAGES, RefineCallbacks, RefinementCancelledError, refine_result
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import write_depth
@@ -81,7 +81,10 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     shown: list[float] = []
     listener = Listener()
     report = refine_result(
-        read_result(folder), partial(open_source, str(images)), lambda s, _: shown.append(s), listeners=[listener]
+        read_result(folder),
+        partial(open_source, str(images)),
+        [listener],
+        callbacks=RefineCallbacks(lambda share, _: shown.append(share)),
     )
     assert ate(folder, video) < 0.3 * before
     assert (folder / POINTS_NAME).read_bytes() != points
@@ -193,7 +196,9 @@ def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, call
         return asked > calls
 
     with pytest.raises(RefinementCancelledError):
-        refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
+        refine_result(
+            read_result(folder), partial(open_source, str(images)), callbacks=RefineCallbacks(cancelled=cancelled)
+        )
     assert contents(folder) == before
 
 
@@ -207,7 +212,9 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
 
     with pytest.raises(RefinementCancelledError):
         refine_result(
-            read_result(folder), partial(open_source, str(images)), on_points=on_points, cancelled=lambda: late
+            read_result(folder),
+            partial(open_source, str(images)),
+            callbacks=RefineCallbacks(on_points=on_points, cancelled=lambda: late),
         )
     assert contents(folder) == before
 
@@ -236,7 +243,10 @@ def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, im
     page = Page()
     with pytest.raises(RefinementCancelledError):
         refine_result(
-            read_result(folder), partial(open_source, str(images)), page=page, cancelled=lambda: bool(page.maps)
+            read_result(folder),
+            partial(open_source, str(images)),
+            page=page,
+            callbacks=RefineCallbacks(cancelled=lambda: bool(page.maps)),
         )
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):

@@ -14,7 +14,8 @@ import pytest
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.pipeline.listeners import BackEnd
-from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.pipeline.observer import RunObserver
+from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -47,7 +48,7 @@ def lifted(index: int, height: float) -> FrameRevision:
 class LiftingStage:
     """Holds each result back until the next one is in, lifts the one before by 1, and all of them by 2 at the end."""
 
-    told = "lifted"
+    status_line = "lifted"
     figures: ClassVar = {"lifted": True}
 
     def __init__(self, seconds: float = 0.0, *, wants_grey: bool = False) -> None:
@@ -78,7 +79,7 @@ def run(
     listener = Listener()
     with open_source(str(write_video(tmp_path / "a.mp4", frames, size=(64, 48)))) as source:
         writer = ResultWriter(tmp_path / "out", run_info())
-        summary = reconstruct(source, engine or FakeEngine(), writer, [listener], back_end=back_end)
+        summary = reconstruct(source, engine or FakeEngine(), writer, [listener], RunSetup(back_end))
     return summary, listener
 
 
@@ -98,7 +99,7 @@ def test_results_and_revisions_come_in_the_stages_order(tmp_path: Path) -> None:
 def test_a_grey_image_is_made_only_where_it_is_wanted(tmp_path: Path) -> None:
     back_end = LiftingStage(wants_grey=True)
     with open_source(str(write_video(tmp_path / "b.mp4", 5, size=(1280, 720)))) as source:
-        reconstruct(source, FakeEngine(), None, back_end=back_end)
+        reconstruct(source, FakeEngine(), setup=RunSetup(back_end))
     for _, frame in back_end.seen:
         assert frame.grey is not None and frame.grey.dtype == np.uint8
         assert frame.grey.shape == (360, GREY_SIDE)
@@ -153,14 +154,15 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stage(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_the_cloud_is_built_anew_keeps_the_old_one(tmp_path: Path) -> None:
-    def interrupt(done: int, total: int) -> None:
-        assert total == 40
-        if done == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+    class Interrupting(RunObserver):
+        def on_rebuild(self, done: int, total: int) -> None:
+            assert total == 40
+            if done == 5:
+                os.kill(os.getpid(), signal.SIGINT)
 
     with open_source(str(write_video(tmp_path / "a.mp4", 40, size=(64, 48)))) as source:
         writer = ResultWriter(tmp_path / "out", run_info())
-        summary = reconstruct(source, FakeEngine(), writer, back_end=LiftingStage(), on_rebuild=interrupt)
+        summary = reconstruct(source, FakeEngine(), writer, setup=RunSetup(LiftingStage()), observer=Interrupting())
     assert summary.interrupted and summary.frames_reconstructed == 40 and "points.ply" in summary.warnings[-1]
     run = read_result(tmp_path / "out").run
     assert run["interrupted"] is True and run["revisions"] == {"cameras": 40, "trajectory": 40, "points": 0}

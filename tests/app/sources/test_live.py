@@ -274,7 +274,7 @@ def command():
 
 atexit.register(print, "taken down")
 threading.Thread(target=time.sleep, args=(60,), name="read camera 0", daemon=True).start()
-main.COMMANDS["datasets"] = command
+main.app.command("datasets")(command)
 sys.argv = ["stream-recon", "datasets"]
 main.main()
 """

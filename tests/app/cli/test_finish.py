@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.cli import refine
-from stream_recon.app.cli.console import PlainConsole
-from stream_recon.app.cli.refine import refined
+from stream_recon.app.cli.console import result_consoles
+from stream_recon.app.cli.progress import TerminalObserver
+from stream_recon.app.pipeline import finish
+from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.refine import RefinementCancelledError
-from stream_recon.app.result.folder import read_result
 from stream_recon.app.sources.source import open_source
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
@@ -32,11 +32,12 @@ def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
 ) -> None:
     page = Page()
     images = partial(open_source, str(folder.parent / "images"))
-    report = refined(read_result(folder), images, PlainConsole(soft_wrap=True), PlainConsole(stderr=True), page)
+    with TerminalObserver(*result_consoles(), page) as observer:
+        report = Finisher(folder, images, observer, page=page).refine()
     assert report is not None and report.reprojection_px is not None
     shares = [float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%$", text))]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
-    assert f"refined; points of {FRAMES} of {FRAMES} frames are in place" in page.said
+    assert f"refined; points of {FRAMES} of {FRAMES} frames are updated" in page.said
     assert page.revisions and not page.added
     printed = capsys.readouterr().out.splitlines()
     assert page.said[-1].split("\n\n") == printed
@@ -47,8 +48,9 @@ def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.M
     def stopped(*_: object, **__: object) -> None:
         raise RefinementCancelledError
 
-    monkeypatch.setattr(refine, "refine_result", stopped)
+    monkeypatch.setattr(finish, "refine_result", stopped)
     page = Page()
-    assert refined(read_result(folder), None, PlainConsole(), PlainConsole(stderr=True), page) is None
-    (text,) = page.said
+    with TerminalObserver(*result_consoles(), page) as observer:
+        assert Finisher(folder, None, observer, page=page).refine() is None
+    text = page.said[-1]
     assert text.startswith("refinement stopped: the result is complete")

@@ -1,0 +1,222 @@
+"""Run of the command ``batch``: choice of scenes and workers, progress, and the report at the end."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from stream_recon.app.batch.jobs import ModelLoader
+from stream_recon.app.batch.page import PAGE_NAME
+from stream_recon.app.batch.plan import Batch, find_masks, find_scales
+from stream_recon.app.batch.ray_workers import RayPool
+from stream_recon.app.batch.remote_store import open_store
+from stream_recon.app.batch.runner import run_batch
+from stream_recon.app.batch.shared_network import DEFAULT_STREAMS, SharedNetworkPool, check_streams, shares_by_default
+from stream_recon.app.batch.store import LocalStore, Store
+from stream_recon.app.batch.summary import SHOWN, Row, compared_means, comparison, differences, read_summary
+from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
+from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, wide_console
+from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.slam.mode import MappingChoice
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.configs.errors import ConfigError
+
+MAX_NAMES = 10
+"""Scenes that one line names."""
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """A batch as given on the command line."""
+
+    root: Path
+    out: str | None
+    """Folder, or an address of fsspec; see `open_store`."""
+    dataset: str | None = None
+    choice: FrameChoice = dataclasses.field(default_factory=FrameChoice)
+    mapping: MappingChoice = "off"
+    split: int = 1
+    workers: int | None = None
+    """Processes (None: one); with Ray, actors (None: one for each GPU)."""
+    streams: int | None = None
+    """Scenes at once on each GPU through one network; None: chosen automatically."""
+    ray: str | None = None
+    """``local``, ``auto`` (the cluster of this machine), or the address of a cluster."""
+    dry_run: bool = False
+    compare: Path | None = None
+    masks: Path | None = None
+    mask_sky: bool = False
+    scale_from: str | None = None
+
+
+def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
+    """Run a batch; returns the exit code. ``recorded``: options for the summary.
+
+    Raises:
+        StreamReconError: bad input, a full disk, a model that cannot be loaded.
+    """
+    console = wide_console()
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers must be at least 1, not {options.workers}")
+    other = read_summary(options.compare) if options.compare is not None else None
+    root = options.root.expanduser().resolve()
+    store = open_store(options.out or f"{root.stem}-batch")
+    results = [store.folder] if isinstance(store, LocalStore) else []
+    # A folder of masks looks like a folder of scenes.
+    results += [options.masks] if options.masks is not None else []
+    scenes = find_scenes(root, options.dataset, exclude=results)
+    if options.choice.camera is not None:
+        scenes = [dataclasses.replace(scene, camera=options.choice.camera) for scene in scenes]
+    scales: Mapping[str, str] = {}
+    if options.masks is not None:
+        masks = find_masks(scenes, options.masks)
+        # A folder of masks may look like a scene.
+        scenes = [scene for scene in scenes if str(scene.path) not in masks.values()]
+        scenes = [dataclasses.replace(scene, masks=masks.get(scene.name)) for scene in scenes]
+        without = [scene.name for scene in scenes if scene.masks is None]
+        _print_names("without masks: all pixels are used", without, console)
+    if options.scale_from is not None:
+        found = find_scales(scenes, options.scale_from)
+        scales = found.sources
+        _print_names("without a track: not converted to metres", found.missing, console)
+    batch = Batch(
+        root, store, scenes, options.choice, options.split, options.mapping, options.mask_sky, scales, recorded
+    )
+    if options.dry_run:
+        _list_scenes(batch, console)
+        return DONE
+    with _Bar(PlainConsole(stderr=True)) as bar:
+        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes)), bar)
+    _report(summary, store, console)
+    if other is not None:
+        console.print(comparison(summary, other))
+        console.print(compared_means(summary, other))
+        for line in differences(summary, other):
+            console.print(f"note: {line}", soft_wrap=True)
+    if summary["interrupted"]:
+        return INTERRUPTED
+    return FAILED if summary["totals"]["failed"] else DONE
+
+
+def _print_names(what: str, names: Sequence[str], console: Console) -> None:
+    if names:
+        more = ", ..." if len(names) > MAX_NAMES else ""
+        listed = ", ".join(names[:MAX_NAMES])
+        console.print(f"note: {what}: {listed}{more}", markup=False, soft_wrap=True)
+
+
+def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> Pool:
+    streams = _streams(options, loader, store, scenes)
+    if streams is not None:
+        return SharedNetworkPool(loader, store, streams)
+    if options.ray is None and (options.workers is None or options.workers == 1):
+        return SerialPool(loader, store)
+    if store.single_process:
+        raise ConfigError(f"{options.out} can be read by one process only: workers need a folder or a shared address")
+    if options.ray is not None:
+        return RayPool(loader, store, options.ray, options.workers)
+    assert options.workers is not None
+    return ProcessPool(loader, store, options.workers)
+
+
+def _streams(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> int | None:
+    """Number of streams that share a network; None: each worker has its own."""
+    if options.streams is None:
+        if options.workers is not None or options.ray is not None or store.single_process:
+            return None
+        return DEFAULT_STREAMS if scenes * options.split > 1 and shares_by_default(loader) else None
+    if options.streams < 1:
+        raise ConfigError(f"--streams must be at least 1, not {options.streams}")
+    if options.workers is not None or options.ray is not None:
+        raise ConfigError("--streams cannot be combined with --workers or --ray")
+    if store.single_process:
+        raise ConfigError(f"{options.out} can be read by one process only: streams need a folder or a shared address")
+    check_streams(loader)
+    return options.streams
+
+
+def _list_scenes(batch: Batch, console: Console) -> None:
+    table = Table("scene", "dataset", "frames", "path")
+    counts = [batch.choice.count(scene.frames) for scene in batch.scenes]
+    for scene, count in zip(batch.scenes, counts, strict=True):
+        path = scene.path.relative_to(batch.root) if batch.root in scene.path.parents else scene.path.name
+        table.add_row(scene.name, scene.dataset, "?" if count is None else str(count), str(path))
+    console.print(table)
+    unknown = counts.count(None)
+    more = f", and {unknown} scenes of unknown length" if unknown else ""
+    console.print(f"{len(counts)} scenes, {sum(count or 0 for count in counts)} frames{more}; nothing was run")
+
+
+def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
+    for scene in summary["scenes"]:
+        if scene["status"] == "failed":
+            console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
+        elif reason := (scene.get("metric_scale") or {}).get("reason"):
+            console.print(f"not in metres: {scene['name']}: {reason}", markup=False, soft_wrap=True)
+    totals = summary["totals"]
+    counts = [f"{totals['done']} done"]
+    for count, word in (
+        (totals["resumed"], "of them earlier"),
+        (totals["failed"], "failed"),
+        (totals["not_run"], "left"),
+    ):
+        counts += [f"{count} {word}"] if count else []
+    rate = f", {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
+    console.print(
+        f"{totals['scenes']} scenes: {', '.join(counts)}; {totals['frames']} frames in {totals['seconds']:.1f} s{rate}"
+    )
+    means = [
+        f"{SHOWN[name][0]} {entry['mean']:.{SHOWN[name][1]}f}"
+        for name, entry in summary["means"].items()
+        if name in SHOWN
+    ]
+    if means:
+        console.print(f"means: {', '.join(means)}", soft_wrap=True)
+    console.print(f"page: {store.location(PAGE_NAME)}", soft_wrap=True)
+
+
+class _Bar:
+    """Bar over the frames of all scenes, with a line for each scene that failed."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.fields[scenes]}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("frames"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            expand=True,
+        )
+
+    def __enter__(self) -> "_Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, rows: Sequence[Row], frames: int) -> None:
+        self._scenes, self._ended = len(rows), sum(row.status != "not run" for row in rows)
+        self._task = self._bar.add_task("frames", total=frames, scenes=self._counted())
+
+    def progress(self, frames: int) -> None:
+        self._bar.update(self._task, completed=frames)
+
+    def finished(self, row: Row) -> None:
+        self._ended += 1
+        self._bar.update(self._task, scenes=self._counted())
+        if row.status == "failed":
+            self._bar.console.print(f"failed: {row.name}: {row.reason}", soft_wrap=True)
+
+    def _counted(self) -> str:
+        return f"{self._ended}/{self._scenes} scenes"

@@ -1,0 +1,67 @@
+"""Commands ``refine`` and ``scale``: the last steps of a run, for a finished or interrupted result."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.options import SCALE_FORMS, Folder
+
+
+@reported
+def refine_command(folder: Folder) -> int:
+    """Refine a result by offline bundle adjustment.
+
+    It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
+    again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
+    """
+    return refine_folder(folder)
+
+
+@reported
+def scale_command(
+    folder: Folder,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {SCALE_FORMS}.")],
+) -> int:
+    """Convert a result to metres.
+
+    Cameras, depth, points, tracks and all later exports are in metres then. The scale comes from a printed ArUco or
+    AprilTag marker with a known side, the distance between the cameras of two frames, the camera's height above ground,
+    a track of positions (GPX, CSV, TUM), or the GPS positions of photographs. run.json records the scale and its error.
+    A second call replaces the first. Ctrl-C leaves the result as it was.
+    """
+    return scale_folder(folder, what)
+
+
+def refine_folder(folder: Path) -> int:
+    """Refine a result, and bring it to metres again if it was; returns the exit code. Raises StreamReconError."""
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.export.source_images import source_of
+    from stream_recon.app.metric_scale.scale_source import parse_scale_source
+    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.result.folder import read_result
+
+    result = read_result(folder)
+    unit = result.metric_scale
+    with TerminalObserver(*result_consoles()) as observer:
+        finisher = Finisher(folder, source_of(result), observer)
+        if finisher.refine() is None:
+            return INTERRUPTED
+        if unit is None:
+            return DONE
+        observer.on_message(f"again to metres, by {unit.given}")
+        return DONE if finisher.run(FinishSteps(refine=False, scale=parse_scale_source(unit.given))) else INTERRUPTED
+
+
+def scale_folder(folder: Path, what: str) -> int:
+    """Convert a result to metres; returns the exit code. Raises StreamReconError."""
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.metric_scale.scale_source import parse_scale_source
+    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.result.folder import read_result
+
+    steps = FinishSteps(refine=False, scale=parse_scale_source(what))
+    read_result(folder)  # an error before a lock file is written
+    with TerminalObserver(*result_consoles()) as observer:
+        return DONE if Finisher(folder, None, observer).run(steps) else INTERRUPTED

@@ -1,0 +1,95 @@
+"""Options that several commands share, in panels by purpose. Imports nothing heavy: ``--help`` has to be fast."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from stream_recon.configs.errors import ConfigError
+from stream_recon.configs.schema import AttentionChoice, CacheChoice
+
+INPUT, OUTPUT, CAMERA, NETWORK = "Input", "Output", "Camera", "Network"
+MAPPING, VIEWER, LIVE, WORKERS = "Mapping", "Viewer", "Live sources", "Workers"
+
+
+def option(help: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+    """An option with its help text; ``names`` only where they differ from the parameter's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
+Folder = Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a run, finished or not.")]
+
+Stride = Annotated[int, option("Take every n-th frame.", panel=INPUT)]
+MaxFrames = Annotated[int | None, option("Stop after this number of frames.", panel=INPUT)]
+MaskSky = Annotated[
+    bool,
+    option("Leave out sky: regions of almost no confidence.", "--mask-sky", panel=INPUT),
+]
+Overwrite = Annotated[bool, option("Replace an earlier result there.", "--overwrite", panel=OUTPUT)]
+
+Intrinsics = Annotated[
+    str | None,
+    option(
+        "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS or OpenCV.",
+        panel=CAMERA,
+        metavar="CAMERA",
+    ),
+]
+DatasetIntrinsics = Annotated[
+    bool,
+    option("Use the camera in each scene's own files.", "--dataset-intrinsics", panel=CAMERA),
+]
+Calibrated = Annotated[bool, typer.Option("--calibrated", hidden=True)]
+"""Name of ``--dataset-intrinsics`` in version 0.1, accepted until 0.3."""
+SCALE_FORMS = r"marker:METRES, frames:A,B,METRES, height:METRES, track:FILE\[@SECONDS] or exif"
+ScaleFrom = Annotated[
+    str | None,
+    option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT"),
+]
+
+PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset", panel=NETWORK)]
+Weights = Annotated[
+    Path | None,
+    option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK),
+]
+Device = Annotated[Literal["auto", "cuda", "cpu"], option("Where the network runs.", panel=NETWORK)]
+Attention = Annotated[
+    AttentionChoice,
+    option("Attention kernel; auto: the fastest one on this machine.", panel=NETWORK),
+]
+Cache = Annotated[
+    CacheChoice,
+    option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK),
+]
+Keyframes = Annotated[
+    str | None,
+    option("Keyframes by optical flow, every frame, or every N-th frame.", panel=NETWORK, metavar="flow|every|N"),
+]
+Mapping = Annotated[
+    Literal["full", "stream", "off"],
+    option("off: network only; stream: also SLAM back end; full: also offline refinement at the end.", panel=MAPPING),
+]
+
+Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]
+Port = Annotated[int, option("Port of the viewer.", panel=VIEWER, min=0, max=65535)]
+Token = Annotated[
+    bool,
+    option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER),
+]
+
+
+def scene_camera(intrinsics: str | None, from_dataset: bool) -> str | None:
+    """Known camera of data set scenes, as `Scene` takes it. Raises ConfigError, InputError."""
+    from stream_recon.app.datasets.scene import CALIBRATED
+    from stream_recon.app.sources.calibration import parse_camera
+
+    if from_dataset and intrinsics is not None:
+        raise ConfigError("use --intrinsics or --dataset-intrinsics, not both")
+    return CALIBRATED if from_dataset else None if intrinsics is None else parse_camera(intrinsics).text()
+
+
+def source_camera(intrinsics: str | None) -> str | None:
+    """Known camera of a source as numbers, since a file may be gone when the source is opened again."""
+    from stream_recon.app.sources.calibration import EXIF, parse_camera
+
+    return intrinsics if intrinsics in (None, EXIF) else parse_camera(intrinsics).text()

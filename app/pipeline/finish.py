@@ -1,0 +1,138 @@
+"""Last steps of a run, which can also follow later: offline refinement and metric scale of a finished result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
+from stream_recon.app.metric_scale.measure import measure_scale
+from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
+from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.pipeline.observer import RunObserver
+from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
+from stream_recon.app.pipeline.refine import (
+    STORED_IMAGES,
+    RefineCallbacks,
+    RefinementCancelledError,
+    RefinementView,
+    refine_result,
+)
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.metric_scale import MetricScale, T_current_own
+from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
+from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import InputError
+
+
+class ResultView(RefinementView, ScaleView, Protocol):
+    """Viewer that shows how the result changes."""
+
+
+@dataclass(frozen=True)
+class FinishSteps:
+    """Steps that follow the reconstruction."""
+
+    refine: bool
+    scale: tuple[ScaleSource, str] | None = None
+    """Source of the metric scale, and the same as text."""
+
+    @staticmethod
+    def parse(*, refine: bool, scale_from: str | None) -> "FinishSteps":
+        """Steps from command-line options. Raises ConfigError, InputError."""
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from))
+
+    def remaining(self, record: Mapping[str, Any]) -> "FinishSteps":
+        """Steps that are not done yet, by the result's ``run.json``."""
+        return FinishSteps(self.refine and REFINEMENT not in record, None if record.get(METRIC_SCALE) else self.scale)
+
+    def __bool__(self) -> bool:
+        return self.refine or self.scale is not None
+
+
+@dataclass(frozen=True)
+class Finisher:
+    """Refines a result folder and recovers its metric scale. Ctrl-C ends a step and leaves the result as it was.
+
+    Args:
+        open_again: opens the source again; None: only what the result holds is there.
+        listeners: get the revision of a refinement.
+        page: viewer of the result, where there is one.
+        is_locked: the caller holds the folder's lock.
+    """
+
+    folder: Path
+    open_again: Callable[[], Source] | None
+    observer: RunObserver = field(default_factory=RunObserver)
+    listeners: Sequence[ResultListener] = ()
+    page: ResultView | None = None
+    is_locked: bool = False
+
+    def run(self, steps: FinishSteps) -> bool:
+        """Do these steps; False where Ctrl-C ended one.
+
+        Raises:
+            StreamReconError: a file cannot be read or written, or the scale cannot be measured.
+        """
+        if steps.refine:
+            result = read_result(self.folder)
+            if self.open_again is None and not result.with_depth(result.cameras):
+                self.observer.on_message("not refined: no depth was kept")
+            elif self.refine() is None:
+                return False
+        if steps.scale is None:
+            return True
+        try:
+            return self.scale(steps.scale) is not None
+        except InputError as error:
+            raise InputError(f"{error}; {self.folder} is complete and its unit has not changed") from error
+
+    def refine(self) -> RefinementReport | None:
+        """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""
+        report = None
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+            callbacks = RefineCallbacks(self.observer.on_refine, self.observer.on_refine_points, lambda: stop.requested)
+            try:
+                result = read_result(self.folder)
+                report = refine_result(result, self.open_again, self.listeners, self.page, callbacks)
+            except RefinementCancelledError:
+                pass
+        if report is not None and self.open_again is None:
+            self.observer.on_message(STORED_IMAGES, warning=True)
+        self.observer.on_refined(report)
+        return report
+
+    def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
+        """Convert the result to metres; returns its unit, or None where Ctrl-C ended it.
+
+        Raises:
+            InputError: ``source`` gives no scale for this result.
+            StreamReconError: a file cannot be read or written.
+        """
+        unit = None
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+
+            def on_markers(done: int, total: int) -> None:
+                if stop.requested:
+                    raise KeyboardInterrupt
+                self.observer.on_scale("markers", done, total)
+
+            def on_points(done: int, total: int) -> None:
+                self.observer.on_scale("points", done, total)
+
+            pages = [] if self.page is None else [self.page]
+            try:
+                result = read_result(self.folder)
+                change = measure_scale(result, *source, self.open_again, on_markers)
+                if apply_metric_scale(result, change, on_points, lambda: stop.requested, pages):
+                    unit = change.after(T_current_own(result.run))
+            except KeyboardInterrupt:
+                pass
+        self.observer.on_scaled(unit)
+        return unit
+
+    def _lock(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.is_locked else FolderLock(self.folder)
