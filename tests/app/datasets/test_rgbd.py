@@ -101,7 +101,7 @@ def test_images_out_of_order_are_sorted_with_a_warning_and_keep_their_truth(tmp_
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("rgb.txt", "1305031102.1", "line 1: 'timestamp file'"),
+        ("rgb.txt", "1305031102.1", "line 1 must be 'timestamp file'"),
         ("rgb.txt", "now rgb/1.png", "line 1: not a number"),
         ("rgb.txt", "nan rgb/1.png", "a timestamp is negative or not a number"),
         ("rgb.txt", "# nothing", "lists no images"),

@@ -76,7 +76,7 @@ MIRROR = np.diag([1.0, 1.0, -1.0, 1.0])
     [
         ([pose_line(1, 0.0), pose_line(1, 1.0)], "more than one pose"),
         ([pose_line(77, 0.0)], "none of its 1 poses belongs to an image"),
-        ([pose_line(0.5, 0.0)], "begins with the image's number"),
+        ([pose_line(0.5, 0.0)], "must begin with the image's number"),
         (["1 2 3"], "line 1: 3 numbers instead of 17"),
         (["one " + pose_line(1, 0.0)], "line 1: not a number"),
         ([pose_line(1, 0.0, MIRROR)], "1.png is not a rotation"),

@@ -92,7 +92,7 @@ def test_nerfstudio_lenses_that_no_one_pinhole_describes(tmp_path: Path) -> None
         ("[]", "no list of 'frames'"),
         ('{"frames": [{"transform_matrix": []}]}', "no 'file_path'"),
         ('{"frames": [{"file_path": "a.png", "transform_matrix": [[1, 2]]}]}', "must be a 4x4 matrix"),
-        ('{"frames": [{"file_path": "a.png", "transform_matrix": [["x"]]}]}', "numbers are wanted"),
+        ('{"frames": [{"file_path": "a.png", "transform_matrix": [["x"]]}]}', "must have numbers"),
         (
             '{"frames": [{"file_path": "a.png", "transform_matrix": %s}], "fl_x": "wide", "w": 1, "h": 1}',
             "'fl_x' must be",
