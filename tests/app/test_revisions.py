@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from stream_recon.app.core.depth_correction import GRID, correct_depth, validated_field
 from stream_recon.app.core.ground_truth import GroundTruth
@@ -15,6 +16,8 @@ from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_m
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.datasets.sequence import DepthMap
 from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -113,17 +116,15 @@ class Files:
 
     def check(self, known: list[FrameResult]) -> None:
         self.writer.checkpoint(RunSummary())
-        cloud = self.writer._cloud
-        assert cloud.rebuild()
-        total = 0
-        for row, (result, ours) in enumerate(zip(known, read_result(self.folder), strict=True)):
+        assert self.writer._cloud.rebuild()
+        for result, ours in zip(known, read_result(self.folder), strict=True):
             np.testing.assert_allclose(ours.T_world_camera, result.T_world_camera, atol=1e-12)
             np.testing.assert_allclose(ours.depth, result.depth, rtol=1e-6)
             assert ours.intrinsics == result.intrinsics
-            points = positions(cloud._ply.read(cloud._ends[row], cloud._ends[row + 1]))
-            assert off_surface(points, result) <= POINTS.voxel / 2 + 1e-4
-            total += len(points)
-        assert total > 0.5 * len(known) * SIDE**2
+        expected = [transform_points(r.T_world_camera, r.camera_points.reshape(-1, 3)) for r in known]
+        points = positions(np.array(stored_points(self.folder / POINTS_NAME)))
+        assert cKDTree(np.concatenate(expected)).query(points)[0].max() < 1e-4
+        assert len(points) > 0.5 * len(known) * SIDE**2
         path = trajectory_of(self.folder)
         np.testing.assert_allclose(path[:, 1:4], [r.T_world_camera[:3, 3] for r in known], atol=1e-6)
         rotations = np.array([r.T_world_camera[:3, :3] for r in known])
