@@ -363,7 +363,7 @@ def test_other_machines_get_a_warning_and_a_token(
     assert "warning: the viewer is open to other machines: everyone with this address" in captured.err
     assert run("v.mp4", "-o", "again", "--port", "0", "--host", "0.0.0.0", "--mapping", "off") == 0
     warned = [line for line in capfd.readouterr().err.splitlines() if "warning:" in line]
-    assert len(warned) == 1 and warned[0].endswith("can see and steer it, unencrypted"), "one line"
+    assert len(warned) == 1 and warned[0].endswith("can see and control it, unencrypted"), "one line"
     assert run("view", "out", "--port", "0", "--host", "", "--no-token") == 0
     captured = capfd.readouterr()
     assert "token" not in captured.out and "everyone who can reach this machine" in captured.err

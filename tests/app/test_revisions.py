@@ -180,12 +180,12 @@ class Metrics:
 
     def check(self, known: list[FrameResult]) -> None:
         np.testing.assert_allclose(self.evaluator.poses(), [r.T_world_camera for r in known], atol=1e-12)
-        figures = self.evaluator.figures()
+        figures = self.evaluator.scene_metrics()
         assert figures is not None and figures.ate_m is not None and figures.absrel is not None
         assert figures.ate_m < 1e-6 and figures.absrel < 1e-6
         assert self.evaluator.truth is not None and self.evaluator.truth.intrinsics is not None
         taken = self.evaluator.pixels.points(
-            self.evaluator._last, self.evaluator.truth.poses, self.evaluator.truth.intrinsics
+            self.evaluator._latest, self.evaluator.truth.poses, self.evaluator.truth.intrinsics
         )
         assert taken is not None
         of_frames = taken[0].reshape(len(known), -1, 3)

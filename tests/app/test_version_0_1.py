@@ -19,6 +19,7 @@ from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.tracks import read_tracks
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.errors import OutputError
@@ -124,7 +125,7 @@ def test_results_are_shown(name: str) -> None:
 
 def test_a_result_is_refined_again(tmp_path: Path) -> None:
     folder = copied("finished", tmp_path)
-    report = refine_result(read_result(folder), partial(open_source, str(SAMPLE), stride=3, max_frames=6))
+    report = refine_result(read_result(folder), partial(open_source, str(SAMPLE), FrameChoice(stride=3, max_frames=6)))
     assert report.tracks == pytest.approx(old("finished")[1]["mapping"]["tracks"], rel=0.05)
     tracks, again = read_tracks(folder), read_result(folder)
     assert tracks is not None and len(tracks.points) == report.tracks

@@ -30,10 +30,10 @@ def walk(memory: StreamMemory, preset: Preset, frames: int, *, rejects: bool = F
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         if rejects and index:
             memory.begin(1, evict_first=bool(index % 2))
-            network(1000 * others[None, index : index + 1], memory)
+            network.predict(1000 * others[None, index : index + 1], memory)
             memory.rollback()
         memory.begin(len(batch))
-        tokens.append(network(batch[None], memory).tokens)
+        tokens.append(network.predict(batch[None], memory)[1].tokens)
         memory.commit()
     return torch.cat(tokens, dim=1)
 

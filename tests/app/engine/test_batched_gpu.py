@@ -63,7 +63,7 @@ def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> l
         while waiting and (slot := batch.allocate_slot()) is not None:
             number = under_way[slot] = waiting.pop(0)
             prediction, _ = batch.begin(slot, clips[number][:scale])
-            poses[number].append(prediction.pose[-1, 0].cpu())
+            poses[number].append(prediction.head_pose[-1, 0].cpu())
             maps[number].append(prediction.head_maps[0].cpu())
         for slot, number in list(under_way.items()):
             if at[number] == len(clips[number]):
@@ -75,7 +75,7 @@ def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> l
             list(under_way), torch.stack([clips[number][at[number]] for number in under_way.values()])
         )
         for row, number in enumerate(under_way.values()):
-            poses[number].append(prediction.pose[-1, row].cpu())
+            poses[number].append(prediction.head_pose[-1, row].cpu())
             maps[number].append(prediction.head_maps[row].cpu())
             at[number] += 1
     return [(torch.cat(p), torch.cat(m)) for p, m in zip(poses, maps, strict=True)]

@@ -52,7 +52,7 @@ def outputs(stream: Stream, preset: Preset, images: torch.Tensor) -> tuple[torch
     poses, maps, keyframes = [], [], []
     for batch in (images[:scale], *images[scale:].split(1)):
         prediction, decision = stream.step(batch)
-        poses.append(prediction.pose[-1, 0].cpu())
+        poses.append(prediction.head_pose[-1, 0].cpu())
         maps.append(prediction.head_maps[0].cpu())
         keyframes.append(decision.is_keyframe)
     return torch.cat(poses), torch.cat(maps), keyframes

@@ -96,7 +96,7 @@ def test_all_files_are_in_metres_and_say_so(room: Path, monkeypatch: pytest.Monk
 def test_given_again_it_follows_the_last(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scaled(monkeypatch, room, 3.0)
     scaled(monkeypatch, room)
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR)
     assert read_result(room).cameras[7].depth_scale == pytest.approx(FACTOR)
 
@@ -110,14 +110,14 @@ def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monk
         rgb = pasted(rgb, frame.T_world_camera, frame.intrinsics.fx, square)
         assert cv2.imwrite(str(path), rgb[..., ::-1])
     assert exit_code(monkeypatch, "scale", str(room), f"marker:{FACTOR * SIDE}") == 0
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(FACTOR, rel=0.01)
     # Seen over a short way, halves of which say little: it is stated with care.
     assert metres.error is not None and abs(np.log(metres.T_metric_own.scale / FACTOR)) < metres.error < 0.05
     assert "6X6_250 number 7" in metres.how
     height = HALF[1] - np.median([frame.T_world_camera[1, 3] for frame in room_frames(20)])
     assert exit_code(monkeypatch, "scale", str(room), f"height:{1.2 * height}") == 0
-    metres = read_result(room).metres
+    metres = read_result(room).metric_scale
     assert metres is not None and metres.T_metric_own.scale == pytest.approx(1.2, rel=0.01)
 
 
@@ -131,16 +131,17 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     track.write_text("\n".join(lines))
     assert exit_code(monkeypatch, "scale", str(room), f"track:{track}") == 0
     result = read_result(room)
-    assert result.metres is not None and result.metres.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
+    assert result.metric_scale is not None and result.metric_scale.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
     # The floor and the ceiling are now level in z.
     assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
     target, _ = export(room, "trajectory", room.parent / "path")
     text = " ".join((target / "README.txt").read_text().split())
-    assert "axes of the file" in text and "Origin: (1000" in text
+    assert "axes of the track file" in text and "Origin: (1000" in text
     # What gives no axes has those of the first camera again.
     scaled(monkeypatch, room)
     result = read_result(room)
-    assert result.metres is not None and result.metres.world == "first camera" and result.metres.origin is None
+    assert result.metric_scale is not None and result.metric_scale.world == "first camera"
+    assert result.metric_scale.origin is None
     for camera, frame in zip(result.cameras, room_frames(20), strict=True):
         assert np.allclose(camera.T_world_camera[:3, :3], frame.T_world_camera[:3, :3], atol=1e-6)
         assert np.allclose(camera.T_world_camera[:3, 3], FACTOR * frame.T_world_camera[:3, 3], atol=1e-5)
@@ -184,7 +185,7 @@ def test_what_was_cut_off_goes_on_in_its_own_unit(tmp_path: Path, monkeypatch: p
     writer.add(room_result(20, size=SIZE))
     writer.finish(RunSummary(interrupted=False))
     result = read_result(room)
-    assert result.metres is None and len(result.cameras) == 21
+    assert result.metric_scale is None and len(result.cameras) == 21
     assert result.cameras[3].T_world_camera == pytest.approx(room_frames(4)[3].T_world_camera)
 
 
@@ -204,7 +205,7 @@ def test_bad_input_is_one_line_and_leaves_the_result(
 def test_ctrl_c_leaves_the_result_as_it_was(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, text = parse_scale_source("frames:2,19,5")
     result = read_result(room)
-    metres = measure.measured(result, given, text)
+    metres = measure.measure_scale(result, given, text)
     before = {path: path.read_bytes() for path in room.rglob("*") if path.is_file()}
     assert not apply.apply_metric_scale(result, metres, cancelled=lambda: True)
     assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == before

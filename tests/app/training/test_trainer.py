@@ -247,7 +247,7 @@ def test_fresh_weights_start_at_rest_with_a_typical_field_of_view() -> None:
     model = build_model(TINY_NETWORK).eval()
     images = torch.rand(1, 3, 3, 28, 42)
     with torch.no_grad():
-        pose = model(images, Visibility(2, 4, 16), torch.arange(3)[None], flex=False).prediction.pose[-1]
+        pose = model(images, Visibility(2, 4, 16), torch.arange(3)[None], flex=False).prediction.head_pose[-1]
     resting = torch.tensor([0.0, 0, 0, 0, 0, 0, 1, *TYPICAL_FOV])
     assert (pose - resting).abs().max() < 0.05
 

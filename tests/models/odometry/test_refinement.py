@@ -96,7 +96,7 @@ def test_the_search_is_left_out_where_the_preset_says_so(monkeypatch: pytest.Mon
 
     def poses(search: object) -> Tensor:
         preset = tiny_preset(keyframe_matcher=True, rotation_search=search)
-        stream, first = Stream(tiny_network(preset), preset, GRID, "auto"), preset.stream.scale_frames
+        stream, first = Stream(tiny_network(preset), preset, GRID), preset.stream.scale_frames
         parts = [stream.step(part)[0].pose for part in (images[:first], *images[first:].split(1))]
         return torch.cat(parts, dim=1)
 
