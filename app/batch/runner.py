@@ -118,11 +118,7 @@ class _BatchRun:
         return [(job.name, job.key) for job in jobs]
 
     def work(self, pool: Pool, stop: StopRequest) -> None:
-        """Run all jobs that are not done, until ``stop`` is requested.
-
-        Raises:
-            OutputError: the disk is full.
-        """
+        """Run all jobs that are not done, until ``stop`` is requested. Raises OutputError: the disk is full."""
         open_scenes = [job for name, job in self._jobs.items() if self._rows[name].status != "done"]
         jobs, refused = [], []
         for job in open_scenes:

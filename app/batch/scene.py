@@ -293,5 +293,5 @@ def evaluate_result(result: ResultFolder, truth: GroundTruth | None, max_pixels:
 def final_revision(cameras: list[Camera]) -> Revision:
     """All frames of a result as one revision, from their causal to their final state."""
     return Revision(
-        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics, c.depth_field) for c in cameras),
+        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics, c.depth_field) for c in cameras)
     )

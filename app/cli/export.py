@@ -27,8 +27,7 @@ def export_command(
         ),
     ],
     output: Annotated[
-        Path | None,
-        option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET"),
+        Path | None, option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET")
     ] = None,
     overwrite: Overwrite = False,
     frames: Annotated[
@@ -41,12 +40,10 @@ def export_command(
     points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
     faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
     up: Annotated[
-        Literal["auto", "keep"],
-        option("Up axis of GLB files: estimated, or that of the first camera."),
+        Literal["auto", "keep"], option("Up axis of GLB files: estimated, or that of the first camera.")
     ] = "auto",
     dense: Annotated[
-        int | None,
-        option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0),
+        int | None, option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0)
     ] = None,
 ) -> int:
     """Write a result for other programs.

@@ -21,8 +21,7 @@ def refine_command(folder: Folder) -> int:
 
 @reported
 def scale_command(
-    folder: Folder,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {SCALE_FORMS}.")],
+    folder: Folder, what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {SCALE_FORMS}.")]
 ) -> int:
     """Convert a result to metres.
 

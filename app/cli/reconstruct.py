@@ -45,8 +45,7 @@ def reconstruct_command(
     ],
     stride: shared.Stride = 1,
     fps: Annotated[
-        float | None,
-        shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT),
+        float | None, shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT)
     ] = None,
     start: Annotated[float | None, shared.option("Start at this second of the source.", panel=shared.INPUT)] = None,
     end: Annotated[float | None, shared.option("Stop before this second of the source.", panel=shared.INPUT)] = None,
@@ -66,8 +65,7 @@ def reconstruct_command(
     overwrite: shared.Overwrite = False,
     resume: Annotated[bool, shared.option("Continue an interrupted run.", "--resume", panel=shared.OUTPUT)] = False,
     keep_depth: Annotated[
-        Literal["all", "keyframes", "none"],
-        shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT),
+        Literal["all", "keyframes", "none"], shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT)
     ] = "all",
     max_disk: Annotated[
         str | None,
@@ -98,8 +96,7 @@ def reconstruct_command(
         shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
     ] = False,
     reconnect: Annotated[
-        float,
-        shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE),
+        float, shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE)
     ] = 120.0,
     version: Annotated[
         bool, shared.option("Print the version.", "--version", is_eager=True, callback=_print_version)
