@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stream_recon.app.core.ground_truth import GroundTruth
-from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice

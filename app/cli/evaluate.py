@@ -16,7 +16,7 @@ from stream_recon.configs.errors import OutputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stream_recon.app.core.protocols import FrameEngine
+    from stream_recon.app.core.types import FrameEngine
     from stream_recon.app.datasets.scene import Scene
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.evaluation.metrics import Metrics
@@ -114,7 +114,7 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     from rich.progress import Progress as Bar
 
     from stream_recon.app.pipeline.evaluate import evaluate_scene
-    from stream_recon.app.pipeline.observer import Progress, RunObserver
+    from stream_recon.app.pipeline.listeners import Progress, RunObserver
 
     class BarObserver(RunObserver):
         def __init__(self, bar: Bar, name: str) -> None:

@@ -21,7 +21,7 @@ from rich.progress import Progress as RichProgress
 
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary

@@ -179,6 +179,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
+    from stream_recon.app.result.resume import check_choice
     from stream_recon.app.result.run_record import RunInfo
     from stream_recon.app.sources.source import open_source
 
@@ -193,10 +194,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
         source = stack.enter_context(open_source(job.spec, job.frames, reconnect=job.reconnect))
         # A recording or photographs may contain their camera.
         job = dataclasses.replace(job, frames=dataclasses.replace(job.frames, camera=source.camera))
-        if earlier and source.live:
+        if (earlier.record or earlier.partial) and source.live:
             raise ConfigError("--resume needs a file: a camera or stream cannot be read again")
         if earlier.record is not None:
-            earlier.check(folder, source.name, job.recorded)
+            check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None

@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.pipeline.cpu_threads import adaptive_threads
 from stream_recon.app.pipeline.dispatch import Channel, Dispatcher
 from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval, clock
-from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
+from stream_recon.app.pipeline.listeners import BackEnd, Progress, ResultListener, RunObserver
 from stream_recon.app.pipeline.masking import Masking
-from stream_recon.app.pipeline.observer import Progress, RunObserver
 from stream_recon.app.pipeline.process import (
     StopRequest,
     memory_errors,
