@@ -81,15 +81,12 @@ class EngineLoader:
 
     def check(self) -> None:
         """Raises ConfigError, WeightsError."""
-        self._preset_and_weights()
+        self.choice.load_preset()
+        self.choice.weights_file()
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
-        preset, weights = self._preset_and_weights()
-        return Model(preset, file_sha256(weights), self.choice.cache)
-
-    def _preset_and_weights(self) -> tuple[Preset, Path]:
-        return self.choice.load_preset(), self.choice.weights_file()
+        return Model(self.choice.load_preset(), file_sha256(self.choice.weights_file()), self.choice.cache)
 
     @property
     def uses_gpu(self) -> bool:
@@ -184,9 +181,7 @@ class Job:
 def plan_jobs(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Job]:
     """One job per scene, in the order of the scenes, each with its own folder name."""
     names = folder_names([scene.name for scene in scenes])
-    return [
-        Job(name, scene, choice, job_key(root, scene, choice, model)) for name, scene in zip(names, scenes, strict=True)
-    ]
+    return [Job(n, scene, choice, job_key(root, scene, choice, model)) for n, scene in zip(names, scenes, strict=True)]
 
 
 def job_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -> dict[str, Any]:
@@ -238,11 +233,6 @@ def chunks_folder(name: str) -> str:
     return f"{CHUNKS_FOLDER}/{name}"
 
 
-def longest_first(jobs: Sequence[Job]) -> list[Job]:
-    """Order that keeps workers busy to the end; jobs of unknown length may be the longest and come first."""
-    return sorted(jobs, key=lambda job: (job.frames is not None, -(job.frames or 0)))
-
-
 @dataclass(frozen=True)
 class Outcome:
     """End of a job."""
@@ -265,8 +255,6 @@ class JobProgress:
 
 
 Event = JobProgress | Outcome
-
-
 Seconds = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 
@@ -288,6 +276,5 @@ class StageTimer:
     @property
     def seconds(self) -> Seconds:
         """Seconds of all stages up to this moment, rounded to milliseconds."""
-        now = time.monotonic()
-        current = {self._name: self._seconds.get(self._name, 0.0) + now - self._since}
-        return {name: round(seconds, 3) for name, seconds in {**self._seconds, **current}.items()}
+        self.enter(self._name)
+        return {name: round(seconds, 3) for name, seconds in self._seconds.items()}

@@ -8,7 +8,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.finish import Finisher
-from stream_recon.app.pipeline.listeners import ResultListener
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
@@ -106,7 +105,7 @@ def _reconstruct(
             depth = DepthChecksums(lock.folder)
             try:
                 output = Output(lock.folder, info, lock=lock, partial=previous.unfinished)
-                listeners: list[ResultListener] = [previous.evaluator, depth]
+                listeners = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
                 if job.chunk is None or has_readable_frame(job):
@@ -132,17 +131,17 @@ def _reconstruct(
 
 
 def _run(
-    engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[ResultListener]
+    engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[Evaluator | DepthChecksums]
 ) -> RunSummary:
     """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
     # Chunks of a split scene get no back end: they are refined once they are stitched.
     mapping = job.mapping if job.chunk is None else "off"
     options = RunOptions(mapping, job.mask_sky, known_intrinsics=job.choice.camera is not None)
-    with ExitStack() as stack:
-        open_again = partial(open_job, job, resumed=True)
-        if output.partial is not None:
-            source = stack.enter_context(open_again())
-        session = stack.enter_context(Session(engine, source, open_again, options, output))
+    open_again = partial(open_job, job, resumed=True)
+    with (
+        open_again() if output.partial is not None else nullcontext(source) as begun,
+        Session(engine, begun, open_again, options, output) as session,
+    ):
         return session.reconstruct(listeners)
 
 
@@ -203,7 +202,6 @@ class PartialScene:
     evaluator: Evaluator
     """Has received the frames of that result."""
     unfinished: PartialResult | None = None
-    """Result of the first frames, after which the run continues."""
     complete: ResultFolder | None = None
     """Result of all frames, to be refined or published."""
 

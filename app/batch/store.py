@@ -32,10 +32,9 @@ WORK_FOLDER = ".work"
 
 
 def output_lock(out: Path) -> FolderLock:
-    """Lock the folder, creating it if need be. The system releases the lock when the process ends, also by a kill.
+    """Lock the folder, creating it if need be. Raises OutputError if another batch holds it.
 
-    Raises:
-        OutputError: another batch holds it, or it cannot be created.
+    The system releases the lock when the process ends, also by a kill.
     """
     return FolderLock(out, "batch", LOCK_NAME)
 
@@ -60,20 +59,13 @@ class Store(Protocol):
         """Raises OutputError if the folder of that name holds something that this program has not written."""
 
     def workspace(self) -> AbstractContextManager[Path]:
-        """New folder on this machine for writing a result, removed with its content at the end of the block.
-
-        Raises:
-            OutputError: it cannot be created.
-        """
+        """New folder on this machine for writing a result, removed at the end of the block. Raises OutputError."""
 
     def job_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
         """Locked `workspace` of one job, which may hold the partial result of an interrupted worker.
 
         It is kept when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where the
         store cannot keep it, or another worker still holds it, it is an ordinary workspace.
-
-        Raises:
-            OutputError: it cannot be created.
         """
 
     def publish(
@@ -84,29 +76,21 @@ class Store(Protocol):
         result: Mapping[str, Any],
         known: Mapping[str, Checksum] | None = None,
     ) -> None:
-        """Move a result from a workspace into the store, the manifest last. Arguments: see `manifest_bytes`.
-
-        Raises:
-            OutputError: see `check_target`; or it cannot be written.
-        """
+        """Move a result from a workspace into the store, the manifest last. Arguments and errors: see `publish`."""
 
     def fetch(self, name: str) -> AbstractContextManager[Path | None]:
-        """Folder on this machine with the files of a finished result, readable during the block.
+        """Folder on this machine with the files of a finished result during the block; None where there is none.
 
-        None where there is no finished result of that name.
-
-        Raises:
-            OutputError: it cannot be read.
+        Raises OutputError.
         """
 
     def remove_results(self, name: str) -> None:
         """Remove the results, finished or not, in subfolders of the folder of that name. Raises OutputError."""
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        """Remove workspaces of killed workers, except those of these jobs (name, key). The store must be locked.
+        """Remove workspaces of killed workers, except those of these jobs (name, key). Raises OutputError.
 
-        Raises:
-            OutputError: a file cannot be removed.
+        The store must be locked.
         """
 
     def write(self, name: str, data: bytes) -> None:
@@ -118,7 +102,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class LocalStore:
-    """Store in a folder that all workers see under the same path. See `Store`."""
+    """`Store` in a folder that all workers see under the same path."""
 
     folder: Path
 
