@@ -101,7 +101,7 @@ class _BatchRun:
 
     def _first_row(self, job: Job) -> Row:
         scene = job.scene
-        row = Row(job.name, scene.dataset, job.key["scene"]["path"], job.frames)
+        row = Row(job.name, scene.dataset, job.key["scene"]["path"])
         check = self._store.check(job.name, job.key)
         if check.result is None:
             return replace(row, reason=check.reason)

@@ -57,7 +57,6 @@ class Row:
     dataset: str
     path: str
     """Path relative to the root."""
-    expected_frames: int | None
     status: Literal["not run", "done", "failed"] = "not run"
     resumed: bool = False
     """It was finished by an earlier batch."""

@@ -94,23 +94,9 @@ def batch_command(
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
-    recorded = {
-        "dataset": dataset,
-        "stride": stride,
-        "max_frames": max_frames,
-        "device": device,
-        "attention": attention,
-        "cache": cache,
-        "keyframes": keyframes,
-        "split": split,
-        "mapping": mapping,
-    }
-    added = {
-        "camera": camera,
-        "masks": None if masks is None else str(masks),
-        "mask_sky": mask_sky,
-        "scale_from": scale_from,
-    }
+    recorded = {"dataset": dataset, "stride": stride, "max_frames": max_frames, "device": device}
+    recorded |= {"attention": attention, "cache": cache, "keyframes": keyframes, "split": split, "mapping": mapping}
+    added = {"camera": camera, "masks": masks and str(masks), "mask_sky": mask_sky, "scale_from": scale_from}
     recorded |= {name: value for name, value in added.items() if value}
     options = BatchOptions(
         root,

@@ -78,10 +78,9 @@ class EvaluationOptions:
 def evaluate_folders(
     folders: Sequence[Path], model: "ModelChoice", options: EvaluationOptions, camera: str | None = None
 ) -> int:
-    """Evaluate sequence folders with one engine; returns the exit code. ``camera``: see `Scene`.
+    """Evaluate sequence folders with one engine; returns the exit code. Raises StreamReconError.
 
-    Raises:
-        StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
+    ``camera``: see `Scene`.
     """
     from stream_recon.app.pipeline.process import memory_errors
 

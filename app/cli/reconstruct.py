@@ -167,10 +167,9 @@ class ReconstructJob:
 
 
 def reconstruct_source(job: ReconstructJob) -> int:
-    """Reconstruct a source; returns the exit code. All checks that need no frame come before anything is written.
+    """Reconstruct a source; returns the exit code. Raises StreamReconError.
 
-    Raises:
-        StreamReconError: bad input, a full disk, too little memory.
+    All checks that need no frame come before anything is written.
     """
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps

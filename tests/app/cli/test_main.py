@@ -193,7 +193,7 @@ def test_damage_is_a_warning_and_code_0(run: Run, tmp_path: Path, capfd: pytest.
     write_broken_avi(tmp_path / "b.avi", 30)
     assert run("b.avi", "--no-viewer", "-o", "out") == 0
     captured = capfd.readouterr()
-    assert "warning: b.avi breaks off at" in captured.err and "damaged" in captured.out
+    assert "warning: b.avi is cut off at" in captured.err and "damaged" in captured.out
     assert read_result(tmp_path / "out").run["frames"]["damaged"] > 0
 
 
@@ -217,7 +217,7 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
     def refined(finisher: Finisher) -> RefinementReport:
         assert isinstance(finisher.page, Viewer)
         finisher.page.flush()
-        seen.append((finisher.page.page.ended, len(finisher.page.page.timeline)))
+        seen.append((finisher.page.state.ended, len(finisher.page.state.timeline)))
         return RefinementReport()
 
     monkeypatch.setattr(Finisher, "refine", refined)

@@ -96,7 +96,7 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
     [
         ((), "there is no CUDA device whose memory could be read: use --memory"),
         (("--memory", "much"), "--memory must be a size such as 8GB"),
-        (("--memory", "100MB", "--preset", "small"), "the smallest choice for this source, preset small with window 1"),
+        (("--memory", "100MB", "--preset", "small"), "the smallest configuration for this source, preset small"),
         (("--memory", "8GB", "--preset", "huge"), "no preset 'huge'"),
         (("--memory", "8GB", "--write", "mine.txt"), "a preset file's name ends in .toml"),
         (("--memory", "2GB", "--preset", "small", "--write", "none/mine.toml"), "cannot write none/mine.toml"),

@@ -68,7 +68,7 @@ def test_masked_pixels_have_no_depth_in_any_file(source: Path, masks: Path, tmp_
         assert (points.xyz[:, 0] / points.xyz[:, 2]).min() > -0.35  # of -0.5 to 0.5
     for name in ("transforms", "colmap"):
         target, told = export(out, name, tmp_path / name)
-        assert "black is left out" in " ".join(told.notes)
+        assert "black pixels are excluded" in " ".join(told.notes)
         for path in sorted((target / "masks").iterdir()):
             mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
             image = cv2.imread(str(target / "images" / f"{path.stem}.jpg"))
