@@ -179,10 +179,7 @@ class LocalStore:
         folder = self.folder / name
         yield folder if (folder / MANIFEST_NAME).is_file() else None
 
-    def remove_results(self, name: str) -> None:
-        self._remove_subfolders(name)
-
-    def _remove_subfolders(self, name: str, keep: Container[str] = ()) -> None:
+    def remove_results(self, name: str, keep: Container[str] = ()) -> None:
         parent = self.folder / name
         with output_errors(parent):
             for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
@@ -193,7 +190,7 @@ class LocalStore:
                     emptied.rmdir()
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        self._remove_subfolders(WORK_FOLDER, keep={_work_name(name, key) for name, key in jobs})
+        self.remove_results(WORK_FOLDER, keep={_work_name(name, key) for name, key in jobs})
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(self.folder / name, lambda file: file.write(data))

@@ -1,7 +1,6 @@
 """Command ``eval``: errors on sequences with ground truth, as a table and a JSON file."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,6 +113,7 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
 
     from stream_recon.app.pipeline.evaluate import evaluate_scene
     from stream_recon.app.pipeline.listeners import Progress, RunObserver
+    from stream_recon.app.result.files import replace_json
 
     class BarObserver(RunObserver):
         def __init__(self, bar: Bar, name: str) -> None:
@@ -131,7 +131,8 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if options.json is not None:
-            write_json(options.json, engine.weights_sha256, evaluations)
+            sequences = {each.name: each.to_json() for each in evaluations}
+            replace_json(options.json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
     for line in summary_lines(evaluations):
         console.print(line)
     return evaluations
@@ -182,17 +183,3 @@ def summary_lines(evaluations: "list[Evaluation]") -> list[str]:
                 f"best trivial baseline {summary.best_trivial:.4f}{share}"
             )
     return lines
-
-
-def write_json(path: Path, weights_sha256: str, evaluations: "list[Evaluation]") -> None:
-    """Write all metrics. The file appears only when it is complete. Raises OutputError."""
-    content = {
-        "weights_sha256": weights_sha256,
-        "sequences": {evaluation.name: evaluation.to_json() for evaluation in evaluations},
-    }
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error

@@ -215,9 +215,7 @@ class FrameEngine(Protocol):
     def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
         """Continue an earlier run in its coordinate frame; called before the first frame.
 
-        Args:
-            first: scale frames of the submap with their results.
-            later: keyframes after these that the cache remembers.
+        ``first``: scale frames of the submap with their results; ``later``: keyframes that the cache remembers.
         """
 
     def finish(self) -> Sequence[FrameResult]: ...

@@ -66,11 +66,7 @@ class Finisher:
     is_locked: bool = False
 
     def run(self, steps: FinishSteps) -> bool:
-        """Do these steps; False where Ctrl-C ended one.
-
-        Raises:
-            StreamReconError: a file cannot be read or written, or the scale cannot be measured.
-        """
+        """Do these steps; False where Ctrl-C ended one. Raises StreamReconError."""
         if steps.refine:
             result = read_result(self.folder)
             if self.open_again is None and not result.with_depth(result.cameras):
@@ -102,11 +98,9 @@ class Finisher:
         return report
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
-        """Convert the result to metres; returns its unit, or None where Ctrl-C ended it.
+        """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.
 
-        Raises:
-            InputError: ``source`` gives no scale for this result.
-            StreamReconError: a file cannot be read or written.
+        InputError means that ``source`` gives no scale for this result.
         """
         unit: MetricScale | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock():

@@ -104,7 +104,7 @@ def refine_result(
             listener.revise(revision)
         if page:
             page.revise(revision)
-            _show(page, tracks)
+            page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
         if not amend(
@@ -114,7 +114,7 @@ def refine_result(
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
-            _show(page, read_tracks(result.folder))
+            page.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return found.report
 
@@ -131,11 +131,8 @@ def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
     return InitialPoses(T, np.array(scales), focal * scale.factor)
 
 
-def _show(page: RefinementView, tracks: SparseTracks | None) -> None:
-    if tracks is None:
-        page.show_map(np.zeros((0, 3)), np.zeros((0, 2), np.int32))
-    else:
-        page.show_map(tracks.points, tracks.loops)
+def _map_of(tracks: SparseTracks | None) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+    return (tracks.points, tracks.loops) if tracks else (np.zeros((0, 3)), np.zeros((0, 2), np.int32))
 
 
 def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
@@ -156,7 +153,7 @@ class _Images:
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         if self._open is None:
             for position in positions:
-                stored = self._result(position)
+                stored = result_of(self._folder, self._cameras[position])
                 yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
             return
         wanted = {self._cameras[position].index: position for position in positions}
@@ -170,10 +167,7 @@ class _Images:
                     return
 
     def _depth(self, position: int) -> DepthReader:
-        return DepthReader.from_result(self._result(position), self.scale)
-
-    def _result(self, position: int) -> FrameResult:
-        return result_of(self._folder, self._cameras[position])
+        return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
 
 
 def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:

@@ -74,11 +74,7 @@ class EarlierRun:
 
     @staticmethod
     def find(folder: Path, *, resume: bool, overwrite: bool) -> "EarlierRun":
-        """The result to continue; none without ``resume``.
-
-        Raises:
-            OutputError: the folder has other content, and ``overwrite`` is not set.
-        """
+        """The result to continue; none without ``resume``. Raises OutputError for other content without ``overwrite``."""
         record = finished_record(folder) if resume else None
         partial = read_partial_result(folder) if resume and record is None else None
         if record is None and partial is None:
@@ -110,11 +106,16 @@ class Session(ExitStack):
     ) -> None:
         super().__init__()
         self._engine, self._options = engine, options
-        self._writer = None if output is None else _writer(output)
+        self._writer: ResultWriter | None = None
+        if output is not None:
+            lock, partial, limit = output.lock, output.partial, output.limit
+            self._writer = ResultWriter(
+                output.folder, output.info, overwrite=output.overwrite, lock=lock, resume=partial, limit=limit
+            )
         self.source = source
         self.resumed = ResumeState()
         """State of the interrupted run."""
-        partial = output.partial if output is not None else None
+        partial = None if output is None else output.partial
         try:
             if partial is not None:
                 self._continue(partial, open_again)
@@ -126,12 +127,9 @@ class Session(ExitStack):
             raise
 
     def _continue(self, partial: PartialResult, open_again: Callable[[], Source]) -> None:
-        """Bring source and engine to the last finished frame.
+        """Bring source and engine to the last finished frame. Raises StreamReconError.
 
         A source that cannot seek is opened again and read up to that frame.
-
-        Raises:
-            StreamReconError: the source cannot be read, a depth file is damaged, or memory is exhausted.
         """
         last, count, stream = partial.last, len(partial.cameras), self._engine.preset.stream
         if not self.source.resume(last.index, last.timestamp, count):
@@ -171,17 +169,6 @@ class Session(ExitStack):
         """
         setup = RunSetup(back_end or self.back_end, self.resumed, self._options.mask_sky)
         return reconstruct(self.source, self._engine, self._writer, listeners, setup, observer)
-
-
-def _writer(output: Output) -> ResultWriter:
-    return ResultWriter(
-        output.folder,
-        output.info,
-        overwrite=output.overwrite,
-        lock=output.lock,
-        resume=output.partial,
-        limit=output.limit,
-    )
 
 
 def _map_state(partial: PartialResult) -> MapState:
