@@ -134,10 +134,7 @@ class CheckResult:
 
 
 def check_manifest(folder: Path, key: Mapping[str, Any]) -> CheckResult:
-    """Whether ``folder`` holds the complete result of the job with that ``key``; hashes every file.
-
-    Raises OutputError.
-    """
+    """Whether ``folder`` holds the complete result of the job with that ``key``; hashes all. Raises OutputError."""
     path = folder / MANIFEST_NAME
     with output_errors(folder):
         if not path.is_file():

@@ -109,9 +109,7 @@ class RayPool(Pool):
     def _poll_progress(self, requests: dict[Any, Any], busy: dict[str, Any], queue: WorkQueue) -> None:
         """Report the progress that has arrived, and request it anew.
 
-        Args:
-            requests: actor by pending progress request; is updated.
-            busy: actor by the name of its job.
+        ``requests``: actor by pending progress request, updated; ``busy``: actor by the name of its job.
         """
         arrived = self._ray.wait(list(requests), num_returns=len(requests), timeout=0)[0] if requests else []
         for answer in arrived:

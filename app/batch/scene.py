@@ -105,7 +105,7 @@ def _reconstruct(
             depth = DepthChecksums(lock.folder)
             try:
                 output = Output(lock.folder, info, lock=lock, partial=previous.unfinished)
-                listeners = [previous.evaluator, depth]
+                listeners: list[Evaluator | DepthChecksums] = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
                 if job.chunk is None or has_readable_frame(job):
@@ -146,12 +146,7 @@ def _run(
 
 
 def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
-    """Refine a scene's result before it is published.
-
-    Raises:
-        JobInterruptedError: Ctrl-C was pressed.
-        StreamReconError: a file cannot be read or written.
-    """
+    """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C JobInterruptedError."""
     if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
         raise JobInterruptedError
 

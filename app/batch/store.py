@@ -40,7 +40,7 @@ def output_lock(out: Path) -> FolderLock:
 
 
 class Store(Protocol):
-    """A result folder for each job, by name, and files of the batch. Pickled for workers."""
+    """A result folder for each job, by name, and files of the batch. Pickled for workers. Methods raise OutputError."""
 
     @property
     def single_process(self) -> bool:
@@ -88,10 +88,7 @@ class Store(Protocol):
         """Remove the results, finished or not, in subfolders of the folder of that name. Raises OutputError."""
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        """Remove workspaces of killed workers, except those of these jobs (name, key). Raises OutputError.
-
-        The store must be locked.
-        """
+        """Remove workspaces of killed workers, except those of these jobs (name, key). The store must be locked."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the batch, replacing it atomically. Raises OutputError."""

@@ -84,10 +84,8 @@ class Pool(ABC):
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Run the jobs in this order. Each job that is started ends in one `Outcome`.
 
-        None is started after ``stop`` was requested or the disk was full.
-
-        Raises:
-            StreamReconError: no worker can load the model.
+        None is started after ``stop`` was requested or the disk was full. Raises StreamReconError where no worker can
+        load the model.
         """
 
 

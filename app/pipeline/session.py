@@ -74,7 +74,7 @@ class EarlierRun:
 
     @staticmethod
     def find(folder: Path, *, resume: bool, overwrite: bool) -> "EarlierRun":
-        """The result to continue; none without ``resume``. Raises OutputError for other content without ``overwrite``."""
+        """The result to continue; none without ``resume``. Raises OutputError where the folder has other content."""
         record = finished_record(folder) if resume else None
         partial = read_partial_result(folder) if resume and record is None else None
         if record is None and partial is None:
