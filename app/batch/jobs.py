@@ -233,6 +233,11 @@ def chunks_folder(name: str) -> str:
     return f"{CHUNKS_FOLDER}/{name}"
 
 
+def longest_first(jobs: Sequence[Job]) -> list[Job]:
+    """Order that keeps workers busy to the end; jobs of unknown length may be the longest and come first."""
+    return sorted(jobs, key=lambda job: (job.frames is not None, -(job.frames or 0)))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """End of a job."""

@@ -19,6 +19,7 @@ from stream_recon.app.batch.jobs import (
     Seconds,
     StageTimer,
     chunks_folder,
+    longest_first,
 )
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
@@ -140,9 +141,7 @@ class _BatchRun:
                 self._store.remove_results(chunks_folder(name))
 
     def _run_jobs(self, jobs: list[Job], pool: Pool, stop: StopRequest) -> None:
-        # Jobs of unknown length may be the longest and come first, so that workers are busy to the end.
-        longest_first = sorted(jobs, key=lambda job: (job.frames is not None, -(job.frames or 0)))
-        pool.run(longest_first, self._on_event, stop)
+        pool.run(longest_first(jobs), self._on_event, stop)
         self._check_disk()
 
     def _check_disk(self) -> None:
