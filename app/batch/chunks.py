@@ -73,11 +73,7 @@ def plan_chunks(frames: int, count: int) -> list[ChunkRange]:
 
 
 def chunk_jobs(job: Job, count: int) -> list[Job]:
-    """Jobs for the chunks of a scene, in order; a single one if the scene is too short to be split.
-
-    Raises:
-        InputError: the length of the scene is unknown.
-    """
+    """Jobs for the chunks of a scene, in order; one if it is too short. Raises InputError if its length is unknown."""
     if job.frames is None:
         raise InputError(f"{job.scene.path} has no known number of frames and cannot be split: leave out --split")
     return [
@@ -120,10 +116,10 @@ class OverlapAlignment:
 class AlignedChunks:
     """Chunks of a scene, aligned to the coordinate system of the first one."""
 
-    chunks: tuple[ResultFolder, ...]
-    transforms: tuple[Similarity, ...]
+    chunks: tuple[ResultFolder, ...] = ()
+    transforms: tuple[Similarity, ...] = ()
     """T_first_chunk of each chunk."""
-    overlaps: tuple[OverlapAlignment, ...]
+    overlaps: tuple[OverlapAlignment, ...] = ()
 
     def with_next(self, chunk: ResultFolder) -> "AlignedChunks":
         """These and one more chunk, aligned to the last one.
@@ -160,9 +156,6 @@ class AlignedChunks:
         return (self.overlaps[overlap].first + self.overlaps[overlap].last + 1) // 2
 
 
-NO_CHUNKS = AlignedChunks((), (), ())
-
-
 def _align(before: ResultFolder, after: ResultFolder, scale_before: float) -> tuple[Similarity, OverlapAlignment]:
     """T_before_after of neighbouring chunks, and its error.
 
@@ -170,10 +163,11 @@ def _align(before: ResultFolder, after: ResultFolder, scale_before: float) -> tu
     """
     known = {camera.index: camera for camera in before.cameras}
     pairs = [(known[camera.index], camera) for camera in after.cameras if camera.index in known]
+    both = f"chunks {before.folder.name} and {after.folder.name}"
     if not pairs:
-        raise FrameMismatchError(f"chunks {before.folder.name} and {after.folder.name} share no frame")
+        raise FrameMismatchError(f"{both} share no frame")
     if any(abs(a.timestamp - b.timestamp) > SAME_TIME_SECONDS for a, b in pairs):
-        raise FrameMismatchError(f"chunks {before.folder.name} and {after.folder.name} number frames differently")
+        raise FrameMismatchError(f"{both} number frames differently")
 
     def ratio(pair: tuple[Camera, Camera]) -> float:
         found = depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))

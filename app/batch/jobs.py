@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stream_recon.app.core.ground_truth import GroundTruth
-from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -81,15 +81,12 @@ class EngineLoader:
 
     def check(self) -> None:
         """Raises ConfigError, WeightsError."""
-        self._preset_and_weights()
+        self.choice.load_preset()
+        self.choice.weights_file()
 
     def describe(self) -> Model:
         """Raises ConfigError, WeightsError."""
-        preset, weights = self._preset_and_weights()
-        return Model(preset, file_sha256(weights), self.choice.cache)
-
-    def _preset_and_weights(self) -> tuple[Preset, Path]:
-        return self.choice.load_preset(), self.choice.weights_file()
+        return Model(self.choice.load_preset(), file_sha256(self.choice.weights_file()), self.choice.cache)
 
     @property
     def uses_gpu(self) -> bool:
@@ -184,9 +181,7 @@ class Job:
 def plan_jobs(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Job]:
     """One job per scene, in the order of the scenes, each with its own folder name."""
     names = folder_names([scene.name for scene in scenes])
-    return [
-        Job(name, scene, choice, job_key(root, scene, choice, model)) for name, scene in zip(names, scenes, strict=True)
-    ]
+    return [Job(n, scene, choice, job_key(root, scene, choice, model)) for n, scene in zip(names, scenes, strict=True)]
 
 
 def job_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -> dict[str, Any]:
@@ -265,8 +260,6 @@ class JobProgress:
 
 
 Event = JobProgress | Outcome
-
-
 Seconds = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 
@@ -288,6 +281,5 @@ class StageTimer:
     @property
     def seconds(self) -> Seconds:
         """Seconds of all stages up to this moment, rounded to milliseconds."""
-        now = time.monotonic()
-        current = {self._name: self._seconds.get(self._name, 0.0) + now - self._since}
-        return {name: round(seconds, 3) for name, seconds in {**self._seconds, **current}.items()}
+        self.enter(self._name)
+        return {name: round(seconds, 3) for name, seconds in self._seconds.items()}

@@ -60,11 +60,7 @@ Checksum = tuple[int, str]
 
 
 def file_digest(path: Path, known: str | None = None) -> str:
-    """Digest of a file, of the kind of ``known``: early manifests have plain digests of large files, too.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Digest of a file, of the kind of ``known``: early manifests have plain digests of large files. Raises OSError."""
 
     def block(begin: int) -> bytes:
         with path.open("rb") as file:
@@ -138,11 +134,7 @@ class CheckResult:
 
 
 def check_manifest(folder: Path, key: Mapping[str, Any]) -> CheckResult:
-    """Whether ``folder`` holds the complete result of the job with that ``key``. Reads and hashes every file.
-
-    Raises:
-        OutputError: the folder cannot be read.
-    """
+    """Whether ``folder`` holds the complete result of the job with that ``key``; hashes all. Raises OutputError."""
     path = folder / MANIFEST_NAME
     with output_errors(folder):
         if not path.is_file():
@@ -181,9 +173,8 @@ def check_files(
 
 
 def _current_key(key: Any) -> Any:
-    if not isinstance(key, dict) or "preset" not in key:
-        return key
-    return {**key, "preset": upgraded_preset(key["preset"])}
+    known = isinstance(key, dict) and "preset" in key
+    return {**key, "preset": upgraded_preset(key["preset"])} if known else key
 
 
 def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,13 +211,8 @@ def manifest_bytes(
 ) -> bytes:
     """Content of the manifest for the files in ``work``.
 
-    Args:
-        key: key of the job.
-        result: record of the job.
-        known: checksums by file name of files that need not be read; names without a file are ignored.
-
-    Raises:
-        OutputError: a file cannot be read.
+    ``key`` and ``result`` are key and record of the job. ``known`` has checksums by file name of files that need not be
+    read; names without a file are ignored. Raises OutputError.
     """
     known = known or {}
     with output_errors(work):
@@ -247,10 +233,7 @@ def publish(
 ) -> None:
     """Move the files in ``work`` to ``folder``, replacing an earlier result, and write the manifest last.
 
-    Arguments are those of `manifest_bytes`.
-
-    Raises:
-        OutputError: see `check_target`; or nothing can be written there.
+    Arguments are those of `manifest_bytes`. Raises OutputError, also where `check_target` does.
     """
     check_target(folder)
     manifest = manifest_bytes(work, key, result, known)
@@ -265,22 +248,15 @@ def publish(
         moved: set[str] = set()
         for name in names:
             subfolder = name.rpartition("/")[0]
-            if subfolder in moved:
-                continue
-            if subfolder and _move_folder(work / subfolder, folder / subfolder):
-                moved.add(subfolder)
-                continue
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).replace(folder / name)
+            if subfolder and subfolder not in moved:
+                # A folder is moved at once where that is possible: not where the target has files.
+                with suppress(OSError):
+                    (work / subfolder).rename(folder / subfolder)
+                    moved.add(subfolder)
+            if subfolder not in moved:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (work / name).replace(folder / name)
     replace_file(folder / MANIFEST_NAME, lambda file: file.write(manifest))
-
-
-def _move_folder(source: Path, target: Path) -> bool:
-    """Move a folder at once; False where that is impossible, such as where the target has files."""
-    with suppress(OSError):
-        source.rename(target)
-        return True
-    return False
 
 
 def file_names(folder: Path) -> list[str]:
@@ -335,10 +311,7 @@ def is_own_name(name: str) -> bool:
 def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
     """Remove a result's files from a folder known to be one of this program, and the folder once it is empty.
 
-    ``keep_folder``: keep the folder and its lock file, which a process holds.
-
-    Raises:
-        OutputError: a file cannot be removed.
+    ``keep_folder``: keep the folder and its lock file, which a process holds. Raises OutputError.
     """
     with output_errors(folder):
         if not is_real_folder(folder):

@@ -71,8 +71,7 @@ class SceneScales:
 def find_masks(scenes: Sequence[BatchScene], given: Path) -> Mapping[str, str]:
     """Mask folders by scene name: ``given/SCENE``, else the folder ``given`` within the scene.
 
-    Raises:
-        InputError: no scene has masks, or a folder has no images.
+    Raises InputError where no scene has masks, or a folder has no images.
     """
     found = {}
     for scene in scenes:

@@ -11,7 +11,7 @@ from typing import Any
 from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
-from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS, WorkQueue
+from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS, Pool, WorkQueue
 from stream_recon.app.pipeline.cpu_threads import initial_threads
 from stream_recon.app.pipeline.process import StopRequest, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -22,15 +22,11 @@ LOCAL = "local"
 """Address for a cluster of this machine alone, which ends with the batch."""
 
 
-class RayPool:
-    """Pool of Ray actors, see `workers.Pool`. An actor lost with its node is replaced where there is room."""
+class RayPool(Pool):
+    """Pool of Ray actors. An actor lost with its node is replaced where there is room."""
 
     def __init__(self, loader: ModelLoader, store: Store, address: str, actors: int | None) -> None:
-        """``actors``: None for one per GPU, or a single one without GPUs.
-
-        Raises:
-            ResourceError: Ray is not installed.
-        """
+        """``actors``: None for one per GPU, or a single one without GPUs. Raises ResourceError without Ray."""
         try:
             import ray
         except ImportError as error:
@@ -40,12 +36,6 @@ class RayPool:
         self._store = store
         self._address = address
         self._actors = actors
-
-    def start(self, jobs: int) -> None:
-        """Does nothing: the number of actors depends on the cluster."""
-
-    def shutdown(self) -> None:
-        """Does nothing: `run` ends its actors."""
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """See `Pool`. Also raises ResourceError where no cluster answers."""
@@ -83,11 +73,7 @@ class RayPool:
         for _ in range(count):
             start_actor()
         requests: dict[Any, Any] = {}
-
-        def is_working() -> bool:
-            return bool(queue) or any(job is not None for _, job in busy.values())
-
-        while is_working() and not stop.requested:
+        while (queue or any(job is not None for _, job in busy.values())) and not stop.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, job = busy.pop(answer)
                 if not self._handle_answer(answer, job, queue):
@@ -123,9 +109,7 @@ class RayPool:
     def _poll_progress(self, requests: dict[Any, Any], busy: dict[str, Any], queue: WorkQueue) -> None:
         """Report the progress that has arrived, and request it anew.
 
-        Args:
-            requests: actor by pending progress request; is updated.
-            busy: actor by the name of its job.
+        ``requests``: actor by pending progress request, updated; ``busy``: actor by the name of its job.
         """
         arrived = self._ray.wait(list(requests), num_returns=len(requests), timeout=0)[0] if requests else []
         for answer in arrived:
@@ -133,8 +117,7 @@ class RayPool:
             try:
                 event = self._ray.get(answer)
             except self._ray.exceptions.RayActorError:
-                # `_handle_answer` handles the lost actor.
-                continue
+                continue  # `_handle_answer` handles the lost actor
             if event is not None and event.name in busy:
                 queue.report(event)
         for actor in busy.values():
@@ -170,11 +153,12 @@ class SceneActor:
 
     def run(self, job: Job) -> Outcome:
         """Run a job."""
-        return run_job(self._engine, job, self._store, lambda frames: self._note_progress(job, frames))
+
+        def note_progress(frames: int) -> None:
+            self._progress = JobProgress(job.name, frames)
+
+        return run_job(self._engine, job, self._store, note_progress)
 
     def progress(self) -> JobProgress | None:
         """Progress of the current job; None before the first one."""
         return self._progress
-
-    def _note_progress(self, job: Job, frames: int) -> None:
-        self._progress = JobProgress(job.name, frames)

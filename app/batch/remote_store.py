@@ -108,7 +108,6 @@ class RemoteFiles:
             return stream_digest(file, size, known)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
         with self._errors("write"):
             self._fs.pipe_file(self._path(name), data)
 
@@ -132,10 +131,8 @@ class RemoteFiles:
         with self._errors("write"):
             for name in names:
                 # One by one: lists are read as glob patterns, and names may contain brackets.
-                try:
+                with suppress(FileNotFoundError):
                     self._fs.rm_file(self._path(name))
-                except FileNotFoundError:
-                    continue
 
     def _path(self, *names: str) -> str:
         return "/".join([self._base, *(name for name in names if name)])
@@ -147,7 +144,7 @@ class RemoteFiles:
         except StreamReconError:
             raise
         except Exception as error:
-            # Each kind of store raises errors of its client library, many of which are no OSError.
+            # Stores raise errors of their client libraries, many of which are no OSError.
             reason = " ".join(str(error).split()) or "no reason given"
             raise OutputError(f"cannot {what} {self.address}: {type(error).__name__}: {reason}") from error
 
@@ -235,9 +232,9 @@ class _Heartbeat:
         return self._token.encode() in (self._files.read(LOCK_NAME) or b"")
 
     def check(self) -> None:
-        content = self._files.read(LOCK_NAME)
-        if content is None or self._token.encode() not in content:
-            raise _refusal(self._files, content or b"")
+        content = self._files.read(LOCK_NAME) or b""
+        if self._token.encode() not in content:
+            raise _refusal(self._files, content)
 
     def run(self) -> None:
         """Renew the lock until `ended` is set. Body of a thread."""
@@ -257,7 +254,7 @@ TEMPORARY_PREFIX = "stream-recon-"
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """Store at an address, see `Store`. Only the address is pickled for workers."""
+    """`Store` at an address. Only the address is pickled for workers."""
 
     address: str
 
@@ -369,13 +366,7 @@ LOCAL_ADDRESS = re.compile(r"(file|local)://", re.IGNORECASE)
 
 
 def open_store(location: str) -> Store:
-    """Store in a folder, or at an address of fsspec.
-
-    Raises:
-        ResourceError: a package that the address needs is not installed.
-        ConfigError: an address of an unknown kind.
-        OutputError: the address cannot be reached.
-    """
+    """Store in a folder, or at an address of fsspec. Raises what `RemoteFiles` raises."""
     local = LOCAL_ADDRESS.match(location)
     if local is not None:
         location = location[local.end() :]

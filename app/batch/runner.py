@@ -76,7 +76,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
             raise
         finally:
             timer.enter("tidy")
-            run.close()
+            run.stitcher.close()
             with suppress(OutputError):
                 batch.store.clear_workspaces(run.unfinished_jobs())
         return run.write(interrupted=stop.requested)
@@ -86,8 +86,7 @@ class _BatchRun:
     """State of all scenes during a run."""
 
     def __init__(self, batch: Batch, model: Model, listener: BatchListener, timer: StageTimer) -> None:
-        self._batch = batch
-        self._store = batch.store
+        self._batch, self._store = batch, batch.store
         self._model = model
         self._listener = listener
         self._disk_full: str | None = None
@@ -97,13 +96,13 @@ class _BatchRun:
         self._written = 0.0
         self._jobs = {job.name: job for job in batch.jobs(model)}
         self._rows = {name: self._first_row(job) for name, job in self._jobs.items()}
-        self._stitcher = BatchStitcher()
+        self.stitcher = BatchStitcher()
         self._failed_chunks: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
     def _first_row(self, job: Job) -> Row:
         scene = job.scene
-        row = Row(job.name, scene.dataset, job.key["scene"]["path"], job.frames)
+        row = Row(job.name, scene.dataset, job.key["scene"]["path"])
         check = self._store.check(job.name, job.key)
         if check.result is None:
             return replace(row, reason=check.reason)
@@ -118,14 +117,9 @@ class _BatchRun:
         return [(job.name, job.key) for job in jobs]
 
     def work(self, pool: Pool, stop: StopRequest) -> None:
-        """Run all jobs that are not done, until ``stop`` is requested.
-
-        Raises:
-            OutputError: the disk is full.
-        """
-        open_scenes = [job for name, job in self._jobs.items() if self._rows[name].status != "done"]
+        """Run all jobs that are not done, until ``stop`` is requested. Raises OutputError: the disk is full."""
         jobs, refused = [], []
-        for job in open_scenes:
+        for job in (job for name, job in self._jobs.items() if self._rows[name].status != "done"):
             try:
                 jobs += self._split(job)
             except InputError as error:
@@ -136,9 +130,9 @@ class _BatchRun:
         if jobs:
             self._timer.enter("work")
             self._run_jobs(jobs, pool, stop)
-        if self._stitcher.names:
+        if self.stitcher.names:
             self._timer.enter("join")
-        for name in self._stitcher.names:
+        for name in self.stitcher.names:
             if stop.requested:
                 return
             self._stitch(name, pool, stop)
@@ -163,12 +157,12 @@ class _BatchRun:
         self._begin_stitching(job.name, chunks)
         done = [chunk.name for chunk in chunks if self._store.check(chunk.name, chunk.key).result is not None]
         for name in done:
-            self._stitcher.add_chunk(name, earlier=True)
+            self.stitcher.add_chunk(name, earlier=True)
         return [chunk for chunk in chunks if chunk.name not in done]
 
     def _begin_stitching(self, name: str, chunks: Sequence[Job]) -> None:
         stitcher = SceneStitcher(self._jobs[name], chunks, self._store, self._model)
-        self._stitcher.add_scene(stitcher, name, chunks)
+        self.stitcher.add_scene(stitcher, name, chunks)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, JobProgress):
@@ -188,12 +182,12 @@ class _BatchRun:
     def _finish_chunk(self, outcome: Outcome) -> None:
         if outcome.status == "done":
             self._chunk_phases[outcome.name] = (outcome.result or {}).get("phases", {})
-            self._stitcher.add_chunk(outcome.name)
+            self.stitcher.add_chunk(outcome.name)
         elif outcome.status == "disk full":
             self._disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._failed_chunks.setdefault(self._stitcher.scene_of(outcome.name), f"chunk {number}: {outcome.reason}")
+            self._failed_chunks.setdefault(self.stitcher.scene_of(outcome.name), f"chunk {number}: {outcome.reason}")
 
     def _stitch(self, name: str, pool: Pool, stop: StopRequest) -> None:
         """Finish a split scene. Repeats its chunks without seeking if they number frames differently."""
@@ -201,7 +195,7 @@ class _BatchRun:
         if outcome.frames_mismatch:
             logger.warning("%s: %s; decoding it from the start", name, outcome.reason)
             self._store.remove_results(chunks_folder(name))
-            chunks = [replace(chunk, read_through=True) for chunk in self._stitcher.chunks(name)]
+            chunks = [replace(chunk, read_through=True) for chunk in self.stitcher.chunks(name)]
             self._begin_stitching(name, chunks)
             self._run_jobs(chunks, pool, stop)
             if stop.requested:
@@ -214,16 +208,12 @@ class _BatchRun:
         failed = self._failed_chunks.get(name)
         if failed is not None:
             return Outcome(name, "failed", reason=failed)
-        outcome = run_guarded(name, lambda: self._stitcher.finish(name))
+        outcome = run_guarded(name, lambda: self.stitcher.finish(name))
         if outcome.result is None:
             return outcome
         # Chunks of an earlier batch are left out: their time was another batch's.
-        known = [self._chunk_phases.get(chunk.name) for chunk in self._stitcher.chunks(name)]
+        known = [self._chunk_phases.get(chunk.name) for chunk in self.stitcher.chunks(name)]
         return replace(outcome, result={**outcome.result, "chunk_phases": [seconds for seconds in known if seconds]})
-
-    def close(self) -> None:
-        """Discard scenes that are partly stitched."""
-        self._stitcher.close()
 
     def _finish_scene(self, outcome: Outcome) -> None:
         if outcome.status == "interrupted":

@@ -8,25 +8,22 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.chunks import FrameMismatchError, has_readable_frame, open_job
-from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, Seconds, StageTimer
+from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, StageTimer
 from stream_recon.app.batch.manifest import DepthChecksums, remove_result
 from stream_recon.app.batch.store import Store
-from stream_recon.app.core.ground_truth import GroundTruth
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
-from stream_recon.app.evaluation.pixel_sample import MAX_PIXELS
-from stream_recon.app.pipeline.finish import Finisher, FinishSteps
-from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.metric_scale.scale_source import parse_scale_source
+from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
@@ -61,13 +58,13 @@ def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
     except FrameMismatchError as error:
         return Outcome(name, "failed", reason=str(error), frames_mismatch=True)
     except (StreamReconError, OSError) as error:
-        return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
+        return Outcome(name, "disk full" if _is_disk_full(error) else "failed", reason=str(error))
     except Exception as error:
         logger.exception("scene %s", name)
         return Outcome(name, "failed", reason=f"{type(error).__name__}: {error}")
 
 
-def is_disk_full(error: BaseException | None) -> bool:
+def _is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or a cause of it, is a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -85,14 +82,15 @@ def _reconstruct(
         JobInterruptedError: Ctrl-C was pressed.
         StreamReconError: no frame can be read, or nothing written.
     """
+    counted = False
 
     def count(frames: int) -> None:
+        nonlocal counted
         if not counted:
-            counted.append(frames)
+            counted = True
             phases.enter("frames")
         on_frames(frames)
 
-    counted: list[int] = []
     phases.enter("open")
     store.check_target(job.name)
     # Chunks of a split scene are evaluated once they are stitched.
@@ -107,7 +105,7 @@ def _reconstruct(
             depth = DepthChecksums(lock.folder)
             try:
                 output = Output(lock.folder, info, lock=lock, partial=previous.unfinished)
-                listeners: list[ResultListener] = [previous.evaluator, depth]
+                listeners: list[Evaluator | DepthChecksums] = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
                 if job.chunk is None or has_readable_frame(job):
@@ -124,7 +122,7 @@ def _reconstruct(
             phases.enter("metric scale")
             scale = recover_scene_scale(job, job.scale_from, lock.folder)
         phases.enter("publish")
-        write_stage_times(lock.folder, phases.seconds)
+        replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
         lock.release()
         result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
         result |= {**scale, "phases": phases.seconds}
@@ -133,46 +131,35 @@ def _reconstruct(
 
 
 def _run(
-    engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[ResultListener]
+    engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[Evaluator | DepthChecksums]
 ) -> RunSummary:
     """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
     # Chunks of a split scene get no back end: they are refined once they are stitched.
     mapping = job.mapping if job.chunk is None else "off"
     options = RunOptions(mapping, job.mask_sky, known_intrinsics=job.choice.camera is not None)
-    with ExitStack() as stack:
-        open_again = partial(open_job, job, resumed=True)
-        if output.partial is not None:
-            source = stack.enter_context(open_again())
-        session = stack.enter_context(Session(engine, source, open_again, options, output))
+    open_again = partial(open_job, job, resumed=True)
+    with (
+        open_again() if output.partial is not None else nullcontext(source) as begun,
+        Session(engine, begun, open_again, options, output) as session,
+    ):
         return session.reconstruct(listeners)
 
 
 def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
-    """Refine a scene's result before it is published.
-
-    Raises:
-        JobInterruptedError: Ctrl-C was pressed.
-        StreamReconError: a file cannot be read or written.
-    """
+    """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C JobInterruptedError."""
     if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
         raise JobInterruptedError
 
 
 def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, Any]:
-    """Recover the metric scale of a scene before it is published.
+    """Recover the metric scale of a scene before it is published. Raises what `refine_scene` raises.
 
     Returns:
         ``metric_scale`` for the manifest: ``scale`` and ``error`` as in ``run.json``, or ``reason`` where the scene
         shows no source of scale and keeps its arbitrary scale.
-
-    Raises:
-        JobInterruptedError: Ctrl-C was pressed.
-        StreamReconError: a file cannot be read or written.
     """
     try:
-        source = FinishSteps.parse(refine=False, scale_from=scale_from).scale
-        assert source is not None
-        scaled = Finisher(folder, _open_scene(job), is_locked=True).scale(source)
+        scaled = Finisher(folder, _open_scene(job), is_locked=True).scale(parse_scale_source(scale_from))
     except InputError as error:
         return {"metric_scale": {"reason": str(error)}}
     if scaled is None:
@@ -203,11 +190,6 @@ def manifest_record(summary: RunSummary, evaluator: Evaluator, seconds: float, d
     }
 
 
-def write_stage_times(folder: Path, seconds: Seconds) -> None:
-    """Add the seconds by stage to a result's ``run.json``. Raises OutputError."""
-    replace_json(folder / RUN_NAME, {**read_run(folder), "phases": seconds})
-
-
 @dataclass(frozen=True)
 class PartialScene:
     """Result of an interrupted batch in a working folder. At most one of ``unfinished`` and ``complete`` is set."""
@@ -215,7 +197,6 @@ class PartialScene:
     evaluator: Evaluator
     """Has received the frames of that result."""
     unfinished: PartialResult | None = None
-    """Result of the first frames, after which the run continues."""
     complete: ResultFolder | None = None
     """Result of all frames, to be refined or published."""
 
@@ -238,11 +219,7 @@ class PartialScene:
 
 
 def read_partial_scene(work: Path, info: RunInfo, new_evaluator: Callable[[], Evaluator]) -> PartialScene:
-    """Read the result in a working folder; what cannot be resumed is removed.
-
-    Raises:
-        OutputError: it cannot be removed.
-    """
+    """Read the result in a working folder; what cannot be resumed is removed. Raises OutputError."""
     try:
         scene = _read_result(work, info, new_evaluator())
     except StreamReconError as error:
@@ -257,7 +234,6 @@ def read_partial_scene(work: Path, info: RunInfo, new_evaluator: Callable[[], Ev
 def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScene | None:
     if not (work / RUN_NAME).exists():
         return None
-    result: PartialResult | ResultFolder | None
     result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
     if result is None:
         return None
@@ -268,30 +244,5 @@ def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScen
         return PartialScene(evaluator, unfinished=result)
     scene = PartialScene(evaluator, complete=result)
     if scene.is_refined:
-        evaluator.revise(final_revision(result.cameras))
+        evaluator.revise(revision_since_causal(result.cameras))
     return scene
-
-
-def evaluate_result(result: ResultFolder, truth: GroundTruth | None, max_pixels: int = MAX_PIXELS) -> Evaluator:
-    """An evaluator that has received a complete or partial result, causal and final.
-
-    Poses and cameras are exact. Depth was rounded to float16 in its files, which changes AbsRel by about 1e-5.
-
-    Args:
-        truth: by the frames' indices in their source, so a result of every n-th frame fits.
-
-    Raises:
-        OutputError: a damaged result.
-    """
-    evaluator = Evaluator(truth, max_pixels=max_pixels)
-    for camera in result.cameras:
-        evaluator.add(causal_result(result.folder, camera))
-    evaluator.revise(final_revision(result.cameras))
-    return evaluator
-
-
-def final_revision(cameras: list[Camera]) -> Revision:
-    """All frames of a result as one revision, from their causal to their final state."""
-    return Revision(
-        tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, c.intrinsics, c.depth_field) for c in cameras),
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from stream_recon.app.batch.jobs import Model, ModelLoader
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
-from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.pipeline.process import exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class RemoteLoader:
-    """Loads in each worker an engine whose steps run in the `StreamServer` of its GPU."""
+    """A `ModelLoader` that loads in each worker an engine whose steps run in the `StreamServer` of its GPU."""
 
     local: ModelLoader
     folder: Path
@@ -32,32 +32,25 @@ class RemoteLoader:
 
     @property
     def choice(self) -> None:
-        """See `ModelLoader`."""
         return None
 
     @property
     def uses_gpu(self) -> bool:
-        """See `ModelLoader`."""
         return self.local.uses_gpu
 
     def check(self) -> None:
-        """See `ModelLoader`."""
         self.local.check()
 
     def describe(self) -> Model:
-        """See `ModelLoader`."""
         return self.local.describe()
 
     def gpus(self) -> list[str]:
-        """See `ModelLoader`."""
         return self.local.gpus()
 
     def prepare(self) -> None:
-        """See `ModelLoader`."""
         self.local.prepare()
 
     def load(self, weights_sha256: str | None = None) -> FrameEngine:
-        """See `ModelLoader`."""
         from stream_recon.app.engine.client import connect
 
         gpu = os.environ["CUDA_VISIBLE_DEVICES"] if self.has_gpu else None
@@ -71,11 +64,11 @@ class SharedNetworkPool(ProcessPool):
 
     def __init__(self, loader: ModelLoader, store: Store, streams: int) -> None:
         """``streams``: parallel streams per GPU."""
+        super().__init__(loader, store, streams)
         self._local = loader
         self._streams = streams
         self._folder = tempfile.TemporaryDirectory(prefix="stream-recon-")
         self._servers: list[SpawnProcess] = []
-        super().__init__(loader, store, streams)
 
     def start(self, jobs: int) -> None:
         """Start a process per GPU, which loads the model, and the workers."""
@@ -87,7 +80,6 @@ class SharedNetworkPool(ProcessPool):
         super().start(jobs)
 
     def shutdown(self) -> None:
-        """See `Pool`."""
         super().shutdown()
         servers, self._servers = self._servers, []
         for server in servers:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from stream_recon.app.batch.chunks import NO_CHUNKS, AlignedChunks
+from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.jobs import Job, Model, Seconds, chunks_folder
 from stream_recon.app.batch.scene import manifest_record, recover_scene_scale, refine_scene
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
@@ -17,7 +17,7 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record
 from stream_recon.configs.errors import InputError
 
@@ -37,7 +37,7 @@ class SceneStitcher:
         self._waiting = deque(chunks)
         self._finished: set[str] = set()
         self._phases: Seconds = {}
-        self._aligned = NO_CHUNKS
+        self._aligned = AlignedChunks()
         self._stack = ExitStack()
         # Frames are Python's work and points that of numpy, which releases Python's lock.
         self._frames_thread = self._stack.enter_context(ThreadPoolExecutor(1, "frames"))
@@ -46,8 +46,7 @@ class SceneStitcher:
     def add_chunk(self, name: str) -> None:
         """Append all chunks that can be, after the chunk of that name is finished.
 
-        Raises:
-            StreamReconError: chunks share no frame, damaged results, no room. The stitcher is unusable after it.
+        The stitcher is unusable after a StreamReconError: chunks share no frame, damaged results, no room.
         """
         self._finished.add(name)
         while self._waiting and self._waiting[0].name in self._finished:
@@ -117,8 +116,7 @@ class SceneStitcher:
 
     def _append(self, chunk: Job) -> None:
         folder = self._stack.enter_context(self._store.fetch(chunk.name))
-        if folder is None:
-            # The chunk has no readable frame.
+        if folder is None:  # the chunk has no readable frame
             return
         number = len(self._aligned.chunks)
         if not number:
@@ -154,30 +152,18 @@ class SceneStitcher:
 
     def _run_info(self, first: dict[str, Any], overlaps: list[dict[str, Any]]) -> RunInfo:
         """What ``run.json`` records of source and model; ``first`` is that of the first chunk."""
-        options = {
-            "source": str(self._job.scene.path),
-            **self._job.key["options"],
-            "chunks": self._count,
-            "overlaps": overlaps,
-        }
-        return RunInfo(
-            first["source"],
-            self._model.preset,
-            self._model.weights_sha256,
-            first["device"],
-            options,
-            first["precision"],
-            self._model.cache,
-        )
+        model, recorded = self._model, {"source": str(self._job.scene.path), **self._job.key["options"]}
+        options = {**recorded, "chunks": self._count, "overlaps": overlaps}
+        device, precision = first["device"], first["precision"]
+        return RunInfo(first["source"], model.preset, model.weights_sha256, device, options, precision, model.cache)
 
     def _summary(self, stitch_seconds: float) -> RunSummary:
         """Summary of the stitched run; its seconds are the sum over all chunks and the stitching."""
-        chunks: Sequence[ResultFolder] = self._aligned.chunks
-        cameras, runs = self._files.cameras, [chunk.run for chunk in chunks]
+        cameras, runs = self._files.cameras, [chunk.run for chunk in self._aligned.chunks]
         device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
         warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
-        if len(chunks) < self._count:
-            warnings[f"it ends in chunk {len(chunks)} of {self._count}: the others had no readable frame"] = None
+        if len(runs) < self._count:
+            warnings[f"it ends in chunk {len(runs)} of {self._count}: the others had no readable frame"] = None
         return RunSummary(
             interrupted=False,
             frames_read=len(cameras),

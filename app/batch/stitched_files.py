@@ -1,15 +1,13 @@
 """Files of a stitched result, made from those of its chunks without decoding or unprojecting anything again.
 
 Depth files are linked as they are: the cameras have the factor for their depth. The cloud is that of the chunks,
-transformed to one coordinate system and thinned again to one point per voxel.
-
-Whether a point's voxel is new must be decided in order, but independently for each part of the voxel table. All other
-work on points runs out of order, and is written in order: numpy does it without Python's lock.
+transformed to one coordinate system and thinned again to one point per voxel. Whether a point's voxel is new must be
+decided in order, but independently for each part of the voxel table. All other work on points runs out of order.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -130,11 +128,7 @@ class StitchedFiles:
         self._cloud.add(aligned.chunks[number].folder, aligned.transforms[number])
 
     def add_frames(self, aligned: AlignedChunks, number: int) -> None:
-        """Add the frames of a chunk whose overlaps are known; each once, in order.
-
-        Raises:
-            OutputError: no room, or a damaged chunk.
-        """
+        """Add the frames of a chunk whose overlaps are known; each once, in order. Raises OutputError."""
         chunk, transform = aligned.chunks[number].folder, aligned.transforms[number]
         checksums, cameras = recorded_files(chunk), list(aligned.frames_of(number))
         if not cameras:
@@ -189,7 +183,9 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
             inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
             if not inside:
                 continue
-            part = _weak_interval(span.why, inside)
+            part = LowQualityInterval(
+                inside[0].index, inside[-1].index, inside[0].timestamp, inside[-1].timestamp, len(inside), span.why
+            )
             if spans and inside[0] is cameras[0] and spans[-1].last == last:
                 # It continues across the boundary of two chunks.
                 before = spans.pop()
@@ -199,18 +195,11 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
     return HealthMonitor(values, spans).summary()
 
 
-def _weak_interval(why: str, cameras: Sequence[Camera]) -> LowQualityInterval:
-    first, last = cameras[0], cameras[-1]
-    return LowQualityInterval(first.index, last.index, first.timestamp, last.timestamp, len(cameras), why)
-
-
 def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:
     """``segments`` of ``run.json``: those whose first frame was taken from the chunk that recorded them."""
-    return tuple(_segments(aligned))
-
-
-def _segments(aligned: AlignedChunks) -> Iterator[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     for number, chunk in enumerate(aligned.chunks):
         indices = {camera.index for camera in aligned.frames_of(number)}
         segments = chunk.run.get("segments")
-        yield from (entry for entry in (segments if isinstance(segments, list) else []) if entry["index"] in indices)
+        found += [entry for entry in (segments if isinstance(segments, list) else []) if entry["index"] in indices]
+    return tuple(found)

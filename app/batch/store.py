@@ -32,16 +32,15 @@ WORK_FOLDER = ".work"
 
 
 def output_lock(out: Path) -> FolderLock:
-    """Lock the folder, creating it if need be. The system releases the lock when the process ends, also by a kill.
+    """Lock the folder, creating it if need be. Raises OutputError if another batch holds it.
 
-    Raises:
-        OutputError: another batch holds it, or it cannot be created.
+    The system releases the lock when the process ends, also by a kill.
     """
     return FolderLock(out, "batch", LOCK_NAME)
 
 
 class Store(Protocol):
-    """A result folder for each job, by name, and files of the batch. Pickled for workers."""
+    """A result folder for each job, by name, and files of the batch. Pickled for workers. Methods raise OutputError."""
 
     @property
     def single_process(self) -> bool:
@@ -60,20 +59,13 @@ class Store(Protocol):
         """Raises OutputError if the folder of that name holds something that this program has not written."""
 
     def workspace(self) -> AbstractContextManager[Path]:
-        """New folder on this machine for writing a result, removed with its content at the end of the block.
-
-        Raises:
-            OutputError: it cannot be created.
-        """
+        """New folder on this machine for writing a result, removed at the end of the block. Raises OutputError."""
 
     def job_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
         """Locked `workspace` of one job, which may hold the partial result of an interrupted worker.
 
         It is kept when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where the
         store cannot keep it, or another worker still holds it, it is an ordinary workspace.
-
-        Raises:
-            OutputError: it cannot be created.
         """
 
     def publish(
@@ -84,30 +76,19 @@ class Store(Protocol):
         result: Mapping[str, Any],
         known: Mapping[str, Checksum] | None = None,
     ) -> None:
-        """Move a result from a workspace into the store, the manifest last. Arguments: see `manifest_bytes`.
-
-        Raises:
-            OutputError: see `check_target`; or it cannot be written.
-        """
+        """Move a result from a workspace into the store, the manifest last. Arguments and errors: see `publish`."""
 
     def fetch(self, name: str) -> AbstractContextManager[Path | None]:
-        """Folder on this machine with the files of a finished result, readable during the block.
+        """Folder on this machine with the files of a finished result during the block; None where there is none.
 
-        None where there is no finished result of that name.
-
-        Raises:
-            OutputError: it cannot be read.
+        Raises OutputError.
         """
 
     def remove_results(self, name: str) -> None:
         """Remove the results, finished or not, in subfolders of the folder of that name. Raises OutputError."""
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        """Remove workspaces of killed workers, except those of these jobs (name, key). The store must be locked.
-
-        Raises:
-            OutputError: a file cannot be removed.
-        """
+        """Remove workspaces of killed workers, except those of these jobs (name, key). The store must be locked."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the batch, replacing it atomically. Raises OutputError."""
@@ -118,7 +99,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class LocalStore:
-    """Store in a folder that all workers see under the same path. See `Store`."""
+    """`Store` in a folder that all workers see under the same path."""
 
     folder: Path
 
@@ -195,10 +176,7 @@ class LocalStore:
         folder = self.folder / name
         yield folder if (folder / MANIFEST_NAME).is_file() else None
 
-    def remove_results(self, name: str) -> None:
-        self._remove_subfolders(name)
-
-    def _remove_subfolders(self, name: str, keep: Container[str] = ()) -> None:
+    def remove_results(self, name: str, keep: Container[str] = ()) -> None:
         parent = self.folder / name
         with output_errors(parent):
             for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
@@ -209,7 +187,7 @@ class LocalStore:
                     emptied.rmdir()
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        self._remove_subfolders(WORK_FOLDER, keep={_work_name(name, key) for name, key in jobs})
+        self.remove_results(WORK_FOLDER, keep={_work_name(name, key) for name, key in jobs})
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(self.folder / name, lambda file: file.write(data))

@@ -57,7 +57,6 @@ class Row:
     dataset: str
     path: str
     """Path relative to the root."""
-    expected_frames: int | None
     status: Literal["not run", "done", "failed"] = "not run"
     resumed: bool = False
     """It was finished by an earlier batch."""
@@ -110,9 +109,6 @@ class Totals:
             phases=phases,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def counts(name: str, result: Mapping[str, Any]) -> bool:
     """Whether a scene's metric enters the mean: it is known, and no length in a unit other than metres."""
@@ -146,7 +142,7 @@ def summary_record(
         "preset": model.preset_tables,
         "options": batch.options,
         "protocol": PROTOCOL,
-        "totals": {"scenes": len(rows), **totals.to_json()},
+        "totals": {"scenes": len(rows), **dataclasses.asdict(totals)},
         "means": means(rows),
         "means_by_dataset": {name: means([row for row in rows if row.dataset == name]) for name in datasets},
         "scenes": [row.to_json() for row in rows],
@@ -173,11 +169,7 @@ def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Content of a ``summary.json`` of this version or of 0.1.
-
-    Raises:
-        InputError: missing, or not a ``summary.json`` of this program.
-    """
+    """Content of a ``summary.json`` of this version or of 0.1. Raises InputError."""
     try:
         record = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -221,19 +213,14 @@ def compared_means(ours: Mapping[str, Any], other: Mapping[str, Any]) -> Table:
 
 def differences(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Notes on how the two batches differ in weights, preset, protocol and options, a line each."""
-    lines = []
-    for name, word in (("weights_sha256", "weights"), ("preset", "presets"), ("protocol", "protocols")):
-        if ours[name] != other[name]:
-            lines.append(f"the {word} differ")
+    words = {"weights_sha256": "weights", "preset": "presets", "protocol": "protocols"}
+    lines = [f"the {word} differ" for name, word in words.items() if ours[name] != other[name]]
     for name in sorted(set(ours["options"]) | set(other["options"])):
-        mine, theirs = ours["options"].get(name), other["options"].get(name)
-        if mine != theirs:
-            lines.append(f"--{name.replace('_', '-')} was {_shown_value(mine)} here and {_shown_value(theirs)} there")
+        given = [options.get(name) for options in (ours["options"], other["options"])]
+        if given[0] != given[1]:
+            mine, theirs = ("not given" if value is None else value for value in given)
+            lines.append(f"--{name.replace('_', '-')} was {mine} here and {theirs} there")
     return lines
-
-
-def _shown_value(value: Any) -> str:
-    return "not given" if value is None else str(value)
 
 
 def _pairs(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[ScenePair]:

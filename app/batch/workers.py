@@ -4,12 +4,14 @@ import logging
 import multiprocessing
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol
+from typing import Any
 
 from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome, StageTimer
 from stream_recon.app.batch.scene import run_job
@@ -66,43 +68,35 @@ class WorkQueue:
         self._on_event(event)
 
 
-class Pool(Protocol):
+class Pool(ABC):
     """Runs jobs."""
 
-    def start(self, jobs: int) -> None:
+    def start(self, jobs: int) -> None:  # noqa: B027 - a pool may have nothing to start
         """Start what takes time and needs no job, for at most ``jobs`` jobs. `run` or `shutdown` follows.
 
         Errors are raised by `run`.
         """
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> None:  # noqa: B027
         """Stop unused workers, and wait for those that end after `run`."""
 
+    @abstractmethod
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
         """Run the jobs in this order. Each job that is started ends in one `Outcome`.
 
-        None is started after ``stop`` was requested or the disk was full.
-
-        Raises:
-            StreamReconError: no worker can load the model.
+        None is started after ``stop`` was requested or the disk was full. Raises StreamReconError where no worker can
+        load the model.
         """
 
 
-class SerialPool:
+class SerialPool(Pool):
     """Runs one job after the other in this process."""
 
     def __init__(self, loader: ModelLoader, store: Store) -> None:
         self._loader = loader
         self._store = store
 
-    def start(self, jobs: int) -> None:
-        """Does nothing: the model is loaded for the first job."""
-
-    def shutdown(self) -> None:
-        """Does nothing: there are no workers."""
-
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
-        """See `Pool`."""
         timer: StageTimer | None = StageTimer("load")
         with memory_errors():
             engine = self._loader.load(jobs[0].weights_sha256)
@@ -127,19 +121,19 @@ def _progress_callback(job: Job, on_event: Callable[[Event], None]) -> Callable[
     return report
 
 
+@dataclass(eq=False)
 class Worker:
     """State of one process in the pool."""
 
-    def __init__(self, number: int, process: SpawnProcess, pipe: "Connection[Any, Any]") -> None:
-        self.number = number
-        self.process = process
-        self.pipe = pipe
-        self.ready = False
-        """It has loaded the model."""
-        self.job: Job | None = None
+    number: int
+    process: SpawnProcess
+    pipe: "Connection[Any, Any]"
+    ready: bool = False
+    """It has loaded the model."""
+    job: Job | None = None
 
 
-class ProcessPool:
+class ProcessPool(Pool):
     """Several processes, each with its GPU or its share of the CPU. One that dies is replaced, its job retried."""
 
     def __init__(self, loader: ModelLoader, store: Store, workers: int) -> None:
@@ -155,8 +149,7 @@ class ProcessPool:
 
     def start(self, jobs: int) -> None:
         """Start workers, which load the model."""
-        # Their memory may be needed.
-        self._join_ending()
+        self._join_ending()  # their memory may be needed
         new = [self._start_worker(number) for number in range(len(self._workers), min(self._count, jobs))]
         self._workers += new
         if new:
@@ -166,12 +159,10 @@ class ProcessPool:
                 self._send_gpu(worker)
 
     def shutdown(self) -> None:
-        """See `Pool`."""
         self._stop_workers()
         self._join_ending()
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
-        """See `Pool`."""
         self._queue = WorkQueue(jobs, on_event)
         try:
             self.start(len(jobs))

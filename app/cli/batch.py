@@ -14,8 +14,7 @@ from stream_recon.app.cli.options import scene_camera
 def batch_command(
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder of scenes, or one video file.")],
     dataset: Annotated[
-        str | None,
-        shared.option("Layout of all scenes; see 'stream-recon datasets'.", panel=shared.INPUT),
+        str | None, shared.option("Layout of all scenes; see 'stream-recon datasets'.", panel=shared.INPUT)
     ] = None,
     stride: shared.Stride = 1,
     max_frames: shared.MaxFrames = None,
@@ -27,8 +26,7 @@ def batch_command(
     ] = None,
     mask_sky: shared.MaskSky = False,
     dry_run: Annotated[
-        bool,
-        shared.option("List scenes and frames; run nothing.", "--dry-run", panel=shared.INPUT),
+        bool, shared.option("List scenes and frames; run nothing.", "--dry-run", panel=shared.INPUT)
     ] = False,
     output: Annotated[
         str | None,
@@ -41,8 +39,7 @@ def batch_command(
         ),
     ] = None,
     compare: Annotated[
-        Path | None,
-        shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT),
+        Path | None, shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT)
     ] = None,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
@@ -63,8 +60,7 @@ def batch_command(
         ),
     ] = None,
     workers: Annotated[
-        int | None,
-        shared.option("Processes, each with its own model; default: one.", panel=shared.WORKERS),
+        int | None, shared.option("Processes, each with its own model; default: one.", panel=shared.WORKERS)
     ] = None,
     streams: Annotated[
         int | None,
@@ -98,23 +94,9 @@ def batch_command(
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
-    recorded = {
-        "dataset": dataset,
-        "stride": stride,
-        "max_frames": max_frames,
-        "device": device,
-        "attention": attention,
-        "cache": cache,
-        "keyframes": keyframes,
-        "split": split,
-        "mapping": mapping,
-    }
-    added = {
-        "camera": camera,
-        "masks": None if masks is None else str(masks),
-        "mask_sky": mask_sky,
-        "scale_from": scale_from,
-    }
+    recorded = {"dataset": dataset, "stride": stride, "max_frames": max_frames, "device": device}
+    recorded |= {"attention": attention, "cache": cache, "keyframes": keyframes, "split": split, "mapping": mapping}
+    added = {"camera": camera, "masks": masks and str(masks), "mask_sky": mask_sky, "scale_from": scale_from}
     recorded |= {name: value for name, value in added.items() if value}
     options = BatchOptions(
         root,

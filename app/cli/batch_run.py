@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -56,11 +55,7 @@ class BatchOptions:
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
-    """Run a batch; returns the exit code. ``recorded``: options for the summary.
-
-    Raises:
-        StreamReconError: bad input, a full disk, a model that cannot be loaded.
-    """
+    """Run a batch; returns the exit code. ``recorded``: options for the summary. Raises StreamReconError."""
     console = wide_console()
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {options.workers}")
@@ -91,8 +86,9 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     if options.dry_run:
         _list_scenes(batch, console)
         return DONE
-    with _Bar(PlainConsole(stderr=True)) as bar:
-        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes)), bar)
+    listener = _Bar(PlainConsole(stderr=True))
+    with listener.bar:
+        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes)), listener)
     _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
@@ -160,22 +156,14 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
         elif reason := (scene.get("metric_scale") or {}).get("reason"):
             console.print(f"not in metres: {scene['name']}: {reason}", markup=False, soft_wrap=True)
     totals = summary["totals"]
-    counts = [f"{totals['done']} done"]
-    for count, word in (
-        (totals["resumed"], "of them earlier"),
-        (totals["failed"], "failed"),
-        (totals["not_run"], "left"),
-    ):
-        counts += [f"{count} {word}"] if count else []
+    words = {"resumed": "of them earlier", "failed": "failed", "not_run": "left"}
+    counts = [f"{totals['done']} done", *(f"{totals[key]} {word}" for key, word in words.items() if totals[key])]
     rate = f", {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
     console.print(
         f"{totals['scenes']} scenes: {', '.join(counts)}; {totals['frames']} frames in {totals['seconds']:.1f} s{rate}"
     )
-    means = [
-        f"{SHOWN[name][0]} {entry['mean']:.{SHOWN[name][1]}f}"
-        for name, entry in summary["means"].items()
-        if name in SHOWN
-    ]
+    known = {SHOWN[name]: entry["mean"] for name, entry in summary["means"].items() if name in SHOWN}
+    means = [f"{heading} {mean:.{decimals}f}" for (heading, decimals), mean in known.items()]
     if means:
         console.print(f"means: {', '.join(means)}", soft_wrap=True)
     console.print(f"page: {store.location(PAGE_NAME)}", soft_wrap=True)
@@ -185,7 +173,7 @@ class _Bar:
     """Bar over the frames of all scenes, with a line for each scene that failed."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
+        self.bar = Progress(
             TextColumn("{task.fields[scenes]}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -196,27 +184,18 @@ class _Bar:
             expand=True,
         )
 
-    def __enter__(self) -> "_Bar":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
     def begin(self, rows: Sequence[Row], frames: int) -> None:
         self._scenes, self._ended = len(rows), sum(row.status != "not run" for row in rows)
-        self._task = self._bar.add_task("frames", total=frames, scenes=self._counted())
+        self._task = self.bar.add_task("frames", total=frames, scenes=self._counted())
 
     def progress(self, frames: int) -> None:
-        self._bar.update(self._task, completed=frames)
+        self.bar.update(self._task, completed=frames)
 
     def finished(self, row: Row) -> None:
         self._ended += 1
-        self._bar.update(self._task, scenes=self._counted())
+        self.bar.update(self._task, scenes=self._counted())
         if row.status == "failed":
-            self._bar.console.print(f"failed: {row.name}: {row.reason}", soft_wrap=True)
+            self.bar.console.print(f"failed: {row.name}: {row.reason}", soft_wrap=True)
 
     def _counted(self) -> str:
         return f"{self._ended}/{self._scenes} scenes"

@@ -51,19 +51,7 @@ def demo_command(
 
 
 def print_errors(folder: Path) -> None:
-    """Print the errors of a result of the sample. Raises StreamReconError."""
-    out = PlainConsole(soft_wrap=True)
-    for line in sample_errors(folder):
-        out.print(line)
-
-
-def sample_errors(folder: Path) -> list[str]:
-    """Errors of a result of the sample, as lines.
-
-    Raises:
-        InputError: the folder holds no result of the sample.
-        StreamReconError: a file cannot be read.
-    """
+    """Print the errors of a result of the sample. Raises InputError for another result, StreamReconError."""
     import numpy as np
 
     from stream_recon.app.core.types import Intrinsics
@@ -80,22 +68,21 @@ def sample_errors(folder: Path) -> list[str]:
     pose = pose_errors(poses, truth["T_world_camera"][indices], np.diff(indices) > 0)
     stride, with_depth = int(truth["depth_stride"]), truth["depth_frames"].tolist()
     pairs = [
-        _sampled_depths(
-            result.depth, truth["depth"][with_depth.index(result.index)], stride, result.transform.source_size
-        )
-        for result in results
-        if result.index in with_depth
+        _sampled_depths(r.depth, truth["depth"][with_depth.index(r.index)], stride, r.transform.source_size)
+        for r in results
+        if r.index in with_depth
     ]
     depth = depth_errors(*(np.concatenate(side) for side in zip(*pairs, strict=True)))
     camera = Intrinsics(*truth["intrinsics"])
     fov = np.mean([field_of_view_error_deg(r.intrinsics, camera, r.transform.source_size) for r in results])
-    return [
+    lines = [
         f"against exact ground truth, {len(results)} frames over {pose.path_m or 0:.2f} m:",
         f"  trajectory    {100 * (pose.ate_m or 0):.1f} cm RMSE after Sim(3), {pose.ate_over_path or 0:.2%} of length",
         f"  rotation      {pose.rpe_rot_deg or 0:.2f} degrees a step (true rotation {pose.gt_rot_deg or 0:.2f})",
         f"  depth         AbsRel {depth.absrel:.3f}, {depth.delta1:.1%} within 25 %",
         f"  field of view error of {fov:.1f} degrees",
     ]
+    PlainConsole(soft_wrap=True).print("\n".join(lines))
 
 
 def _sampled_depths(

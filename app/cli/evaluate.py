@@ -1,7 +1,6 @@
 """Command ``eval``: errors on sequences with ground truth, as a table and a JSON file."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from stream_recon.configs.errors import OutputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stream_recon.app.core.protocols import FrameEngine
+    from stream_recon.app.core.types import FrameEngine
     from stream_recon.app.datasets.scene import Scene
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.evaluation.metrics import Metrics
@@ -78,10 +77,9 @@ class EvaluationOptions:
 def evaluate_folders(
     folders: Sequence[Path], model: "ModelChoice", options: EvaluationOptions, camera: str | None = None
 ) -> int:
-    """Evaluate sequence folders with one engine; returns the exit code. ``camera``: see `Scene`.
+    """Evaluate sequence folders with one engine; returns the exit code. Raises StreamReconError.
 
-    Raises:
-        StreamReconError: a bad option, an unreadable sequence or checkpoint, a JSON file that cannot be written.
+    ``camera``: see `Scene`.
     """
     from stream_recon.app.pipeline.process import memory_errors
 
@@ -114,7 +112,8 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     from rich.progress import Progress as Bar
 
     from stream_recon.app.pipeline.evaluate import evaluate_scene
-    from stream_recon.app.pipeline.observer import Progress, RunObserver
+    from stream_recon.app.pipeline.listeners import Progress, RunObserver
+    from stream_recon.app.result.files import replace_json
 
     class BarObserver(RunObserver):
         def __init__(self, bar: Bar, name: str) -> None:
@@ -132,7 +131,8 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if options.json is not None:
-            write_json(options.json, engine.weights_sha256, evaluations)
+            sequences = {each.name: each.to_json() for each in evaluations}
+            replace_json(options.json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
     for line in summary_lines(evaluations):
         console.print(line)
     return evaluations
@@ -183,17 +183,3 @@ def summary_lines(evaluations: "list[Evaluation]") -> list[str]:
                 f"best trivial baseline {summary.best_trivial:.4f}{share}"
             )
     return lines
-
-
-def write_json(path: Path, weights_sha256: str, evaluations: "list[Evaluation]") -> None:
-    """Write all metrics. The file appears only when it is complete. Raises OutputError."""
-    content = {
-        "weights_sha256": weights_sha256,
-        "sequences": {evaluation.name: evaluation.to_json() for evaluation in evaluations},
-    }
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,5 +1,6 @@
 """Commands ``export``, ``render`` and ``convert``: files for other programs."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,8 +28,7 @@ def export_command(
         ),
     ],
     output: Annotated[
-        Path | None,
-        option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET"),
+        Path | None, option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET")
     ] = None,
     overwrite: Overwrite = False,
     frames: Annotated[
@@ -41,12 +41,10 @@ def export_command(
     points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
     faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
     up: Annotated[
-        Literal["auto", "keep"],
-        option("Up axis of GLB files: estimated, or that of the first camera."),
+        Literal["auto", "keep"], option("Up axis of GLB files: estimated, or that of the first camera.")
     ] = "auto",
     dense: Annotated[
-        int | None,
-        option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0),
+        int | None, option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0)
     ] = None,
 ) -> int:
     """Write a result for other programs.
@@ -54,21 +52,15 @@ def export_command(
     A README.txt in the export states units, axes and coordinate frame. Images are read from the source again, or else
     from the result. An export of a run in progress contains the frames so far, and appears only when it is complete.
     """
-    from stream_recon.app.cli.progress import steps_bar
+    from stream_recon.app.cli.progress import step_bars
     from stream_recon.app.export.formats import export
     from stream_recon.app.export.job import ExportOptions
-    from stream_recon.app.pipeline.process import stop_on_signals
 
     options = ExportOptions(frames, max_side, points, faces, up, dense)
     out, err = result_consoles()
-    with stop_on_signals() as stop, steps_bar(err) as bar:
-
-        def show(done: int, total: int) -> None:
-            if stop.requested:
-                raise KeyboardInterrupt
-            bar("frames", done, total)
-
-        target, report = export(folder, format, output, options, overwrite=overwrite, progress=show)
+    with step_bars(out, err) as show:
+        progress = partial(show, "frames")
+        target, report = export(folder, format, output, options, overwrite=overwrite, progress=progress)
     for warning in report.warnings:
         err.print(f"warning: {warning}", soft_wrap=True)
     out.print(f"{target}: {report.summary}")
@@ -94,19 +86,12 @@ def render_command(
 
     It is written in H.264 where ffmpeg or OpenCV can do that.
     """
-    from stream_recon.app.cli.progress import steps_bar
+    from stream_recon.app.cli.progress import step_bars
     from stream_recon.app.export.render.film import FilmOptions, render_film
-    from stream_recon.app.pipeline.process import stop_on_signals
 
     options = FilmOptions(_known_path(flight or camera_path), _size(size), seconds, fps, points)
     out, err = result_consoles()
-    with stop_on_signals() as stop, steps_bar(err) as bar:
-
-        def show(step: str, done: int, total: int) -> None:
-            if stop.requested:
-                raise KeyboardInterrupt
-            bar(step, done, total)
-
+    with step_bars(out, err) as show:
         summary = render_film(folder, video, options, overwrite=overwrite, progress=show)
     out.print(f"{video}: {summary}")
     return DONE

@@ -21,8 +21,7 @@ def refine_command(folder: Folder) -> int:
 
 @reported
 def scale_command(
-    folder: Folder,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {SCALE_FORMS}.")],
+    folder: Folder, what: Annotated[str, typer.Argument(metavar="WHAT", help=f"One of {SCALE_FORMS}.")]
 ) -> int:
     """Convert a result to metres.
 
@@ -38,7 +37,6 @@ def refine_folder(folder: Path) -> int:
     """Refine a result, and bring it to metres again if it was; returns the exit code. Raises StreamReconError."""
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.export.source_images import source_of
-    from stream_recon.app.metric_scale.scale_source import parse_scale_source
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
 
@@ -51,17 +49,16 @@ def refine_folder(folder: Path) -> int:
         if unit is None:
             return DONE
         observer.on_message(f"again to metres, by {unit.given}")
-        return DONE if finisher.run(FinishSteps(refine=False, scale=parse_scale_source(unit.given))) else INTERRUPTED
+        return DONE if finisher.run(FinishSteps.parse(refine=False, scale_from=unit.given)) else INTERRUPTED
 
 
 def scale_folder(folder: Path, what: str) -> int:
     """Convert a result to metres; returns the exit code. Raises StreamReconError."""
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.metric_scale.scale_source import parse_scale_source
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
 
-    steps = FinishSteps(refine=False, scale=parse_scale_source(what))
+    steps = FinishSteps.parse(refine=False, scale_from=what)
     read_result(folder)  # an error before a lock file is written
     with TerminalObserver(*result_consoles()) as observer:
         return DONE if Finisher(folder, None, observer).run(steps) else INTERRUPTED

@@ -57,12 +57,10 @@ class DefaultCommandGroup(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # While the shell completes a first word, commands are offered next to what the default command takes.
         is_empty_completion = not args and ctx.resilient_parsing
-        if not is_empty_completion and (not args or args[0] not in {*self.commands, *self._own_options(ctx)}):
+        own_options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if not is_empty_completion and (not args or args[0] not in {*self.commands, *own_options}):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
-
-    def _own_options(self, ctx: Any) -> set[str]:
-        return {name for parameter in self.get_params(ctx) for name in parameter.opts}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS] SOURCE | COMMAND [ARGS]..."]

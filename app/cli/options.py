@@ -21,10 +21,7 @@ Folder = Annotated[Path, typer.Argument(metavar="OUT", help="Result folder of a 
 
 Stride = Annotated[int, option("Take every n-th frame.", panel=INPUT)]
 MaxFrames = Annotated[int | None, option("Stop after this number of frames.", panel=INPUT)]
-MaskSky = Annotated[
-    bool,
-    option("Leave out sky: regions of almost no confidence.", "--mask-sky", panel=INPUT),
-]
+MaskSky = Annotated[bool, option("Leave out sky: regions of almost no confidence.", "--mask-sky", panel=INPUT)]
 Overwrite = Annotated[bool, option("Replace an earlier result there.", "--overwrite", panel=OUTPUT)]
 
 Intrinsics = Annotated[
@@ -36,30 +33,25 @@ Intrinsics = Annotated[
     ),
 ]
 DatasetIntrinsics = Annotated[
-    bool,
-    option("Use the camera in each scene's own files.", "--dataset-intrinsics", panel=CAMERA),
+    bool, option("Use the camera in each scene's own files.", "--dataset-intrinsics", panel=CAMERA)
 ]
 Calibrated = Annotated[bool, typer.Option("--calibrated", hidden=True)]
 """Name of ``--dataset-intrinsics`` in version 0.1, accepted until 0.3."""
 SCALE_FORMS = r"marker:METRES, frames:A,B,METRES, height:METRES, track:FILE\[@SECONDS] or exif"
 ScaleFrom = Annotated[
-    str | None,
-    option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT"),
+    str | None, option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT")
 ]
 
 PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset", panel=NETWORK)]
 Weights = Annotated[
-    Path | None,
-    option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK),
+    Path | None, option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK)
 ]
 Device = Annotated[Literal["auto", "cuda", "cpu"], option("Where the network runs.", panel=NETWORK)]
 Attention = Annotated[
-    AttentionChoice,
-    option("Attention kernel; auto: the fastest one on this machine.", panel=NETWORK),
+    AttentionChoice, option("Attention kernel; auto: the fastest one on this machine.", panel=NETWORK)
 ]
 Cache = Annotated[
-    CacheChoice,
-    option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK),
+    CacheChoice, option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK)
 ]
 Keyframes = Annotated[
     str | None,
@@ -72,10 +64,7 @@ Mapping = Annotated[
 
 Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]
 Port = Annotated[int, option("Port of the viewer.", panel=VIEWER, min=0, max=65535)]
-Token = Annotated[
-    bool,
-    option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER),
-]
+Token = Annotated[bool, option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER)]
 
 
 def scene_camera(intrinsics: str | None, from_dataset: bool) -> str | None:

@@ -89,12 +89,12 @@ def _table(found: "list[PlannedRun]") -> "Table":
 
     table = Table("preset", "window", "image", "cache", "memory", "frames/s")
     for choice in found:
-        way = choice.configuration
+        configuration = choice.configuration
         table.add_row(
-            way.preset.name,
-            str(way.preset.stream.window),
-            "x".join(map(str, way.image_size)),
-            way.cache,
+            configuration.preset.name,
+            str(configuration.preset.stream.window),
+            "x".join(map(str, configuration.image_size)),
+            configuration.cache,
             f"{choice.memory.total / 1e9:.1f} GB",
             f"{1 / choice.seconds:.0f}",
         )
@@ -111,21 +111,21 @@ def _print_notes(out: "Console", rates: "DeviceRates", found: "list[PlannedRun]"
         out.print("Cache fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper and newer).")
 
 
-def _print_use(out: "Console", source: str, way: "Configuration", file: Path | None) -> None:
+def _print_use(out: "Console", source: str, configuration: "Configuration", file: Path | None) -> None:
     from stream_recon.models.embedded import EMBEDDED_PRESET
 
-    original = load_preset(way.base)
-    command = ["stream-recon", source, "--preset", str(file or way.base)]
+    original = load_preset(configuration.base)
+    command = ["stream-recon", source, "--preset", str(file or configuration.base)]
     out.print("To run the first:")
-    if file is None and way.preset != original:
-        stream, image = way.preset.stream, way.preset.image
+    if file is None and configuration.preset != original:
+        stream, image = configuration.preset.stream, configuration.preset.image
         changed = {"window": stream.window, "special_budget": stream.special_budget}
-        out.print(f"a copy of preset {way.base} (--write FILE.toml writes it) with")
+        out.print(f"a copy of preset {configuration.base} (--write FILE.toml writes it) with")
         tables = table_to_toml("stream", changed) + table_to_toml("image", dataclasses.asdict(image))
         out.print(tables.rstrip())
         command[-1] = "FILE.toml"
-    if way.preset.network != load_preset(EMBEDDED_PRESET).network:
+    if configuration.preset.network != load_preset(EMBEDDED_PRESET).network:
         command += ["--weights", "CHECKPOINT.safetensors"]
-    if way.cache != "full":
-        command += ["--cache", way.cache]
+    if configuration.cache != "full":
+        command += ["--cache", configuration.cache]
     out.print(shlex.join(command))

@@ -5,28 +5,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.listeners import Progress, RunObserver
+from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.configs.schema import Preset
+
+if TYPE_CHECKING:
+    from stream_recon.app.slam.online.back_end import OnlineBackEnd
+    from stream_recon.app.slam.online.process import ProcessBackEnd
 
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
@@ -43,23 +40,6 @@ class LiveView(ResultView, Protocol):
         """Whether the user has paused the run."""
 
 
-class SparseMap(Protocol):
-    """Sparse points [N, 3] and loop edges [E, 2] of a back end."""
-
-    @property
-    def points(self) -> Any: ...
-
-    @property
-    def loops(self) -> Any: ...
-
-
-class MapSource(Protocol):
-    """Back end whose map the viewer shows."""
-
-    @property
-    def sparse(self) -> SparseMap: ...
-
-
 class TerminalObserver(RunObserver):
     """Shows a run as bars on stderr, lines on stdout, and as status of a viewer.
 
@@ -67,10 +47,10 @@ class TerminalObserver(RunObserver):
     """
 
     def __init__(self, out: Console, err: Console, page: LiveView | None = None) -> None:
-        self.back_end: MapSource | None = None
+        self.back_end: OnlineBackEnd | ProcessBackEnd | None = None
         """Its map is shown in the viewer."""
         self._out, self._err, self._page = out, err, page
-        self._shown_map: SparseMap | None = None
+        self._shown_map: object = None
         self._bar: RichProgress | None = None
         self._phase = ""
         self._tasks: dict[str, TaskID] = {}
@@ -81,27 +61,23 @@ class TerminalObserver(RunObserver):
 
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
-        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}"))
-        self._update("run", columns, "frames", completed=progress.frames, total=progress.frame_hint, detail=text)
+        self._update("run", "frames", completed=progress.frames, total=progress.frame_hint, detail=text)
         self._status(text)
-        if self._page is not None and self.back_end is not None and self.back_end.sparse is not self._shown_map:
-            self._shown_map = self.back_end.sparse
-            self._page.show_map(self._shown_map.points, self._shown_map.loops)
+        sparse = None if self.back_end is None else self.back_end.sparse
+        if self._page is not None and sparse is not None and sparse is not self._shown_map:
+            self._shown_map = sparse
+            self._page.show_map(sparse.points, sparse.loops)
 
     def on_rebuild(self, done: int, total: int) -> None:
-        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}"))
-        self._update("run", columns, "points", completed=done, total=total, detail="")
+        self._update("run", "points", completed=done, total=total)
 
     def on_refine(self, share: float, step: str) -> None:
-        self._update(
-            "refine", (TimeElapsedColumn(),), "refining", completed=share, total=1.0, description=f"refining: {step}"
-        )
+        self._update("refine", "refining", completed=share, total=1.0, description=f"refining: {step}")
         self._status(f"refining: {step}, {share:.0%}")
 
     def on_refine_points(self, done: int, total: int) -> None:
-        columns = (TimeElapsedColumn(),)
-        self._update("refine", columns, "refining", completed=1.0, total=1.0, description="refining")
-        self._update("refine", columns, "points", completed=done, total=total)
+        self._update("refine", "refining", completed=1.0, total=1.0, description="refining")
+        self._update("refine", "points", completed=done, total=total)
         self._status(f"refined; points of {done} of {total} frames are updated")
 
     def on_refined(self, report: RefinementReport | None) -> None:
@@ -115,7 +91,7 @@ class TerminalObserver(RunObserver):
         self._status("\n\n".join(lines))
 
     def on_scale(self, step: str, done: int, total: int) -> None:
-        self._update("scale", (MofNCompleteColumn(), TimeRemainingColumn()), step, completed=done, total=total)
+        self.on_step(step, done, total)
         if step == "markers":
             self._status(f"looking for markers: {done} of {total} frames")
 
@@ -127,6 +103,10 @@ class TerminalObserver(RunObserver):
             line = f"in metres: 1 unit of the reconstruction is {unit.T_metric_own.scale:.5g} m{error}, by {unit.how}"
         self._out.print(line, markup=False)
         self._status(line)
+
+    def on_step(self, step: str, done: int, total: int) -> None:
+        """A bar for each step of a command."""
+        self._update("steps", step, completed=done, total=total)
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -149,11 +129,13 @@ class TerminalObserver(RunObserver):
     ) -> None:
         self.stop()
 
-    def _update(self, phase: str, columns: tuple[ProgressColumn, ...], task: str, **fields: Any) -> None:
+    def _update(self, phase: str, task: str, **fields: Any) -> None:
         if self._bar is None or self._phase != phase:
             self.stop()
-            first = (TextColumn("{task.description}"), BarColumn(bar_width=None))
-            self._bar = RichProgress(*first, *columns, console=self._err, expand=True, refresh_per_second=5)
+            counts = [TimeElapsedColumn()] if phase == "refine" else [MofNCompleteColumn(), TimeRemainingColumn()]
+            detail = [TextColumn("{task.fields[detail]}")] if phase == "run" else []
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), *counts, *detail]
+            self._bar = RichProgress(*columns, console=self._err, expand=True, refresh_per_second=5)
             self._bar.start()
             self._phase, self._tasks = phase, {}
         if task not in self._tasks:
@@ -217,21 +199,13 @@ def disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
 
 
 @contextmanager
-def steps_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Bars of several steps: a function that gets the step's name, the number done and the total."""
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn()
-    bar = RichProgress(*columns, console=console, expand=True, refresh_per_second=5)
-    tasks: dict[str, TaskID] = {}
+def step_bars(out: Console, err: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Function that shows the number done and the total of a named step, and raises KeyboardInterrupt after Ctrl-C."""
+    with stop_on_signals() as stop, TerminalObserver(out, err) as observer:
 
-    def show(step: str, done: int, total: int) -> None:
-        if not tasks:
-            bar.start()
-        if step not in tasks:
-            tasks[step] = bar.add_task(step, total=total)
-        bar.update(tasks[step], completed=done, total=total)
+        def show(step: str, done: int, total: int) -> None:
+            if stop.requested:
+                raise KeyboardInterrupt
+            observer.on_step(step, done, total)
 
-    try:
         yield show
-    finally:
-        if tasks:
-            bar.stop()

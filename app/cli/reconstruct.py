@@ -45,8 +45,7 @@ def reconstruct_command(
     ],
     stride: shared.Stride = 1,
     fps: Annotated[
-        float | None,
-        shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT),
+        float | None, shared.option("Take frames at this rate; for images: their rate.", panel=shared.INPUT)
     ] = None,
     start: Annotated[float | None, shared.option("Start at this second of the source.", panel=shared.INPUT)] = None,
     end: Annotated[float | None, shared.option("Stop before this second of the source.", panel=shared.INPUT)] = None,
@@ -66,8 +65,7 @@ def reconstruct_command(
     overwrite: shared.Overwrite = False,
     resume: Annotated[bool, shared.option("Continue an interrupted run.", "--resume", panel=shared.OUTPUT)] = False,
     keep_depth: Annotated[
-        Literal["all", "keyframes", "none"],
-        shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT),
+        Literal["all", "keyframes", "none"], shared.option("Frames whose depth files are kept.", panel=shared.OUTPUT)
     ] = "all",
     max_disk: Annotated[
         str | None,
@@ -98,8 +96,7 @@ def reconstruct_command(
         shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
     ] = False,
     reconnect: Annotated[
-        float,
-        shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE),
+        float, shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE)
     ] = 120.0,
     version: Annotated[
         bool, shared.option("Print the version.", "--version", is_eager=True, callback=_print_version)
@@ -170,10 +167,9 @@ class ReconstructJob:
 
 
 def reconstruct_source(job: ReconstructJob) -> int:
-    """Reconstruct a source; returns the exit code. All checks that need no frame come before anything is written.
+    """Reconstruct a source; returns the exit code. Raises StreamReconError.
 
-    Raises:
-        StreamReconError: bad input, a full disk, too little memory.
+    All checks that need no frame come before anything is written.
     """
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
@@ -182,6 +178,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
+    from stream_recon.app.result.resume import check_choice
     from stream_recon.app.result.run_record import RunInfo
     from stream_recon.app.sources.source import open_source
 
@@ -196,10 +193,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
         source = stack.enter_context(open_source(job.spec, job.frames, reconnect=job.reconnect))
         # A recording or photographs may contain their camera.
         job = dataclasses.replace(job, frames=dataclasses.replace(job.frames, camera=source.camera))
-        if earlier and source.live:
+        if (earlier.record or earlier.partial) and source.live:
             raise ConfigError("--resume needs a file: a camera or stream cannot be read again")
         if earlier.record is not None:
-            earlier.check(folder, source.name, job.recorded)
+            check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None

@@ -35,8 +35,7 @@ class ViewerChoice:
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
 
-        Raises:
-            ResourceError: the port is in use.
+        Raises ResourceError where the port is in use.
         """
         from stream_recon.app.viewer.viewer import Viewer
 

@@ -18,11 +18,6 @@ MOST = 1.0
 """Largest absolute value of a node, a factor of e: larger errors are not smooth scale errors."""
 
 
-def zero_field() -> Field:
-    """Field that changes nothing."""
-    return np.zeros((GRID, GRID), np.float16)
-
-
 def validated_field(nodes: Sequence[Sequence[float]] | NDArray[np.floating]) -> Field:
     """Field with the given nodes. Raises ValueError, TypeError: not [`GRID`, `GRID`] numbers up to `MOST`."""
     field = np.array(nodes, np.float64)
@@ -63,11 +58,9 @@ def correct_depth(
 ) -> NDArray[np.float32]:
     """Depth [h, w] times the scale and the field's factors."""
     scaled = depth if depth_scale == 1 else depth * np.float32(depth_scale)
-    return (
-        scaled
-        if field is None
-        else scaled * depth_factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
-    )
+    if field is None:
+        return scaled
+    return scaled * depth_factors(np.asarray(field, np.float16), (depth.shape[0], depth.shape[1]))
 
 
 def _weight_rows(position: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -73,10 +73,7 @@ def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
     """
     edges = np.zeros(depth.shape, bool)
     limit = np.float32(1 + ratio)
-    for first, second in (
-        ((slice(-1),), (slice(1, None),)),
-        ((slice(None), slice(-1)), (slice(None), slice(1, None))),
-    ):
+    for first, second in (((slice(-1),), (slice(1, None),)), ((slice(None), slice(-1)), (slice(None), slice(1, None)))):
         near, far = depth[first], depth[second]
         step = (near > far * limit) | (far > near * limit)
         edges[first] |= step

@@ -27,11 +27,7 @@ class DiskTable:
     """
 
     def __init__(self, folder: Path | None = None, **shapes: tuple[int, ...]) -> None:
-        """
-        Args:
-            folder: folder of the file, which is created with the first row; None: the system's temporary folder.
-            shapes: shape of one row, for each column by name.
-        """
+        """``folder`` gets the file with the first row; None: the temporary folder. ``shapes`` of a row, by column."""
         self._folder = folder
         self._dtype = np.dtype([(name, np.float64, shape) for name, shape in shapes.items()])
         self._count = 0

@@ -88,9 +88,5 @@ class GroundTruth:
     read_depth: Callable[[int], DepthTruth | None] = field(default=no_depth, repr=False)
 
     def depth(self, index: int) -> DepthTruth | None:
-        """Ground-truth depth of one frame, read from its file; None if it has none.
-
-        Raises:
-            InputError: a depth file of the wrong format.
-        """
+        """Ground-truth depth of one frame, read from its file; None if it has none. Raises InputError."""
         return self.read_depth(index)

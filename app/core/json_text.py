@@ -5,11 +5,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse ``text``.
-
-    Raises:
-        ValueError: not JSON, not UTF-8, or nested too deeply.
-    """
+    """Parse ``text``. Raises ValueError: not JSON, not UTF-8, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

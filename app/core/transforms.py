@@ -29,21 +29,12 @@ class Similarity:
 
     @classmethod
     def identity(cls) -> "Similarity":
-        """Identity."""
         return cls.of_scale(1.0)
 
     @classmethod
     def of_scale(cls, scale: float) -> "Similarity":
         """Change of scale alone."""
         return cls(scale, np.eye(3), np.zeros(3))
-
-    @classmethod
-    def of_pose(cls, T: NDArray[np.floating]) -> "Similarity":
-        """Rigid transform of a pose [4, 4]. Raises ValueError for a matrix that is not rigid."""
-        pose = np.asarray(T, np.float64)
-        if not is_rigid(pose):
-            raise ValueError("not a rigid transform; for a matrix with scale see Similarity.of_matrix")
-        return cls(1.0, pose[:3, :3].copy(), pose[:3, 3].copy())
 
     @classmethod
     def of_matrix(cls, matrix: NDArray[np.floating]) -> "Similarity":
@@ -72,17 +63,11 @@ class Similarity:
         T[:3, :3], T[:3, 3] = self.scale * self.rotation, self.translation
         return T
 
-    @property
-    def quaternion(self) -> FloatArray:
-        """Rotation as a unit quaternion [4]; see `quaternion_xyzw`."""
-        return quaternion_xyzw(self.rotation)
-
     def __matmul__(self, inner: "Similarity") -> "Similarity":
-        """Composition: ``inner`` first, then this one."""
         return Similarity(self.scale * inner.scale, self.rotation @ inner.rotation, self.apply(inner.translation))
 
     def inverse(self) -> "Similarity":
-        """Inverse. Raises ZeroDivisionError for scale 0, see `align`."""
+        """Raises ZeroDivisionError for scale 0, see `align`."""
         scale = 1.0 / self.scale
         return Similarity(scale, self.rotation.T, -scale * (self.rotation.T @ self.translation))
 

@@ -1,10 +1,14 @@
-"""Data types that pass through the program: frames, results, and revisions of results."""
+"""Data types that pass through the program (frames, results, revisions of results), and the interface of an engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stream_recon.configs.schema import Preset
 
 
 @dataclass(frozen=True)
@@ -165,3 +169,53 @@ class Revision:
     """
 
     frames: tuple[FrameRevision, ...]
+
+
+class FrameEngine(Protocol):
+    """Turns the frames of one stream into results; implemented by `Engine`."""
+
+    threads: int
+    """CPU threads of the network; 0 on a GPU. May be set between two frames."""
+
+    weights_sha256: str
+    """Hash of the weights; a worker gets it from the process that computed it."""
+
+    @property
+    def preset(self) -> Preset: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def cache(self) -> str:
+        """Data type of cached keys and values, see `RunInfo`."""
+
+    @property
+    def attention(self) -> str: ...
+
+    @property
+    def submaps(self) -> int:
+        """Number of submaps of the run so far."""
+
+    @property
+    def reference_frames(self) -> tuple[int, ...]:
+        """Frame numbers of the current submap's scale frames; () before the first submap."""
+
+    def reset(self) -> None:
+        """Forget all frames; the next one begins a new run."""
+
+    def prepare(self, frame: Frame) -> PreparedFrame:
+        """Resize a frame. Called from another thread than the other methods, some frames ahead of ``push``."""
+
+    def push(self, frame: PreparedFrame) -> Sequence[FrameResult]: ...
+
+    def resume(self, first: Sequence[Pair], later: Sequence[Pair] = ()) -> OverlapError:
+        """Continue an earlier run in its coordinate frame; called before the first frame.
+
+        ``first``: scale frames of the submap with their results; ``later``: keyframes that the cache remembers.
+        """
+
+    def finish(self) -> Sequence[FrameResult]: ...

@@ -6,15 +6,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
+from stream_recon.app.core.ground_truth import GroundTruth
+from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics
 from stream_recon.app.pipeline.finish import Finisher
-from stream_recon.app.pipeline.listeners import BackEnd, DelegatingBackEnd
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
+from stream_recon.app.result.cameras import revision_since_causal
+from stream_recon.app.result.folder import ResultFolder, causal_result
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.source import Source
@@ -110,3 +111,16 @@ def evaluate_scene(
         online_final=online_final,
         baselines=rows,
     )
+
+
+def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluator:
+    """An evaluator that has received a complete or partial result, causal and final. Raises OutputError.
+
+    Depth was rounded to float16 in its files, which changes AbsRel by about 1e-5; poses and cameras are exact.
+    ``truth`` is by the frames' indices in their source, so a result of every n-th frame fits.
+    """
+    evaluator = Evaluator(truth)
+    for camera in result.cameras:
+        evaluator.add(causal_result(result.folder, camera))
+    evaluator.revise(revision_since_causal(result.cameras))
+    return evaluator

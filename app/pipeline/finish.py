@@ -1,24 +1,18 @@
 """Last steps of a run, which can also follow later: offline refinement and metric scale of a finished result."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
-from stream_recon.app.pipeline.listeners import ResultListener
-from stream_recon.app.pipeline.observer import RunObserver
+from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
-from stream_recon.app.pipeline.refine import (
-    STORED_IMAGES,
-    RefineCallbacks,
-    RefinementCancelledError,
-    RefinementView,
-    refine_result,
-)
+from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
@@ -72,11 +66,7 @@ class Finisher:
     is_locked: bool = False
 
     def run(self, steps: FinishSteps) -> bool:
-        """Do these steps; False where Ctrl-C ended one.
-
-        Raises:
-            StreamReconError: a file cannot be read or written, or the scale cannot be measured.
-        """
+        """Do these steps; False where Ctrl-C ended one. Raises StreamReconError."""
         if steps.refine:
             result = read_result(self.folder)
             if self.open_again is None and not result.with_depth(result.cameras):
@@ -92,27 +82,27 @@ class Finisher:
 
     def refine(self) -> RefinementReport | None:
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""
-        report = None
-        with stop_on_signals() as stop, memory_errors(), self._lock():
-            callbacks = RefineCallbacks(self.observer.on_refine, self.observer.on_refine_points, lambda: stop.requested)
-            try:
-                result = read_result(self.folder)
-                report = refine_result(result, self.open_again, self.listeners, self.page, callbacks)
-            except RefinementCancelledError:
-                pass
+        report: RefinementReport | None = None
+        with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(RefinementCancelledError):
+            report = refine_result(
+                read_result(self.folder),
+                self.open_again,
+                self.listeners,
+                self.page,
+                self.observer,
+                lambda: stop.requested,
+            )
         if report is not None and self.open_again is None:
             self.observer.on_message(STORED_IMAGES, warning=True)
         self.observer.on_refined(report)
         return report
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
-        """Convert the result to metres; returns its unit, or None where Ctrl-C ended it.
+        """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.
 
-        Raises:
-            InputError: ``source`` gives no scale for this result.
-            StreamReconError: a file cannot be read or written.
+        InputError means that ``source`` gives no scale for this result.
         """
-        unit = None
+        unit: MetricScale | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock():
 
             def on_markers(done: int, total: int) -> None:
@@ -120,17 +110,13 @@ class Finisher:
                     raise KeyboardInterrupt
                 self.observer.on_scale("markers", done, total)
 
-            def on_points(done: int, total: int) -> None:
-                self.observer.on_scale("points", done, total)
-
+            on_points = partial(self.observer.on_scale, "points")
             pages = [] if self.page is None else [self.page]
-            try:
+            with suppress(KeyboardInterrupt):
                 result = read_result(self.folder)
                 change = measure_scale(result, *source, self.open_again, on_markers)
                 if apply_metric_scale(result, change, on_points, lambda: stop.requested, pages):
                     unit = change.after(T_current_own(result.run))
-            except KeyboardInterrupt:
-                pass
         self.observer.on_scaled(unit)
         return unit
 

@@ -1,8 +1,8 @@
 """One run: a source, an engine and listeners connected by threads and bounded queues.
 
 One thread decodes and prepares frames, the calling thread runs the engine, a third one writes and updates the viewer. A
-back end has a thread and a queue between engine and listeners; see `Dispatcher`. A slow disk slows a file down and
-loses no frame. A live source drops frames by its own rule (`LiveReader`) and counts them.
+back end has a thread and a queue between engine and listeners; see `Dispatcher`. A slow disk loses no frame of a file;
+a live source drops frames by its own rule (`LiveReader`) and counts them.
 """
 
 import dataclasses
@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.pipeline.cpu_threads import adaptive_threads
 from stream_recon.app.pipeline.dispatch import Channel, Dispatcher
 from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval, clock
-from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
+from stream_recon.app.pipeline.listeners import BackEnd, Progress, ResultListener, RunObserver
 from stream_recon.app.pipeline.masking import Masking
-from stream_recon.app.pipeline.observer import Progress, RunObserver
 from stream_recon.app.pipeline.process import (
     StopRequest,
     memory_errors,
@@ -138,10 +136,6 @@ def reconstruct(
             writer.close()
 
 
-def _segment_warning(segment: FrameRange) -> str:
-    return f"{segment.reason}: a new segment begins, whose pose relative to the one before is a guess"
-
-
 class _PipelineRun:
     def __init__(
         self,
@@ -199,7 +193,8 @@ class _PipelineRun:
                     if self._discontinuities.blank_since is not None and time.monotonic() >= self._next_report:
                         self._report()
                     continue
-                self._wait_while_paused(stop)
+                while self.observer.paused and not stop.requested:
+                    time.sleep(POLL_SECONDS / 2)
                 self._read += 1
                 self._pushed_at[frame.index] = time.monotonic()
                 self.dispatcher.expect(frame)
@@ -266,7 +261,8 @@ class _PipelineRun:
         )
 
     def _segment_warnings(self) -> list[str]:
-        return [_segment_warning(segment) for segment in self._discontinuities.segments[len(self._resume.segments) :]]
+        note = "a new segment begins, whose pose relative to the one before is a guess"
+        return [f"{each.reason}: {note}" for each in self._discontinuities.segments[len(self._resume.segments) :]]
 
     def _segments(self) -> list[FrameRange]:
         return sorted([*self._source.segments, *self._discontinuities.segments], key=lambda segment: segment.index)
@@ -275,11 +271,10 @@ class _PipelineRun:
         """Send results to back end and listeners; False if one of them has failed."""
         now = time.monotonic()
         for result in map(self._masking.apply, map(self._with_known_camera, results)):
-            if isinstance(result, FrameResult):
-                self._reconstructed += 1
-                self._keyframes += result.is_keyframe
-                self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
-                self._recent.append(now)
+            self._reconstructed += 1
+            self._keyframes += result.is_keyframe
+            self._latencies_ms.append(1000 * (now - self._pushed_at.pop(result.index, now)))
+            self._recent.append(now)
             if not self.dispatcher.send(result):
                 return False
         if now >= self._next_report:
@@ -307,11 +302,6 @@ class _PipelineRun:
         self._writer.checkpoint(self.summary(interrupted=True))
         ended = time.monotonic()
         self._next_checkpoint = ended + max(CHECKPOINT_SECONDS, (ended - now) / CHECKPOINT_SHARE)
-
-    def _wait_while_paused(self, stop: StopRequest) -> None:
-        """Block while the viewer has paused the run."""
-        while self.observer.paused and not stop.requested:
-            time.sleep(POLL_SECONDS / 2)
 
     def _progress(self) -> Progress:
         spent = self._recent[-1] - self._recent[0]

@@ -92,13 +92,13 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 def exit_with_parent() -> None:
     """End this worker process with its parent: another batch may take over the folder then. Call it first."""
-    # The terminal sends Ctrl-C to all processes; the parent forwards it to busy workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+
+    def wait_for_parent() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    # The terminal sends Ctrl-C to all processes; the parent forwards it to busy workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=wait_for_parent, daemon=True).start()

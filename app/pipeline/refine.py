@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.pipeline.cpu_threads import usable_cores
-from stream_recon.app.pipeline.listeners import ResultListener
+from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -29,10 +28,8 @@ from stream_recon.configs.errors import InputError
 FloatArray = NDArray[np.float64]
 
 STORED_IMAGES = "the source's images are gone: refined with the result's small images, which is less accurate"
-
 MOST_WORKERS = 8
 """Threads at most: each holds an image and its features, and one thread merges what they find."""
-
 READING_SHARE = 0.05
 """Share of the progress for reading depth files, which comes first."""
 
@@ -48,27 +45,13 @@ class RefinementCancelledError(Exception):
     """Refinement was cancelled; the result is unchanged."""
 
 
-@dataclass(frozen=True)
-class RefineCallbacks:
-    """Functions that a refinement calls.
-
-    Args:
-        on_progress: gets the share done and the name of the step.
-        on_points: gets the number of frames whose points are rebuilt, and of all.
-        cancelled: refinement ends with `RefinementCancelledError` once it returns true.
-    """
-
-    on_progress: Callable[[float, str], None] = lambda share, step: None
-    on_points: Callable[[int, int], None] | None = None
-    cancelled: Callable[[], bool] = lambda: False
-
-
 def refine_result(
     result: ResultFolder,
     open_again: Callable[[], Source] | None,
     listeners: Sequence[ResultListener] = (),
     page: RefinementView | None = None,
-    callbacks: RefineCallbacks | None = None,
+    observer: RunObserver | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
@@ -77,17 +60,18 @@ def refine_result(
             result's own small images are used.
         listeners: get the final revision.
         page: shows intermediate states and the final one; after an early end, the unchanged result.
+        observer: gets the progress.
 
     Raises:
-        RefinementCancelledError: ``callbacks.cancelled`` returned true; the result is unchanged.
+        RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
         StreamReconError: a file cannot be read or written; the result is unchanged.
     """
-    calls = callbacks or RefineCallbacks()
+    observer = observer or RunObserver()
 
-    def show(share: float, step: str) -> None:
-        if calls.cancelled():
+    def report(share: float, step: str) -> None:
+        if cancelled():
             raise RefinementCancelledError
-        calls.on_progress(READING_SHARE + (1 - READING_SHARE) * share, step)
+        observer.on_refine(share, step)
 
     every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
@@ -95,9 +79,7 @@ def refine_result(
     views = []
     for number, camera in enumerate(cameras):
         views.append(FrameData.from_result(result_of(result.folder, camera), images.scale))
-        if calls.cancelled():
-            raise RefinementCancelledError
-        calls.on_progress(READING_SHARE * number / len(cameras), "depth")
+        report(READING_SHARE * number / len(cameras), "depth")
 
     def show_state(state: IntermediateState) -> None:
         assert page is not None
@@ -106,12 +88,11 @@ def refine_result(
         page.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
 
     try:
-        known_intrinsics = bool(result.run.get("options", {}).get("camera"))
         options = RefineOptions(
             workers=min(usable_cores(), MOST_WORKERS),
             initial_poses=_initial_poses(result, images.scale),
-            known_intrinsics=known_intrinsics,
-            progress=show,
+            known_intrinsics=bool(result.run.get("options", {}).get("camera")),
+            progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
@@ -119,18 +100,21 @@ def refine_result(
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
         revision = _with_fields(moved, cameras, found.depth_fields)
-        for listener in (*listeners, *((page,) if page else ())):
+        for listener in listeners:
             listener.revise(revision)
         if page:
-            _show(page, tracks)
+            page.revise(revision)
+            page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
-        if not amend(result, _relative_to_files(revision, every), changes, tracks, calls.on_points, calls.cancelled):
+        if not amend(
+            result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
+        ):
             raise RefinementCancelledError
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
-            _show(page, read_tracks(result.folder))
+            page.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return found.report
 
@@ -147,11 +131,8 @@ def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
     return InitialPoses(T, np.array(scales), focal * scale.factor)
 
 
-def _show(page: RefinementView, tracks: SparseTracks | None) -> None:
-    if tracks is None:
-        page.show_map(np.zeros((0, 3)), np.zeros((0, 2), np.int32))
-    else:
-        page.show_map(tracks.points, tracks.loops)
+def _map_of(tracks: SparseTracks | None) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+    return (tracks.points, tracks.loops) if tracks else (np.zeros((0, 3)), np.zeros((0, 2), np.int32))
 
 
 def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
@@ -172,7 +153,7 @@ class _Images:
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
         if self._open is None:
             for position in positions:
-                stored = self._result(position)
+                stored = result_of(self._folder, self._cameras[position])
                 yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
             return
         wanted = {self._cameras[position].index: position for position in positions}
@@ -186,10 +167,7 @@ class _Images:
                     return
 
     def _depth(self, position: int) -> DepthReader:
-        return DepthReader.from_result(self._result(position), self.scale)
-
-    def _result(self, position: int) -> FrameResult:
-        return result_of(self._folder, self._cameras[position])
+        return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
 
 
 def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:

@@ -1,28 +1,29 @@
 """Composition of one run, shared by commands, batch and benchmarks.
 
-A `Session` connects source, engine, result writer, resume and back end. Then a `Finisher` (`finish.py`) refines the
-result and recovers its metric scale. Callers show progress through a `RunObserver`.
+A `Session` connects source, engine, result writer, back end, and the state of an interrupted run. Then a `Finisher`
+(`finish.py`) refines the result and recovers its metric scale. Callers show progress through a `RunObserver`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameEngine, OverlapError
 from stream_recon.app.pipeline.cpu_threads import usable_cores
-from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
-from stream_recon.app.pipeline.observer import RunObserver
+from stream_recon.app.pipeline.health import low_quality_intervals
+from stream_recon.app.pipeline.listeners import BackEnd, ResultListener, RunObserver
 from stream_recon.app.pipeline.pipeline import ResumeState, RunSetup, reconstruct
-from stream_recon.app.pipeline.resume import map_state, resume_run
+from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.resume import PartialResult, check_choice, finished_record, read_partial_result
-from stream_recon.app.result.run_record import RunInfo, RunSummary
+from stream_recon.app.result.resume import PartialResult, finished_record, read_partial_result
+from stream_recon.app.result.run_record import RunInfo, RunSummary, now_text
 from stream_recon.app.result.writer import ResultWriter, check_output
-from stream_recon.app.slam.mode import MappingChoice, make_back_end
+from stream_recon.app.slam.mode import MappingChoice, MapState, make_back_end
+from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 
 if TYPE_CHECKING:
@@ -73,11 +74,7 @@ class EarlierRun:
 
     @staticmethod
     def find(folder: Path, *, resume: bool, overwrite: bool) -> "EarlierRun":
-        """The result to continue; none without ``resume``.
-
-        Raises:
-            OutputError: the folder has other content, and ``overwrite`` is not set.
-        """
+        """The result to continue; none without ``resume``. Raises OutputError where the folder has other content."""
         record = finished_record(folder) if resume else None
         partial = read_partial_result(folder) if resume and record is None else None
         if record is None and partial is None:
@@ -85,16 +82,8 @@ class EarlierRun:
             check_output(folder, overwrite or resume)
         return EarlierRun(record, partial)
 
-    def check(self, folder: Path, source: str, options: Mapping[str, Any]) -> None:
-        """Raises ConfigError unless the complete result is of this source, with these options."""
-        if self.record is not None:
-            check_choice(folder, self.record, source, options)
 
-    def __bool__(self) -> bool:
-        return self.record is not None or self.partial is not None
-
-
-class Session:
+class Session(ExitStack):
     """One run of an engine over a source. Use it as a context manager: it may open the source again to resume.
 
     Args:
@@ -115,24 +104,44 @@ class Session:
         options: RunOptions,
         output: Output | None,
     ) -> None:
+        super().__init__()
         self._engine, self._options = engine, options
-        self._writer = None if output is None else _writer(output)
-        self._stack = ExitStack()
+        self._writer: ResultWriter | None = None
+        if output is not None:
+            lock, partial, limit = output.lock, output.partial, output.limit
+            self._writer = ResultWriter(
+                output.folder, output.info, overwrite=output.overwrite, lock=lock, resume=partial, limit=limit
+            )
         self.source = source
-        self.resumed: ResumeState | None = None
-        """State of the interrupted run; None: the run begins at the first frame."""
-        partial = output.partial if output is not None else None
+        self.resumed = ResumeState()
+        """State of the interrupted run."""
+        partial = None if output is None else output.partial
         try:
             if partial is not None:
-                self.source, self.resumed = resume_run(
-                    partial, engine, source, open_again, self._stack, network_poses=options.mapping != "off"
-                )
+                self._continue(partial, open_again)
             self.back_end = self._make_back_end(partial)
         except BaseException:
-            self._stack.close()
+            self.close()
             if self._writer is not None:
                 self._writer.close()
             raise
+
+    def _continue(self, partial: PartialResult, open_again: Callable[[], Source]) -> None:
+        """Bring source and engine to the last finished frame. Raises StreamReconError.
+
+        A source that cannot seek is opened again and read up to that frame.
+        """
+        last, count, stream = partial.last, len(partial.cameras), self._engine.preset.stream
+        if not self.source.resume(last.index, last.timestamp, count):
+            self.source = self.enter_context(open_again())
+            self.source.resume_by_reading(last.index, count)
+        remembered = max(stream.window, stream.camera_window)
+        # Where a back end follows, the engine continues from the network's own poses; else from those of the result.
+        network_poses = self._options.mapping != "off"
+        first, later = partial.last_submap(stream.scale_frames, remembered, network_poses=network_poses)
+        with memory_errors():
+            overlap_error = self._engine.resume(first, later)
+        self.resumed = _resume_state(partial, overlap_error)
 
     def _make_back_end(self, partial: PartialResult | None) -> "OnlineBackEnd | ProcessBackEnd | None":
         options = self._options
@@ -142,7 +151,7 @@ class Session:
             1 if partial is not None else self._engine.preset.stream.scale_frames,
             live=self.source.live,
             known_intrinsics=options.known_intrinsics,
-            map_state=map_state(partial) if partial is not None else None,
+            map_state=_map_state(partial) if partial is not None else None,
             separate_process=options.process_allowed
             and self._engine.device != "cpu"
             and usable_cores() >= PROCESS_CORES,
@@ -158,24 +167,46 @@ class Session:
 
         ``back_end`` replaces the session's own one, for example by one that observes it.
         """
-        setup = RunSetup(back_end or self.back_end, self.resumed or ResumeState(), self._options.mask_sky)
+        setup = RunSetup(back_end or self.back_end, self.resumed, self._options.mask_sky)
         return reconstruct(self.source, self._engine, self._writer, listeners, setup, observer)
 
-    def __enter__(self) -> "Session":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-
-def _writer(output: Output) -> ResultWriter:
-    return ResultWriter(
-        output.folder,
-        output.info,
-        overwrite=output.overwrite,
-        lock=output.lock,
-        resume=output.partial,
-        limit=output.limit,
+def _map_state(partial: PartialResult) -> MapState:
+    """State of the map at the last finished frame."""
+    last, network = partial.last, partial.last.as_network
+    return MapState(
+        last.T_world_camera,
+        network.T_world_camera,
+        last.depth_scale / network.depth_scale,
+        last.intrinsics.fx,
+        last.segment,
     )
+
+
+def _resume_state(partial: PartialResult, overlap_error: OverlapError) -> ResumeState:
+    seconds = partial.recorded_value("timings", dict).get("seconds", 0.0)
+    return ResumeState(
+        frames=len(partial.cameras),
+        keyframes=partial.keyframes,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        warnings=tuple(str(line) for line in partial.recorded_value("warnings", list)),
+        resumed=(*partial.recorded_value("resumed", list), {"at": now_text(), **dataclasses.asdict(overlap_error)}),
+        health=tuple(camera.health for camera in partial.cameras if camera.health is not None),
+        low_quality=tuple(low_quality_intervals(partial.recorded_value("health", dict))),
+        segments=tuple(_segments(partial)),
+        blank_frames=_count(partial.recorded_value("frames", dict).get("blank")),
+        last=partial.last_frame(),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _segments(partial: PartialResult) -> Iterator[FrameRange]:
+    """Segments up to the last finished frame; damaged entries are skipped."""
+    for entry in partial.recorded_value("segments", list):
+        with suppress(TypeError):
+            segment = FrameRange(**entry)
+            if isinstance(segment.index, int) and segment.index <= partial.last.index:
+                yield segment

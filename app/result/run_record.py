@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from stream_recon.app.core.protocols import FrameEngine
+from stream_recon.app.core.types import FrameEngine
 from stream_recon.configs.schema import Preset, upgraded_preset
 
 RUN_NAME = "run.json"

@@ -13,9 +13,8 @@ import numpy as np
 
 from bench import SAMPLE
 from bench.pipeline import NETWORK_SIZE, StandIn, Watch
-from stream_recon.app.core.protocols import FrameEngine
 from stream_recon.app.core.transforms import rotation_matrix
-from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.pipeline.listeners import DelegatingBackEnd
 from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct

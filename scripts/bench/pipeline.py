@@ -23,8 +23,7 @@ from rich.console import Console
 
 from bench import SAMPLE
 from stream_recon.app.cli.progress import TerminalObserver
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import Frame, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result import cloud, writer

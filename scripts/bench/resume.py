@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.batch.scene import evaluate_result
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
+from stream_recon.app.pipeline.evaluate import evaluate_result
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import write_cameras
@@ -88,7 +88,6 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
     open_again, output = partial(scene.open, stride, frames), Output(folder, info, partial=unfinished)
     with open_again() as source, Session(engine, source, open_again, RunOptions("full"), output) as session:
         session.reconstruct()
-    assert session.resumed is not None
     overlap = session.resumed.resumed[-1]
     return f"{overlap['rotation_deg']:.2f}, {overlap['position']:.3f}, {overlap['depth']:.3f}"
 

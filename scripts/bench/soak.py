@@ -18,9 +18,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame
+from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.run_record import RunInfo

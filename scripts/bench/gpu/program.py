@@ -19,8 +19,7 @@ from bench.gpu.measure import begin_table, release_memory, row
 from bench.gpu.pictures import frame_at, sample_frames
 from bench.pipeline import Watch, describe_video, watched_parts, write_video
 from stream_recon.app.cli.progress import TerminalObserver
-from stream_recon.app.core.protocols import FrameEngine
-from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
 from stream_recon.app.pipeline.pipeline import reconstruct

@@ -15,7 +15,6 @@ from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.chunks import (
     MAX_OVERLAP,
     MIN_OVERLAP,
-    NO_CHUNKS,
     AlignedChunks,
     chunk_jobs,
     open_job,
@@ -127,7 +126,7 @@ def test_the_stitched_result_equals_the_unsplit_one(both: tuple[Path, dict[str, 
 
 
 def aligned_chunks(chunks: Sequence[ResultFolder]) -> AlignedChunks:
-    aligned = NO_CHUNKS
+    aligned = AlignedChunks()
     for chunk in chunks:
         aligned = aligned.with_next(chunk)
     return aligned

@@ -18,7 +18,7 @@ from stream_recon.app.pipeline.health import (
     clock,
     low_quality_intervals,
 )
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter

@@ -17,7 +17,7 @@ import torch
 
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline import dispatch, pipeline
-from stream_recon.app.pipeline.observer import Progress, RunObserver
+from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import read_result

@@ -11,14 +11,15 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.batch.scene import evaluate_result, final_revision
 from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.refine import STORED_IMAGES, RefineCallbacks, RefinementCancelledError, refine_result
-from stream_recon.app.result.cameras import write_cameras
+from stream_recon.app.pipeline.evaluate import evaluate_result
+from stream_recon.app.pipeline.listeners import RunObserver
+from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.result.cameras import revision_since_causal, write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import read_result, result_of
@@ -80,12 +81,12 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     before, points = ate(folder, video), (folder / POINTS_NAME).read_bytes()
     shown: list[float] = []
     listener = Listener()
-    report = refine_result(
-        read_result(folder),
-        partial(open_source, str(images)),
-        [listener],
-        callbacks=RefineCallbacks(lambda share, _: shown.append(share)),
-    )
+
+    class Watching(RunObserver):
+        def on_refine(self, share: float, step: str) -> None:
+            shown.append(share)
+
+    report = refine_result(read_result(folder), partial(open_source, str(images)), [listener], observer=Watching())
     assert ate(folder, video) < 0.3 * before
     assert (folder / POINTS_NAME).read_bytes() != points
     cameras = read_result(folder).cameras
@@ -137,7 +138,7 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     assert contents(folder / "depth") == depth_files, "what the network said stays"
     cameras = read_result(folder).cameras
     assert sum(camera.depth_field is not None for camera in cameras) > 12
-    plain = final_revision([replace(camera, depth_field=None) for camera in cameras])
+    plain = revision_since_causal([replace(camera, depth_field=None) for camera in cameras])
     heard, read = evaluator.depth_errors().absrel, evaluate_result(read_result(folder), known).depth_errors().absrel
     evaluator.revise(plain)
     without = evaluator.depth_errors().absrel
@@ -196,9 +197,7 @@ def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, call
         return asked > calls
 
     with pytest.raises(RefinementCancelledError):
-        refine_result(
-            read_result(folder), partial(open_source, str(images)), callbacks=RefineCallbacks(cancelled=cancelled)
-        )
+        refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
     assert contents(folder) == before
 
 
@@ -206,16 +205,14 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
     before = contents(folder)
     late = False
 
-    def on_points(done: int, total: int) -> None:
-        nonlocal late
-        late = done == 2
+    class Watching(RunObserver):
+        def on_refine_points(self, done: int, total: int) -> None:
+            nonlocal late
+            late = done == 2
 
+    source = partial(open_source, str(images))
     with pytest.raises(RefinementCancelledError):
-        refine_result(
-            read_result(folder),
-            partial(open_source, str(images)),
-            callbacks=RefineCallbacks(on_points=on_points, cancelled=lambda: late),
-        )
+        refine_result(read_result(folder), source, observer=Watching(), cancelled=lambda: late)
     assert contents(folder) == before
 
 
@@ -242,12 +239,8 @@ def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
 def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
     page = Page()
     with pytest.raises(RefinementCancelledError):
-        refine_result(
-            read_result(folder),
-            partial(open_source, str(images)),
-            page=page,
-            callbacks=RefineCallbacks(cancelled=lambda: bool(page.maps)),
-        )
+        source = partial(open_source, str(images))
+        refine_result(read_result(folder), source, page=page, cancelled=lambda: bool(page.maps))
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
         assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
-from stream_recon.app.pipeline.listeners import BackEnd
-from stream_recon.app.pipeline.observer import RunObserver
+from stream_recon.app.pipeline.listeners import BackEnd, RunObserver
 from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary

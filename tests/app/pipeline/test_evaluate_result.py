@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.batch.scene import evaluate_result
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.pipeline.evaluate import evaluate_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
