@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 
 MAX_SIDE = 800
 """Longer side of the working image in pixels: a compromise of feature count and time."""
@@ -159,7 +160,7 @@ def _step(axis: NDArray[np.float32]) -> float:
     return float(axis[1] - axis[0]) if len(axis) > 1 else 1.0
 
 
-def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
+def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> FloatArray:
     """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
     distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
     plain = distorted
@@ -169,12 +170,18 @@ def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
-def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
+def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> FloatArray:
     """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
     radial = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
     return np.asarray(plain * radial + (lens.cx, lens.cy))
+
+
+def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
+    """Pixels [N, 2] of world points [N, 3]; NaN behind the camera."""
+    T = invert_pose(T_world_camera)
+    return np.asarray(project_points(lens, points @ T[:3, :3].T + T[:3, 3]))
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,7 @@ class FrameData:
 
     index: int
     """Number of the frame in its source."""
-    T_world_camera: NDArray[np.float64]  # [4, 4]
+    T_world_camera: FloatArray  # [4, 4]
     focal: float
     """In working pixels; geometric mean of both axes."""
     grid: DepthGrid
@@ -213,8 +220,8 @@ def sharpness(rgb: NDArray[np.uint8]) -> float:
 
 
 def reproject(
-    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Pixels [N, 2] in a target camera, NaN behind it, and depths [N], of source pixels [N, 2] with depths [N]."""
     T = T_target_source
     xyz = (unproject(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,15 +16,80 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.points import ply_bytes, send_bytes, send_file
-from stream_recon.app.viewer.queue import FrameUpdate, UpdateQueue
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
 from stream_recon.configs.schema import PointsConfig
+
+MAX_WAITING_RESULTS = 16
+"""Results with points that may wait; bounds their memory to some tens of megabytes."""
+
+
+@dataclass(eq=False)
+class FrameUpdate:
+    """A frame for the viewer. ``result`` is dropped if the viewer is too slow; the camera is kept."""
+
+    index: int
+    T_world_camera: NDArray[np.float64]
+    intrinsics: Intrinsics
+    is_keyframe: bool
+    result: FrameResult | None
+
+
+class UpdateQueue:
+    """Bounded queue of frames and revisions. Not thread-safe: the viewer's lock guards it."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        """Number of frames whose points were dropped."""
+        self._waiting: deque[FrameUpdate | Revision] = deque()
+        self._with_points: deque[FrameUpdate] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether adding a result would drop no points."""
+        return len(self._with_points) < MAX_WAITING_RESULTS
+
+    def add_result(self, result: FrameResult) -> None:
+        """Add a result. If too many wait, the oldest non-keyframe, or else the oldest, loses its points."""
+        update = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
+        self._waiting.append(update)
+        self._with_points.append(update)
+        if len(self._with_points) > MAX_WAITING_RESULTS:
+            dropped = next((u for u in self._with_points if not u.is_keyframe), self._with_points[0])
+            self._with_points.remove(dropped)
+            dropped.result = None
+            self.skipped += 1
+
+    def add_revision(self, revision: Revision) -> None:
+        self._waiting.append(revision)
+
+    def take(self) -> FrameUpdate | list[Revision] | None:
+        """Remove the next frame, or all revisions before the next frame; None if the queue is empty."""
+        if not self._waiting:
+            return None
+        first = self._waiting.popleft()
+        if isinstance(first, FrameUpdate):
+            if first.result is not None:
+                self._with_points.remove(first)
+            return first
+        revisions = [first]
+        while self._waiting and isinstance(following := self._waiting[0], Revision):
+            revisions.append(following)
+            self._waiting.popleft()
+        return revisions
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._with_points.clear()
+
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    Observations,
+    Priors,
+    Problem,
+    RelativePoses,
+)
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.tracks import Tracks
-
-FloatArray = NDArray[np.float64]
+from stream_recon.app.slam.matching.matching import Tracks
 
 ROTATION_SIGMA = np.radians(1.0)
 """Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""

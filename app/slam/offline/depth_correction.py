@@ -21,7 +21,6 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
-from stream_recon.app.slam.offline.pose_interpolation import interpolated
 
 MIN_VIEWS = 3
 """Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""
@@ -55,6 +54,14 @@ def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
     if adjusted is not None:
         scales = np.where(np.isfinite(scales), scales, np.exp(adjusted))
     return interpolated(range(keyframes), scales, keyframes)
+
+
+def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:
+    """Positive values [count] of all frames from those of some, linear in the logarithm; NaN counts as unknown."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.ones(count)
+    return np.exp(np.interp(np.arange(count), np.asarray(positions)[known], np.log(values[known])))
 
 
 def shrunk(value: FloatArray, variance: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
 from stream_recon.app.slam.ba.problem import IntArray, Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
-from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 
 MAX_AT_ONCE = 400
 """Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""

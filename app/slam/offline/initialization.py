@@ -14,8 +14,7 @@ from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, P
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.matching.tracks import Tracks
+from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
 from stream_recon.app.slam.offline.report import InitialPoses
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
-from stream_recon.app.slam.matching.features import Features, detect
+from stream_recon.app.slam.matching.features import Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.matching.retrieval import similarity_matrix
 from stream_recon.app.slam.offline import segments
 
 Grey = NDArray[np.uint8]

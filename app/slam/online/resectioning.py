@@ -9,7 +9,8 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.offline.pose_interpolation import project_world, track_klt
+from stream_recon.app.slam.frame_data import project_world
+from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
