@@ -67,9 +67,8 @@ class DepthReader:
         with np.errstate(invalid="ignore"):
             usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), EDGE_RATIO)
         masked = result.masked
-        if masked.all():
-            return cls(depth, usable.astype(np.uint8), result.transform, scale, masked)
-        usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
+        if not masked.all():
+            usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
         return cls(depth, usable.astype(np.uint8), result.transform, scale, masked if masked.any() else None)
 
     def detection_mask(self) -> NDArray[np.uint8] | None:
@@ -141,7 +140,8 @@ class DepthGrid:
 
     def cells(self, uv: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Rows and columns [N] of the nearest cells at working pixels [N, 2], 0 outside; and whether inside [N]."""
-        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / (_step(self.u), _step(self.v))
+        steps = [float(axis[1] - axis[0]) if len(axis) > 1 else 1.0 for axis in (self.u, self.v)]
+        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / steps
         column, row = np.rint(np.clip(at, -1, 1e6)).astype(np.intp).T
         inside = (column >= 0) & (row >= 0) & (column < len(self.u)) & (row < len(self.v))
         return np.where(inside, row, 0), np.where(inside, column, 0), inside
@@ -154,10 +154,6 @@ class DepthGrid:
         """Working pixels [K, 2] and depths [K] of the cells with depth."""
         rows, columns = np.nonzero(self.z)
         return np.stack([self.u[columns], self.v[rows]], axis=1), self.z[rows, columns]
-
-
-def _step(axis: NDArray[np.float32]) -> float:
-    return float(axis[1] - axis[0]) if len(axis) > 1 else 1.0
 
 
 def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> FloatArray:
@@ -209,13 +205,13 @@ class FrameData:
         pose = np.asarray(result.T_world_camera, np.float64)
         grid = DepthReader.from_result(result, scale).grid()
         left, top, width, height = (value * scale.factor for value in result.transform.crop)
-        extent = (left, top, width, height)
-        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.segment, extent)
+        sharp = sharpness(np.asarray(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY)))
+        return cls(result.index, pose, focal, grid, sharp, result.segment, (left, top, width, height))
 
 
-def sharpness(rgb: NDArray[np.uint8]) -> float:
-    """Variance of the Laplacian of an image at half size, where noise has less effect."""
-    half = cv2.resize(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+def sharpness(grey: NDArray[np.uint8]) -> float:
+    """Variance of the Laplacian of a grey image at half size, where noise has less effect."""
+    half = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     return float(cv2.Laplacian(half, cv2.CV_32F).var())
 
 

@@ -39,6 +39,10 @@ class Features:
         return Features(self.uv, self.descriptors, self.z * np.float32(scale))
 
 
+NO_DESCRIPTORS = np.zeros((0, 128), np.float32)
+NO_FEATURES = Features(np.zeros((0, 2), np.float32), NO_DESCRIPTORS, np.zeros(0, np.float32))
+
+
 def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
     """At most ``count`` features of an image, distributed over it."""
     mask = reader.detection_mask()
@@ -46,7 +50,7 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> 
     if len(keypoints) < count // 4:
         keypoints, descriptors = _sift(grey, mask, count, FAINT_CONTRAST)
     if descriptors is None or not keypoints:
-        return Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
+        return NO_FEATURES
     # The centre of OpenCV's first pixel is (0, 0), ours (.5, .5).
     uv = np.array([k.pt for k in keypoints], np.float32) + np.float32(0.5)
     response = np.array([k.response for k in keypoints])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
-from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.features import Features
@@ -133,11 +133,9 @@ def refine_between(
 def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """Pixels [P, 2] and world points [P, 3] of the inliers of each keyframe."""
     found: list[tuple[NDArray[np.float32], FloatArray]] = []
-    seen = fit.observations
-    inliers = np.flatnonzero(fit.errors < INLIER_PX)
-    inliers = inliers[np.argsort(seen.camera[inliers], kind="stable")]
-    ends = np.searchsorted(seen.camera[inliers], np.arange(1, len(features) + 1))
-    for k, rows in enumerate(np.split(inliers, ends)[: len(features)]):
+    seen, inliers = fit.observations, np.flatnonzero(fit.errors < INLIER_PX)
+    for k, some in enumerate(rows_by(seen.camera[inliers], len(features))):
+        rows = inliers[some]
         if len(rows) > MAX_POINTS:
             rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(int)]
         found.append((features[k].uv[fit.feature[rows]], fit.scene.points[seen.point[rows]]))
@@ -147,11 +145,7 @@ def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[ND
 def _refine_frame(
     fit: BAState, frame: int, image: Grey, sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]], T: FloatArray
 ) -> None:
-    """Adjust the pose ``T[frame]`` if enough points are found.
-
-    Args:
-        sides: pixels, points and image of the keyframes on both sides.
-    """
+    """Adjust ``T[frame]`` if enough points are found; ``sides``: pixels, points and image of keyframes around it."""
     lens = fit.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:

@@ -42,8 +42,8 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-LOG_DEPTH_SCALE_SIGMA = 0.1
-"""Of a keyframe's log depth scale about the mean of its neighbours."""
+PRIORS = Priors(log_depth_scale_sigma=0.1, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
+"""Priors without a focal length; a keyframe's log depth scale is about the mean of its neighbours."""
 SCALE_WINDOW = 9
 """Keyframes over which the mean depth scale is taken."""
 FOCAL_SIGMA = 0.1
@@ -120,12 +120,7 @@ def adjust_window(
         return None
     motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = Priors(
-        focal=focal_network,
-        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
-        depth_sigma=robust_ba.DEPTH_SIGMA,
-        k1_sigma=robust_ba.K1_SIGMA,
-    )
+    priors = replace(PRIORS, focal=focal_network)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = fused_focal(fitted, focal_network, options.fixed)
@@ -150,10 +145,7 @@ def _neighbourhood_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
 
 def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None) -> float:
     """Mean of the network's and the adjustment's focal length, weighted by their information."""
-    free = Priors(
-        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA
-    )
-    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
+    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=PRIORS))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
     limit = robust_ba.MAX_FOCAL_CHANGE

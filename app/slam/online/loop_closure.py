@@ -21,7 +21,7 @@ from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.matching.features import NO_FEATURES
 from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
 from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
 from stream_recon.app.slam.online.keyframe import Keyframe
@@ -68,7 +68,6 @@ LOOP_ROTATION_SIGMA = np.radians(1.0)
 """Of a loop constraint with 100 inliers."""
 LOOP_TRANSLATION_SIGMA = 0.05
 """Of a loop constraint with 100 inliers, relative to the depth; also of its log scale."""
-NO_FEATURES = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
