@@ -143,7 +143,6 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 
 def _covered_cells(features: Features, matches: Matches) -> int:
-    """Number of image cells that the matches lie in."""
     return len(np.unique(features.uv[matches[:, 0]] // CELL_PX, axis=0))
 
 
@@ -160,11 +159,9 @@ class Tracks:
 
 
 def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matches]) -> Tracks:
-    """Connected components of the matches. Features of a keyframe that has several in one track are left out.
+    """Connected components of the matches of keyframes with ``counts`` features.
 
-    Args:
-        counts: number of features of each keyframe.
-        matches: by pairs of keyframes.
+    Features of a keyframe that has several in one track are left out.
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     total = int(starts[-1])
@@ -193,8 +190,7 @@ def track_klt(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
 
-    Args:
-        predicted: [N, 2], initial positions; NaN: unknown.
+    ``predicted``: [N, 2], initial positions; NaN: unknown.
     """
     if not len(uv):
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)

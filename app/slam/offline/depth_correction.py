@@ -129,10 +129,7 @@ def estimate_fields(
 ) -> DepthFields:
     """Fields that improve held-out points and do not reduce the agreement of neighbours.
 
-    Args:
-        depth_scale: [K].
-        views: the keyframes.
-        size: width and height of the working image.
+    ``depth_scale`` [K] and ``views`` are the keyframes'; ``size``: width and height of the working image.
     """
     samples = depth_samples(fit, depth_scale, views, size)
     none = np.zeros((len(views), GRID, GRID))
@@ -253,7 +250,7 @@ def _agrees(
 ) -> NDArray[np.bool_]:
     """Mask [K] of keyframes whose depth agrees with their neighbours as well with the fields as without.
 
-    It is empty if the agreement over the video decreases.
+    All are false if the agreement over the video decreases.
     """
     plain = [view.grid.scaled(scale) for view, scale in zip(views, depth_scale.tolist(), strict=True)]
     better = [_corrected(grid, field, view, size) for grid, field, view in zip(plain, fields, views, strict=True)]
@@ -300,11 +297,9 @@ def _around(values: FloatArray) -> FloatArray:
 def interpolate_fields(
     nodes: FloatArray, positions: Sequence[int], segment: NDArray[np.integer]
 ) -> NDArray[np.float16]:
-    """Fields [N, GRID, GRID] of all frames, interpolated linearly between the keyframes' [K, ...].
+    """Fields [N, GRID, GRID] of all frames, interpolated linearly between the keyframes' [K, ...] within segments [N].
 
-    Args:
-        positions: [K], of the keyframes among all frames, ascending.
-        segment: [N], of all frames; there is no interpolation across a border.
+    ``positions``: [K], of the keyframes among all frames, ascending.
     """
     known = np.asarray(positions)
     frames = np.arange(len(segment))

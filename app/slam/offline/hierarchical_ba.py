@@ -50,12 +50,7 @@ def solve(
     priors: Priors,
     options: SolveOptions | None = None,
 ) -> BAState:
-    """`robust_ba.solve` for any number of keyframes.
-
-    Args:
-        motions: the network's, from each keyframe to the next.
-        options: without fixed cameras.
-    """
+    """`robust_ba.solve` for any number of keyframes, with motions from each to the next, and without fixed cameras."""
     count = len(fit.scene.T_world_camera)
     coarse, fine = [r for r in rounds if r.loss_px > COARSE_PX], [r for r in rounds if r.loss_px <= COARSE_PX]
     all_at_once = count <= MAX_AT_ONCE

@@ -159,14 +159,10 @@ def spoilt_share(network: HeldOutError, mapped: HeldOutError) -> float:
 
 
 def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cost: float = COST) -> bool:
-    """Whether the map is more accurate than the network.
+    """Whether the map is more accurate than the network, by `HeldOutError.mean` and mean `depth_agreement` of both.
 
-    Matches need texture, of which a moving object may have most; depth covers the rest of the image. So both count.
-
-    Args:
-        held_out: `HeldOutError.mean` of the network and the map.
-        agreement: mean `depth_agreement` of the network and the map.
-        cost: see `COST`.
+    Matches need texture, of which a moving object may have most; depth covers the rest of the image. ``cost``: see
+    `COST`.
     """
     gain = 1 - held_out[1] / max(held_out[0], 1e-9)
     loss = 1 - agreement[1] / max(agreement[0], 1e-9)

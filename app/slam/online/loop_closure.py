@@ -165,9 +165,7 @@ class _PendingCorrection:
 class LoopCloser:
     """Finds the loops of one map and computes corrections.
 
-    Args:
-        worker: its target is a `KeyframeDatabase`, which is cleared.
-        waits: `collect` waits for results that are due, as for files.
+    The worker's target is a `KeyframeDatabase`, which is cleared. ``waits``: `collect` waits for results that are due.
     """
 
     def __init__(self, worker: BackgroundWorker, *, waits: bool) -> None:
@@ -204,11 +202,9 @@ class LoopCloser:
         self._queries.append((new, self._worker.submit("query", query, lens)))
 
     def collect(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
-        """Process results that are due; returns a correction to apply.
+        """Process results that are due; returns a correction to apply to all keyframes of the map, in order.
 
-        Args:
-            keyframes: all of the map, in order.
-            wait: process all results and close all loops, since no more keyframes will come.
+        ``wait``: process all results and close all loops, since no more keyframes will come.
         """
         newest = keyframes[-1].number
         while self._queries and self._due(self._queries[0][0].keyframe.number, self._queries[0][1], newest, wait):

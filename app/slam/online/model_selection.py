@@ -92,10 +92,7 @@ class DynamicSceneTest:
     def update(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
         """Add a new keyframe.
 
-        Args:
-            last: the keyframe before.
-            T_network: [4, 4], the network's motion since ``last``.
-            side: longer side of the image.
+        ``T_network``: [4, 4], the network's motion since the ``last`` one; ``side``: longer side of the image.
         """
         if found.T_tracks is None or not found.good:
             # Where most tracks contradict any pose they are lost, as between distant frames.

@@ -82,11 +82,8 @@ class TrackerCounts:
 class Tracker:
     """Tracks the frames of one segment and builds its map.
 
-    Args:
-        first: network result of the segment's first frame, which is not added yet.
-        counts: figures that it continues.
-        T_world_camera: [4, 4], of the first frame; None: the network's.
-        log_scale: see `Keyframe`.
+    ``first``: network result of the first frame, which is not added yet. ``T_world_camera``: pose [4, 4] of the first
+    frame; None: the network's.
     """
 
     def __init__(
