@@ -143,7 +143,8 @@ class Viewer:
         self._status = ""
         self._busy = False
         self._touched = False
-        self._failed = False
+        self.failed = False
+        """Whether an error has stopped the viewer."""
         self._next_update = 0.0
         self._closed = threading.Event()
         events = PanelEvents(self._touch, self._download, partial(self._queue_request, self._show_all))
@@ -173,11 +174,6 @@ class Viewer:
         return self.state.panel.paused
 
     @property
-    def failed(self) -> bool:
-        """Whether an error has stopped the viewer."""
-        return self._failed
-
-    @property
     def skipped(self) -> int:
         """Number of frames whose points were skipped."""
         return self._queue.skipped
@@ -190,14 +186,14 @@ class Viewer:
     def add(self, result: FrameResult) -> None:
         """Queue a frame's result. Call in the order of the video."""
         with self._wake:
-            if not self._failed:
+            if not self.failed:
                 self._queue.add_result(result)
                 self._wake.notify()
 
     def revise(self, revision: Revision) -> None:
         """Queue a revision of earlier frames, which is shown as one change."""
         with self._wake:
-            if not self._failed:
+            if not self.failed:
                 self._queue.add_revision(revision)
                 self._wake.notify()
 
@@ -284,7 +280,7 @@ class Viewer:
     def _download(self, client: Any) -> None:
         if self._cloud is not None:
             send_file(client, self._cloud)  # in the server's thread, so that a large file does not delay updates
-        elif self._failed:
+        elif self.failed:
             client.add_notification("No PLY", "The viewer has failed; the cloud is in the result folder.", color="red")
         else:
             self._queue_request(self._send_points, client)
@@ -303,7 +299,7 @@ class Viewer:
         except Exception:
             log.exception("the viewer failed and stops updating; the run continues")
             with self._wake:
-                self._failed = True
+                self.failed = True
                 self._queue.clear()
                 self._requests.clear()
                 self._wake.notify_all()
