@@ -63,10 +63,7 @@ class PointCloud:
             raise
 
     def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
-        """Append the new points of the next frame. Raises OutputError.
-
-        ``depth_scale``: factor that the result's depth has over the causal depth.
-        """
+        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError."""
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
@@ -82,14 +79,7 @@ class PointCloud:
     ) -> bool:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 
-        Args:
-            on_progress, cancelled: see `write_cloud`.
-
-        Returns:
-            False where it was cancelled: the old file stays.
-
-        Raises:
-            OutputError: no space, or a damaged file; the old file stays.
+        See `write_cloud`. The old file stays where it was cancelled (False), and after an OutputError.
         """
         path = self._folder / POINTS_NAME
         part = path.with_name(path.name + PART_SUFFIX)
@@ -145,13 +135,9 @@ def write_cloud(
     Args:
         frames: computes each frame's points; called in several threads.
         on_progress: called with the number of frames done, and ``count``.
-        cancelled: polled after each frame.
+        cancelled: polled after each frame; the result is False where it was cancelled.
 
-    Returns:
-        False where it was cancelled.
-
-    Raises:
-        OutputError: no space, or a damaged file.
+    Raises OutputError: no space, or a damaged file.
     """
     voxels, ply = VoxelTable(voxel), PlyFile(path)
 
@@ -192,13 +178,9 @@ def amend(
     Args:
         record: entries to set in ``run.json``.
         tracks: triangulated points; None removes those of an earlier refinement.
-        on_progress, cancelled: see `write_cloud`.
+        on_progress, cancelled: see `write_cloud`; the result is unchanged where it was cancelled (False).
 
-    Returns:
-        False where it was cancelled: the result is unchanged.
-
-    Raises:
-        OutputError: no space, or a damaged file; the result is unchanged.
+    Raises OutputError: no space, or a damaged file; the result is unchanged.
     """
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
