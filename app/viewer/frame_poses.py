@@ -84,21 +84,14 @@ class FramePoses:
         return np.asarray(most * self.filled[frames])
 
     def moved(
-        self,
-        frames: slice,
-        fields: FloatArray,
-        maps: FloatArray,
-        which: NDArray[np.integer],
-        xyz: NDArray[np.float32],
+        self, frames: slice, fields: FloatArray, maps: FloatArray, which: NDArray[np.integer], xyz: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Points of a chunk [N, 3] under other maps of their frames.
+        """Points ``xyz`` [N, 3] in the axes of a chunk of k frames, under other maps of their frames.
 
         Args:
-            frames: frames of the chunk, k in number.
             fields: depth fields [k, GRID, GRID] to apply in addition.
             maps: affine maps [k, 4, 4] from camera axes that replace ``in_chunk``.
             which: each point's frame [N], counted from the first of ``frames``.
-            xyz: points [N, 3] in the axes of the chunk.
         """
         inverse = np.linalg.inv(self.in_chunk[frames])
         if not fields.any():

@@ -108,12 +108,9 @@ class Viewer:
     """Serves clients until closed. `add`, `revise` and `status` are queued and never wait for clients.
 
     A viewer slower than the video skips points: when `MAX_WAITING_RESULTS` results wait, the oldest one that is not a
-    keyframe (or else the oldest) loses its points and thumbnail, and `skipped` counts it. Its camera is shown.
-
-    A viewer that fails reports it once in the log and to its clients, and ignores later calls.
-
-    Raises:
-        ResourceError: the port is in use, or host or port cannot be listened on.
+    keyframe (or else the oldest) loses its points and thumbnail, and `skipped` counts it. Its camera is shown. A viewer
+    that fails reports it once in the log and to its clients, and ignores later calls. Raises ResourceError where the
+    port is in use, or host or port cannot be listened on.
     """
 
     def __init__(
@@ -198,14 +195,8 @@ class Viewer:
                 self._wake.notify()
 
     def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Replace the map layer, which the panel can switch on.
-
-        Args:
-            points: triangulated points [N, 3] in the world.
-            edges: loops [E, 2], pairs of frame indices in the source.
-        """
-        pairs = np.array(edges, np.int64).reshape(-1, 2)
-        layer = MapLayer(np.array(points, np.float32).reshape(-1, 3), pairs)
+        """Replace the map layer, which the panel can switch on; ``points``, ``edges``: see `MapLayer`."""
+        layer = MapLayer(np.array(points, np.float32).reshape(-1, 3), np.array(edges, np.int64).reshape(-1, 2))
         with self._wake:
             self._map_layer = layer
             self._touched = True

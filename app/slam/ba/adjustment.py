@@ -1,8 +1,7 @@
 """Robust bundle adjustment of poses, points, shared intrinsics and depth scales.
 
-Levenberg-Marquardt on reweighted least squares, points eliminated (Triggs et al., Bundle Adjustment: A Modern
-Synthesis, 2000), with a Cauchy loss. From a poor start, call it repeatedly with a falling loss scale, each time from
-the last solution and without observations of large error.
+Levenberg-Marquardt on reweighted least squares with a Cauchy loss, points eliminated (Triggs et al., Bundle Adjustment:
+A Modern Synthesis, 2000). `robust_ba` calls it with falling loss scales.
 """
 
 from dataclasses import dataclass, replace
@@ -141,7 +140,7 @@ class LensInformation:
     """Variance of the errors in units of their squared sigmas, from the median."""
 
     def log_focal(self, k1_sigma: float | None = None) -> float:
-        """Information on the log of the focal length; ``k1_sigma``: prior of k1, None if k1 is known."""
+        """Information on the log focal length; ``k1_sigma``: prior of k1, None if k1 is known."""
         return self._of(0, k1_sigma)
 
     def k1(self, log_focal_sigma: float | None = None) -> float:

@@ -3,7 +3,6 @@
 Scales: errors of a depth map are correlated over parts of the image, so that a keyframe's scale is less certain than
 its number of points suggests. Scales are shrunk to their mean by the ratio of their variance to that uncertainty
 (empirical Bayes; Efron and Morris 1973).
-
 Fields: the log ratios of points' depths to the network's are fitted by a coarse bilinear grid, robustly, with priors of
 no correction and of smoothness. Points are weighted by their parallax, and each has a small weight, since errors within
 a cell are correlated. Without parallax, a keyframe keeps its scale alone. A field is kept if held-out points fit better

@@ -63,8 +63,7 @@ class GlobalBA:
 @dataclass(frozen=True)
 class _Job:
     task: Task
-    numbers: list[int]
-    """Numbers of its keyframes."""
+    numbers: list[int]  # of its keyframes
     due: int
     """Number of the keyframe at which the result is applied, unless the source is live."""
 

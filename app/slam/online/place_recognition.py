@@ -39,7 +39,6 @@ class PlaceQuery:
     reader: DepthReader | None
 
     def features(self) -> Features:
-        """Features with descriptors."""
         if self.detected is not None:
             return self.detected
         assert self.image is not None and self.reader is not None
