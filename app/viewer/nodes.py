@@ -48,6 +48,8 @@ class ChunkNode(Node):
 
     shown = 0
     """Number of points that clients show."""
+    sent = 0
+    """Number of times that points were sent."""
     _signature: tuple[int, int, int] | None = None
     _S_sent: Similarity | None = None
 
@@ -99,6 +101,7 @@ class ChunkNode(Node):
             wxyz=quaternion,
             position=S.translation,
         )
+        self.sent += 1
 
 
 class LineNode(Node):
