@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import revision_since_causal
+from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.result.run_record import METRIC_SCALE

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
-from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import Camera, revision_since_causal
+from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
-from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator, interpolated
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.depth_correction import interpolated
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
 from stream_recon.app.sources.source import Source

@@ -104,7 +104,6 @@ class Camera:
     def from_result(cls, result: FrameResult) -> "Camera":
         """The camera of a causal result."""
         pose = np.asarray(result.T_world_camera, np.float64)
-        flow = None if result.flow is None else float(result.flow)
         return cls(
             index=result.index,
             timestamp=float(result.timestamp),
@@ -113,7 +112,7 @@ class Camera:
             intrinsics=result.intrinsics,
             intrinsics_causal=result.intrinsics,
             is_keyframe=bool(result.is_keyframe),
-            flow=flow,
+            flow=None if result.flow is None else float(result.flow),
             source_size=result.transform.source_size,
             segment=result.segment,
             health=result.health,
@@ -264,10 +263,7 @@ class CameraFiles:
     def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
         """Apply revisions of frames, by index: first to ``cameras.json``, then to the trajectory, each in one step.
 
-        ``revisions``: the number applied so far, these included. Lines of other frames are copied as bytes.
-
-        Raises:
-            OutputError: a file cannot be written; it stays as it was.
+        ``revisions``: the number applied so far, these included. Raises OutputError; the file then stays as it was.
         """
         rows = ((self.row(index), new) for index, new in frames.items())
         cameras = {row: self._camera(row).revised(new) for row, new in rows}
@@ -292,18 +288,9 @@ def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> No
 
 
 def revision_since_causal(cameras: Iterable[Camera], scale: float = 1.0) -> Revision:
-    """The revision from the causal to the final poses.
-
-    ``scale``: factor by which the listener's causal depth was multiplied already.
-    """
-    return Revision(
-        tuple(
-            FrameRevision(
-                c.index, c.T_world_camera, c.depth_scale / c.depth_scale_causal / scale, c.intrinsics, c.depth_field
-            )
-            for c in cameras
-        )
-    )
+    """The revision from causal poses, with depth multiplied by ``scale`` already, to the final ones."""
+    scales = ((c, c.depth_scale / c.depth_scale_causal / scale) for c in cameras)
+    return Revision(tuple(FrameRevision(c.index, c.T_world_camera, s, c.intrinsics, c.depth_field) for c, s in scales))
 
 
 def _head(revisions: int) -> bytes:
@@ -317,8 +304,7 @@ def _line(row: int, camera: Camera) -> bytes:
 def iterate_cameras(path: Path) -> Iterator[Camera]:
     """The frames of a ``cameras.json``, read one at a time in constant memory.
 
-    Raises:
-        OutputError: missing, damaged, of another program, or of a later version of this one.
+    Raises OutputError where it is missing, damaged, of another program, or of a later version of this one.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""``points.ply``: written while a run goes on, and rebuilt at its end if revisions moved frames.
+"""``points.ply``: written while a run goes on, and rebuilt at its end or by `amend` if revisions moved frames.
 
 The file holds the points of one frame after another, thinned by voxels: the first frame that sees a voxel gives its
 point. `PointCloud.rebuild` unprojects every frame again from its depth file. A frame without one, see `DiskLimit`,
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,14 @@ from stream_recon.app.core.depth_points import frame_points
 from stream_recon.app.core.disk_table import DiskTable
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, transform_points
-from stream_recon.app.core.types import FrameResult
+from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras, write_cameras
 from stream_recon.app.result.depth import depth_path
-from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors
-from stream_recon.app.result.folder import result_of
+from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors, replace_json
+from stream_recon.app.result.folder import ResultFolder, points_of, result_of
+from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
@@ -60,10 +63,7 @@ class PointCloud:
             raise
 
     def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
-        """Append the new points of the next frame. Raises OutputError.
-
-        ``depth_scale``: factor that the result's depth has over the causal depth.
-        """
+        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError."""
         points = frame_points(result, self._config)
         xyz = transform_points(result.T_world_camera, points.xyz)
         new = self._voxels.take_new(xyz)
@@ -79,14 +79,7 @@ class PointCloud:
     ) -> bool:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 
-        Args:
-            on_progress, cancelled: see `write_cloud`.
-
-        Returns:
-            False where it was cancelled: the old file stays.
-
-        Raises:
-            OutputError: no space, or a damaged file; the old file stays.
+        See `write_cloud`. The old file stays where it was cancelled (False), and after an OutputError.
         """
         path = self._folder / POINTS_NAME
         part = path.with_name(path.name + PART_SUFFIX)
@@ -142,13 +135,9 @@ def write_cloud(
     Args:
         frames: computes each frame's points; called in several threads.
         on_progress: called with the number of frames done, and ``count``.
-        cancelled: polled after each frame.
+        cancelled: polled after each frame; the result is False where it was cancelled.
 
-    Returns:
-        False where it was cancelled.
-
-    Raises:
-        OutputError: no space, or a damaged file.
+    Raises OutputError: no space, or a damaged file.
     """
     voxels, ply = VoxelTable(voxel), PlyFile(path)
 
@@ -169,4 +158,53 @@ def write_cloud(
                     on_progress(done, count)
     finally:
         ply.close()
+    return True
+
+
+def amend(
+    result: ResultFolder,
+    revision: Revision,
+    record: dict[str, Any],
+    tracks: SparseTracks | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
+
+    The cloud is built from the existing depth files: frames without one lose their points. A kill leaves the old result
+    or the new one, except in the moment when files are renamed. The numbers under ``revisions`` in ``run.json`` then
+    differ, see `FileRevisions`.
+
+    Args:
+        record: entries to set in ``run.json``.
+        tracks: triangulated points; None removes those of an earlier refinement.
+        on_progress, cancelled: see `write_cloud`; the result is unchanged where it was cancelled (False).
+
+    Raises OutputError: no space, or a damaged file; the result is unchanged.
+    """
+    folder = result.folder
+    changes = {frame.index: frame for frame in revision.frames}
+    cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
+    part = folder / (POINTS_NAME + PART_SUFFIX)
+    try:
+        config = points_of({**result.run, **record})
+        shown = result.with_depth(cameras)
+        frames = (partial(world_points, folder, camera, config) for camera in shown)
+        if not write_cloud(part, config.voxel, frames, len(shown), on_progress, cancelled):
+            return False
+        # The rest writes little and is not cancelled.
+        number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
+        numbers = {"cameras": number, "trajectory": number - 1, "points": number - 1}
+        replace_json(folder / RUN_NAME, {**result.run, "revisions": numbers})
+        write_cameras(folder, cameras, number)
+        if tracks is not None:
+            write_tracks(folder, tracks)
+        else:
+            (folder / TRACKS_NAME).unlink(missing_ok=True)
+        with output_errors(part):
+            part.replace(folder / POINTS_NAME)
+        numbers = dict.fromkeys(numbers, number)
+        replace_json(folder / RUN_NAME, {**result.run, **record, "revisions": numbers})
+    finally:
+        part.unlink(missing_ok=True)
     return True

@@ -80,17 +80,16 @@ def _depth_file(arrays: Mapping[str, NDArray[Any]]) -> DepthFile:
         crop=(left, top, width, height),
         network_size=_pair(arrays["network_size"]),
     )
-    depth, confidence = (_finite(arrays[name]) for name in ("depth", "confidence"))
+    # Values that are not finite become 0, no depth.
+    depth, confidence = (
+        np.nan_to_num(arrays[name].astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        for name in ("depth", "confidence")
+    )
     if bgr is None or not depth.shape == confidence.shape == bgr.shape[:2] == transform.network_size[::-1]:
         raise ValueError("depth, confidence and image differ in size")
     if not np.isfinite([left, top, width, height]).all() or min(width, height, *transform.source_size, *bgr.shape) < 1:
         raise ValueError("its crop or sizes are not valid")
     return DepthFile(depth, confidence, cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), transform)
-
-
-def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Values as float32, with 0 (no depth) for values that are not finite."""
-    return np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:

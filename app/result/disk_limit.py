@@ -1,6 +1,6 @@
 """Choice of the depth files that a run keeps, so that an endless source does not fill the disk."""
 
-from array import array
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,8 +42,9 @@ class DepthDiskLimit:
 
     def __init__(self, folder: Path, limit: DiskLimit) -> None:
         self._folder, self._limit = folder, limit
-        self._plain, self._keyframes = _Queue(), _Queue()
-        """Frames whose depth files exist."""
+        self._plain: deque[int] = deque()
+        self._keyframes: deque[int] = deque()
+        """Other frames and keyframes whose depth files exist, in order."""
         self._bytes = 0
         self._frames = 0
         self.removed = 0
@@ -67,8 +68,7 @@ class DepthDiskLimit:
     def wrote(self, result: FrameResult) -> None:
         """Count the frame's depth file, and remove old ones until the result is within the limit.
 
-        Raises:
-            OutputError: poses and cloud alone exceed the limit.
+        Raises OutputError where poses and cloud alone exceed it.
         """
         if self._limit.max_bytes is None:
             return
@@ -77,7 +77,7 @@ class DepthDiskLimit:
             others = sum((self._folder / name).stat().st_size for name in (POINTS_NAME, CAMERAS_NAME, TRAJECTORY_NAME))
             others += self._frames * BYTES_PER_FRAME
             while self._bytes + others > self._limit.max_bytes and (self._plain or self._keyframes):
-                path = depth_path(self._folder, (self._plain or self._keyframes).take())
+                path = depth_path(self._folder, (self._plain or self._keyframes).popleft())
                 with suppress(FileNotFoundError):
                     self._bytes -= path.stat().st_size
                     path.unlink()
@@ -91,31 +91,11 @@ class DepthDiskLimit:
     def _note(self, index: int, *, is_keyframe: bool) -> None:
         with output_errors(self._folder):
             self._bytes += depth_path(self._folder, index).stat().st_size
-        (self._keyframes if is_keyframe else self._plain).put(index)
+        (self._keyframes if is_keyframe else self._plain).append(index)
 
 
-class _Queue:
-    """First-in, first-out queue of numbers, with 8 bytes each."""
-
-    def __init__(self) -> None:
-        self._numbers, self._taken = array("q"), 0
-
-    def __len__(self) -> int:
-        return len(self._numbers) - self._taken
-
-    def put(self, number: int) -> None:
-        self._numbers.append(number)
-
-    def take(self) -> int:
-        self._taken += 1
-        number = self._numbers[self._taken - 1]
-        if 2 * self._taken > len(self._numbers):
-            del self._numbers[: self._taken]
-            self._taken = 0
-        return number
-
-
-def bytes_per_frame(pixels: int, keep: KeepDepth, keyframe_share: float = 0.3) -> float:
+def bytes_per_frame(pixels: int, keep: KeepDepth) -> float:
     """Approximate bytes that a frame of ``pixels`` network pixels adds to a result, without points."""
-    share = {"all": 1.0, "keyframes": keyframe_share, "none": 0.0}[keep]
+    # About three of ten frames are keyframes.
+    share = {"all": 1.0, "keyframes": 0.3, "none": 0.0}[keep]
     return BYTES_PER_CAMERA + share * pixels * BYTES_PER_PIXEL

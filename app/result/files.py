@@ -47,8 +47,7 @@ def _holds_result(path: Path) -> bool:
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name in its folder, then rename it: readers see the old or the new file.
 
-    Raises:
-        OutputError: it cannot be written; the old file stays.
+    Raises OutputError; the old file then stays.
     """
     part = path.with_name(path.name + PART_SUFFIX)
     with output_errors(path):
@@ -121,8 +120,7 @@ class GrowingFile:
     def rewrite(self, head: bytes, changed: Mapping[int, bytes]) -> None:
         """Replace the head and some entries, by their numbers, in one step; the rest is copied.
 
-        Raises:
-            OutputError: it cannot be written; the old file stays and can still be appended to.
+        Raises OutputError; the old file then stays and can still be appended to.
         """
         part = self.path.with_name(self.path.name + PART_SUFFIX)
         with output_errors(self.path):
@@ -209,8 +207,7 @@ class PlyFile:
 def stored_points(path: Path) -> Vertices:
     """The points of a file written by `PlyFile`, mapped into memory.
 
-    Raises:
-        OutputError: the file is missing, damaged, or of another program.
+    Raises OutputError where it is missing, damaged, or of another program.
     """
     try:
         with path.open("rb") as file:

@@ -20,10 +20,7 @@ class ResultFolder:
     """A result on disk. Iteration reads the frames one at a time, with their final poses and depth."""
 
     def __init__(self, folder: Path) -> None:
-        """
-        Raises:
-            OutputError: not a result folder, or damaged.
-        """
+        """Raises OutputError where it is not a result folder, or damaged."""
         self.folder = folder
         self.run = read_run(folder)
         self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
@@ -32,9 +29,7 @@ class ResultFolder:
     def points(self) -> PointsConfig:
         """Selection of the cloud's pixels, with lengths in the result's unit.
 
-        Raises:
-            ConfigError: the preset in ``run.json`` is of an unknown version.
-            OutputError: the metric scale is damaged.
+        Raises ConfigError where the preset is of an unknown version, OutputError where the metric scale is damaged.
         """
         return points_of(self.run)
 
@@ -53,9 +48,8 @@ class ResultFolder:
     def readable(self, on_damaged: Callable[[OutputError], None], causal: bool = False) -> Iterator[FrameResult]:
         """The frames without those whose depth file is damaged or missing.
 
-        Args:
-            on_damaged: called for each such frame, except where the run did not keep the file.
-            causal: give the causal results, in the world and unit of ``cameras.json``.
+        ``on_damaged`` is called for each such frame, except where the run did not keep the file. ``causal``: give the
+        causal results, in the world and unit of ``cameras.json``.
         """
         T = T_current_own(self.run)
         for camera in self.with_depth(self.cameras):

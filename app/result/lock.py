@@ -25,13 +25,9 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, what: str = "run", name: str = LOCK_NAME) -> None:
-        """
-        Args:
-            what: kind of process that holds the lock, for messages.
-            name: name of the lock file.
+        """``what``: kind of process that holds the lock, for messages; ``name``: of the lock file.
 
-        Raises:
-            OutputError: this or another process has locked the folder, or it cannot be created.
+        Raises OutputError where this or another process has locked the folder, or it cannot be created.
         """
         self.folder = folder
         self._path = folder / name

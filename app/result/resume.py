@@ -48,13 +48,8 @@ class PartialResult:
         """Scale frames of the last submap, and the last ``keyframes`` keyframes after them, read from depth files.
 
         Where the record does not name the scale frames, they are the latest ``scale_frames`` keyframes of the last
-        segment, or its latest frames if it has too few keyframes.
-
-        Args:
-            network_poses: give the network's estimates instead of the final results.
-
-        Raises:
-            OutputError: a depth file is damaged.
+        segment, or its latest frames if it has too few keyframes. ``network_poses``: give the network's estimates
+        instead of the final results. Raises OutputError where a depth file is damaged.
         """
         segment = [camera for camera in self.cameras if camera.segment == self.last.segment]
         known = [camera for camera in segment if camera.is_keyframe]
@@ -122,10 +117,8 @@ def finished_record(folder: Path) -> Mapping[str, Any] | None:
 def read_partial_result(folder: Path) -> PartialResult | None:
     """The frames of a killed or interrupted run; None where it finished no frame, or there is no result.
 
-    Frames count as finished up to the first one without a readable camera and a depth file.
-
-    Raises:
-        OutputError: the folder holds something else, a complete result, or one without all depth files.
+    Frames count as finished up to the first one without a readable camera and a depth file. Raises OutputError where
+    the folder holds something else, a complete result, or one without all depth files.
     """
     if not (folder / RUN_NAME).exists():
         return None

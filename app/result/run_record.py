@@ -46,15 +46,8 @@ class RunInfo:
     @staticmethod
     def from_engine(engine: FrameEngine, source: str, options: dict[str, Any]) -> "RunInfo":
         """Properties of a run of ``engine`` that starts at this moment."""
-        return RunInfo(
-            source,
-            engine.preset,
-            engine.weights_sha256,
-            engine.device,
-            options,
-            precision=engine.precision,
-            cache=engine.cache,
-        )
+        known = engine.preset, engine.weights_sha256, engine.device
+        return RunInfo(source, *known, options, precision=engine.precision, cache=engine.cache)
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ class ResultWriter:
             resume: the interrupted result in the folder that this run continues.
             limit: depth files to keep; None: all.
 
-        Raises:
-            OutputError: the folder is not empty (see `check_output`), another run writes to it, or it cannot be made.
+        Raises OutputError where `check_output` does, another run writes to the folder, or it cannot be made.
         """
         if resume is None:
             check_output(folder, overwrite)
@@ -83,9 +82,7 @@ class ResultWriter:
     def add(self, result: FrameResult) -> None:
         """Write a frame: depth first, so that every listed camera has its depth.
 
-        Raises:
-            OutputError: it cannot be written.
-            WeightsError: its pose, or all of its depth, is not finite.
+        Raises OutputError, and WeightsError where its pose, or all of its depth, is not finite.
         """
         if not (np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).any()):
             raise WeightsError(
@@ -127,17 +124,8 @@ class ResultWriter:
     ) -> bool:
         """Write pending revisions, rebuild the cloud after revisions, write the final ``run.json`` and close.
 
-        Without any result the folder is not changed.
-
-        Args:
-            on_progress, cancelled: see `PointCloud.rebuild`.
-
-        Returns:
-            False where the rebuild of the cloud was cancelled: the old cloud stays and ``run.json`` has
-            ``interrupted``.
-
-        Raises:
-            OutputError: files written so far stay.
+        Without any result the folder is not changed. Where the rebuild, see `write_cloud`, was cancelled, the result is
+        False, the old cloud stays, and ``run.json`` has ``interrupted``. Raises OutputError; files written so far stay.
         """
         if self._cameras is None:
             self.close()
@@ -202,13 +190,10 @@ class ResultWriter:
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
-    """Check that a run may write into ``folder``; changes nothing.
+    """Raises OutputError unless a run may write into ``folder``; changes nothing.
 
     A missing or empty folder is allowed. With ``overwrite``, so is an earlier result, or a folder with other files
     that has none of a result's names.
-
-    Raises:
-        OutputError: otherwise.
     """
     with output_errors(folder):
         if not folder.exists() and not folder.is_symlink():

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 
 MAX_SIDE = 800
 """Longer side of the working image in pixels: a compromise of feature count and time."""
@@ -66,9 +67,8 @@ class DepthReader:
         with np.errstate(invalid="ignore"):
             usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), EDGE_RATIO)
         masked = result.masked
-        if masked.all():
-            return cls(depth, usable.astype(np.uint8), result.transform, scale, masked)
-        usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
+        if not masked.all():
+            usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
         return cls(depth, usable.astype(np.uint8), result.transform, scale, masked if masked.any() else None)
 
     def detection_mask(self) -> NDArray[np.uint8] | None:
@@ -140,7 +140,8 @@ class DepthGrid:
 
     def cells(self, uv: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Rows and columns [N] of the nearest cells at working pixels [N, 2], 0 outside; and whether inside [N]."""
-        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / (_step(self.u), _step(self.v))
+        steps = [float(axis[1] - axis[0]) if len(axis) > 1 else 1.0 for axis in (self.u, self.v)]
+        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / steps
         column, row = np.rint(np.clip(at, -1, 1e6)).astype(np.intp).T
         inside = (column >= 0) & (row >= 0) & (column < len(self.u)) & (row < len(self.v))
         return np.where(inside, row, 0), np.where(inside, column, 0), inside
@@ -155,11 +156,7 @@ class DepthGrid:
         return np.stack([self.u[columns], self.v[rows]], axis=1), self.z[rows, columns]
 
 
-def _step(axis: NDArray[np.float32]) -> float:
-    return float(axis[1] - axis[0]) if len(axis) > 1 else 1.0
-
-
-def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64]:
+def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> FloatArray:
     """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
     distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
     plain = distorted
@@ -169,12 +166,18 @@ def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> NDArray[np.float64
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
-def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
+def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> FloatArray:
     """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
     radial = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
     return np.asarray(plain * radial + (lens.cx, lens.cy))
+
+
+def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
+    """Pixels [N, 2] of world points [N, 3]; NaN behind the camera."""
+    T = invert_pose(T_world_camera)
+    return np.asarray(project_points(lens, points @ T[:3, :3].T + T[:3, 3]))
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class FrameData:
 
     index: int
     """Number of the frame in its source."""
-    T_world_camera: NDArray[np.float64]  # [4, 4]
+    T_world_camera: FloatArray  # [4, 4]
     focal: float
     """In working pixels; geometric mean of both axes."""
     grid: DepthGrid
@@ -202,19 +205,19 @@ class FrameData:
         pose = np.asarray(result.T_world_camera, np.float64)
         grid = DepthReader.from_result(result, scale).grid()
         left, top, width, height = (value * scale.factor for value in result.transform.crop)
-        extent = (left, top, width, height)
-        return cls(result.index, pose, focal, grid, sharpness(result.rgb), result.segment, extent)
+        sharp = sharpness(np.asarray(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY)))
+        return cls(result.index, pose, focal, grid, sharp, result.segment, (left, top, width, height))
 
 
-def sharpness(rgb: NDArray[np.uint8]) -> float:
-    """Variance of the Laplacian of an image at half size, where noise has less effect."""
-    half = cv2.resize(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+def sharpness(grey: NDArray[np.uint8]) -> float:
+    """Variance of the Laplacian of a grey image at half size, where noise has less effect."""
+    half = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     return float(cv2.Laplacian(half, cv2.CV_32F).var())
 
 
 def reproject(
-    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Pixels [N, 2] in a target camera, NaN behind it, and depths [N], of source pixels [N, 2] with depths [N]."""
     T = T_target_source
     xyz = (unproject(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]

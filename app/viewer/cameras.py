@@ -58,14 +58,10 @@ def overview(
     up: NDArray[np.floating],
     free: FreeView,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Position and target [3] of a view from behind and above, with nearly all points in the free part of the window.
+    """Position and target [3] of a view from behind and above, with nearly all points [N, 3] in the ``free`` part.
 
-    Args:
-        points: [N, 3].
-        path: [M, 3], camera positions, which are all in view.
-        forward: horizontal direction of the view, [3].
-        up: unit vector [3].
-        free: the free part of the window.
+    The camera positions ``path`` [M, 3] are all in view. ``forward``: horizontal direction of the view; ``up``: unit
+    vector.
     """
     level = forward - (forward @ up) * up
     if np.linalg.norm(level) < 1e-6:  # straight up or down: any direction serves

@@ -7,7 +7,7 @@ each by its own frame.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,27 +157,21 @@ class ChunkStore:
         parts = []
         for chunk in self.chunks:
             points = chunk.points.filtered(options)
-            parts.append(points.with_positions(transform_points(chunk.S_world_chunk.matrix, points.xyz)))
+            parts.append(replace(points, xyz=transform_points(chunk.S_world_chunk.matrix, points.xyz)))
         return concatenate_points(parts)
 
     def causal_points(
-        self,
-        chunk: Chunk,
-        causal_poses: DiskColumn,
-        options: PointOptions = ALL_POINTS,
-        stride: int = 1,
+        self, chunk: Chunk, causal_poses: DiskColumn, options: PointOptions = ALL_POINTS, stride: int = 1
     ) -> RankedPoints:
-        """A chunk's merged points at their causal poses, in the axes of its first camera.
+        """Every ``stride``-th merged point of a chunk at its causal pose, in the axes of the chunk's first camera.
 
-        Args:
-            causal_poses: [n, 4, 4], of all frames.
-            stride: keep every ``stride``-th point.
+        ``causal_poses``: [n, 4, 4], of all frames.
         """
         points = chunk.points.filtered(options)
         points = points.take(np.arange(0, len(points), stride)) if stride > 1 else points
         maps = np.linalg.inv(causal_poses[chunk.first]) @ causal_poses[chunk.frames]
         fields, frame = -self._frames.applied_fields[chunk.frames], points.frame - chunk.first
-        return points.with_positions(self._frames.moved(chunk.frames, fields, maps, frame, points.xyz))
+        return replace(points, xyz=self._frames.moved(chunk.frames, fields, maps, frame, points.xyz))
 
     def sample(self, count: int) -> NDArray[np.float32]:
         """About ``count`` of the merged points, in world axes [n, 3]."""
@@ -232,7 +226,7 @@ class ChunkStore:
         first.last = second.last
         first.voxel = max(first.voxel, second.voxel * S_first_second.scale)
         first.error_half_voxels = max(first.error_half_voxels, second.error_half_voxels)
-        first.pending.append(second.points.with_positions(transform_points(S_first_second.matrix, second.points.xyz)))
+        first.pending.append(replace(second.points, xyz=transform_points(S_first_second.matrix, second.points.xyz)))
         self._merge([first])
 
     def _refit(self, chunk: Chunk, all_named: bool) -> None:
@@ -269,6 +263,6 @@ class ChunkStore:
         fields, applied = self._frames.fields[chunk.frames], self._frames.applied_fields[chunk.frames]
         xyz = self._frames.moved(chunk.frames, fields - applied, wanted, frame, chunk.points.xyz)
         self._frames.in_chunk[chunk.frames], self._frames.applied_fields[chunk.frames] = wanted, fields
-        chunk.points = chunk.points.with_positions(xyz)
+        chunk.points = replace(chunk.points, xyz=xyz)
         chunk.version += 1
         return len(frame)

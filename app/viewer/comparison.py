@@ -1,13 +1,14 @@
 """Comparison layer: the causal cloud and trajectory to the left of the revised ones."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import transform_points
-from stream_recon.app.viewer.chunks import Chunk, ChunkStore
-from stream_recon.app.viewer.nodes import precision_of, wxyz
+from stream_recon.app.core.transforms import Similarity, transform_points
+from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.nodes import ChunkNode, LineNode, path_segments, wxyz
 from stream_recon.app.viewer.points import PointOptions
 from stream_recon.app.viewer.timeline import Timeline
 
@@ -28,9 +29,8 @@ class ComparisonLayer:
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._nodes: dict[int, _CausalChunkNode] = {}
-        self._path: Any = None
-        self._path_sent = np.zeros((0, 3), np.float32)
+        self._nodes: dict[int, ChunkNode] = {}
+        self._path = LineNode(server, "/before/trajectory")
         self._labels: list[Any] = []
         self._offset = np.zeros(3)
 
@@ -40,21 +40,22 @@ class ComparisonLayer:
         for first in [f for f in self._nodes if f not in present]:
             self._nodes.pop(first).remove()
         self._update_offset(store, timeline)
+        causal = timeline.causal_poses
         for chunk in store.chunks:
-            node = self._nodes.setdefault(chunk.first, _CausalChunkNode(self._server, chunk.first))
+            node = self._nodes.setdefault(chunk.first, ChunkNode(self._server, f"/before/points/{chunk.first}"))
+            axes = causal[chunk.first]
+            points = partial(store.causal_points, chunk, causal, options)
+            S_world_chunk = Similarity(1.0, axes[:3, :3], axes[:3, 3] + self._offset)
             with self._server.atomic():
-                node.sync(store, chunk, timeline, options, self._offset)
-        self._sync_path(timeline.causal_path(MAX_PATH_VERTICES) + self._offset.astype(np.float32))
+                node.sync(chunk, options, points, S_world_chunk, wxyz(axes[None, :3, :3])[0])
+        path = timeline.causal_path(MAX_PATH_VERTICES) + self._offset.astype(np.float32)
+        self._path.sync(path_segments(path), PATH)
 
     def hide(self) -> None:
         """Remove the layer."""
-        for node in self._nodes.values():
+        for node in (*self._nodes.values(), self._path, *self._labels):
             node.remove()
-        for handle in (self._path, *self._labels):
-            if handle is not None:
-                handle.remove()
-        self._nodes, self._path, self._labels = {}, None, []
-        self._path_sent = np.zeros((0, 3), np.float32)
+        self._nodes, self._labels = {}, []
 
     def sample(self, store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.float32]:
         """About ``count`` points and the trajectory, as shown [n, 3]; empty while the layer is hidden."""
@@ -86,65 +87,6 @@ class ComparisonLayer:
             self._server.scene.add_label(f"/before/{text}", text, position=centre + (height - centre @ up) * up)
             for text, centre in zip(LABELS, centres, strict=True)
         ]
-
-    def _sync_path(self, path: NDArray[np.float32]) -> None:
-        if np.array_equal(path, self._path_sent) or len(path) < 2:
-            return
-        self._path_sent = path
-        self._path = self._server.scene.add_line_segments(
-            "/before/trajectory",
-            np.stack([path[:-1], path[1:]], axis=1),
-            PATH,
-            thickness=3.0,
-            thickness_units="screen",
-        )
-
-
-class _CausalChunkNode:
-    """A chunk's points at their causal poses."""
-
-    def __init__(self, server: Any, first: int) -> None:
-        self._server = server
-        self._name = f"/before/points/{first}"
-        self._handle: Any = None
-        self._signature: tuple[int, int, int] | None = None
-
-    def sync(
-        self,
-        store: ChunkStore,
-        chunk: Chunk,
-        timeline: Timeline,
-        options: PointOptions,
-        offset: NDArray[np.float64],
-    ) -> None:
-        """Send changes. ``offset``: of the layer in the world, [3]."""
-        signature = chunk.signature(options)
-        axes = timeline.causal_poses[chunk.first]
-        if signature != self._signature:
-            points = store.causal_points(chunk, timeline.causal_poses, options)
-            self.remove()
-            if not len(points):
-                return
-            self._signature = signature
-            self._handle = self._server.scene.add_point_cloud(
-                self._name,
-                points.xyz,
-                points.rgb,
-                point_size=chunk.voxel * options.size,
-                point_shape="rounded",
-                point_shading="flat",
-                precision=precision_of(points, chunk.voxel),
-                wxyz=wxyz(axes[None, :3, :3])[0],
-                position=axes[:3, 3] + offset,
-            )
-        if self._handle is not None:
-            self._handle.position = axes[:3, 3] + offset
-            self._handle.point_size = chunk.voxel * options.size
-
-    def remove(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle, self._signature = None, None
 
 
 def _sample(store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, depth_factors_at
-from stream_recon.app.core.disk_table import DiskColumn, DiskTable
+from stream_recon.app.core.disk_table import DiskTable
 from stream_recon.app.core.transforms import Similarity, align
 
 FloatArray = NDArray[np.float64]
@@ -33,30 +33,13 @@ class FramePoses:
             applied_field=(GRID, GRID),
             window=(4,),
         )
+        self.world, self.in_chunk = self._rows["world"], self._rows["in_chunk"]
+        self.fields, self.applied_fields = self._rows["field"], self._rows["applied_field"]
+        self.filled = self._rows["filled"]
+        """Whether frames have points [n]: 1 or 0."""
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def world(self) -> DiskColumn:
-        return self._rows["world"]
-
-    @property
-    def in_chunk(self) -> DiskColumn:
-        return self._rows["in_chunk"]
-
-    @property
-    def fields(self) -> DiskColumn:
-        return self._rows["field"]
-
-    @property
-    def applied_fields(self) -> DiskColumn:
-        return self._rows["applied_field"]
-
-    @property
-    def filled(self) -> DiskColumn:
-        """Whether frames have points [n]: 1 or 0."""
-        return self._rows["filled"]
 
     def add(self, world: FloatArray) -> None:
         """Add the next frame, without points."""
@@ -101,21 +84,14 @@ class FramePoses:
         return np.asarray(most * self.filled[frames])
 
     def moved(
-        self,
-        frames: slice,
-        fields: FloatArray,
-        maps: FloatArray,
-        which: NDArray[np.integer],
-        xyz: NDArray[np.float32],
+        self, frames: slice, fields: FloatArray, maps: FloatArray, which: NDArray[np.integer], xyz: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Points of a chunk [N, 3] under other maps of their frames.
+        """Points ``xyz`` [N, 3] in the axes of a chunk of k frames, under other maps of their frames.
 
         Args:
-            frames: frames of the chunk, k in number.
             fields: depth fields [k, GRID, GRID] to apply in addition.
             maps: affine maps [k, 4, 4] from camera axes that replace ``in_chunk``.
             which: each point's frame [N], counted from the first of ``frames``.
-            xyz: points [N, 3] in the axes of the chunk.
         """
         inverse = np.linalg.inv(self.in_chunk[frames])
         if not fields.any():

@@ -1,12 +1,13 @@
 """Scene nodes of the viewer: points of a chunk, camera frusta, sparse map points and loops. Each sends only changes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.core.transforms import Similarity, quaternion_xyzw
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.viewer.chunks import Chunk
 from stream_recon.app.viewer.points import PointOptions, RankedPoints
@@ -29,58 +30,12 @@ def wxyz(R: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.roll(quaternion_xyzw(R), 1, axis=-1)
 
 
-def precision_of(points: RankedPoints, voxel: float) -> Literal["float16", "float32"]:
-    """Precision that keeps points [N, 3] within half a voxel."""
-    return "float16" if float(np.abs(points.xyz).max()) <= HALF_STEPS * voxel else "float32"
+class Node:
+    """A node of the scene, which exists while ``handle`` is not None. A node of the same name replaces it."""
 
-
-class ChunkNode:
-    """The points of a chunk, sent again only if they or the filter changed."""
-
-    def __init__(self, server: Any, chunk: Chunk) -> None:
-        self._server = server
-        self._name = f"/points/{chunk.first}"
+    def __init__(self, server: Any, name: str) -> None:
+        self.server, self.name = server, name
         self.handle: Any = None
-        self.sent = 0
-        """Number of times that points were sent."""
-        self.shown = 0
-        """Number of points that clients show."""
-        self._signature: tuple[int, int, int] | None = None
-        self._S_sent = chunk.S_world_chunk
-
-    def sync(self, chunk: Chunk, quaternion: NDArray[np.float64], options: PointOptions) -> None:
-        """Send changes. ``quaternion``: the chunk's rotation (`wxyz`)."""
-        signature = chunk.signature(options)
-        if signature != self._signature:
-            self._signature = signature
-            self._send(chunk, quaternion, chunk.points.filtered(options), options.size)
-        if self.handle is None:
-            return
-        if self._S_sent is not chunk.S_world_chunk:
-            self._S_sent = S = chunk.S_world_chunk
-            self.handle.wxyz, self.handle.position, self.handle.scale = quaternion, S.translation, S.scale
-        self.handle.point_size = chunk.voxel * options.size
-
-    def _send(self, chunk: Chunk, quaternion: NDArray[np.float64], points: RankedPoints, point_size: float) -> None:
-        self.shown = len(points)
-        if not len(points):
-            self.remove()
-            return
-        self._S_sent = S = chunk.S_world_chunk
-        # A node of the same name replaces the old one; an update would stay in the server's memory with the old points.
-        self.handle = self._server.scene.add_point_cloud(
-            self._name,
-            points.xyz,
-            points.rgb,
-            point_size=chunk.voxel * point_size,  # the client multiplies it by the scale
-            point_shape="rounded",
-            point_shading="flat",
-            precision=precision_of(points, chunk.voxel),
-            scale=S.scale,
-            wxyz=quaternion,
-            position=S.translation,
-        )
-        self.sent += 1
 
     def remove(self) -> None:
         if self.handle is not None:
@@ -88,18 +43,104 @@ class ChunkNode:
             self.handle = None
 
 
-class Frustum:
+class ChunkNode(Node):
+    """The points of a chunk, sent again only if they or the filter changed."""
+
+    shown = 0
+    """Number of points that clients show."""
+    sent = 0
+    """Number of times that points were sent."""
+    _signature: tuple[int, int, int] | None = None
+    _S_sent: Similarity | None = None
+
+    def sync(
+        self,
+        chunk: Chunk,
+        options: PointOptions,
+        points: Callable[[], RankedPoints],
+        S_world_chunk: Similarity,
+        quaternion: NDArray[np.float64],
+    ) -> None:
+        """Send changes.
+
+        Args:
+            points: gives the points to show; called if they may have changed.
+            quaternion: rotation of ``S_world_chunk`` (`wxyz`).
+        """
+        S, point_size = S_world_chunk, chunk.voxel * options.size
+        signature = chunk.signature(options)
+        if signature != self._signature:
+            self._signature = signature
+            self._send(points(), chunk.voxel, point_size, S, quaternion)
+        if self.handle is None:
+            return
+        if self._S_sent is not S:
+            self._S_sent = S
+            self.handle.wxyz, self.handle.position, self.handle.scale = quaternion, S.translation, S.scale
+        self.handle.point_size = point_size
+
+    def _send(
+        self, points: RankedPoints, voxel: float, point_size: float, S: Similarity, quaternion: NDArray[np.float64]
+    ) -> None:
+        self.shown = len(points)
+        if not len(points):
+            self.remove()
+            return
+        self._S_sent = S
+        # Replaced: an update would stay in the server's memory with the old points.
+        self.handle = self.server.scene.add_point_cloud(
+            self.name,
+            points.xyz,
+            points.rgb,
+            point_size=point_size,  # the client multiplies it by the scale
+            point_shape="rounded",
+            point_shading="flat",
+            # Half precision where it keeps points within half a voxel.
+            precision="float16" if float(np.abs(points.xyz).max()) <= HALF_STEPS * voxel else "float32",
+            scale=S.scale,
+            wxyz=quaternion,
+            position=S.translation,
+        )
+        self.sent += 1
+
+
+class LineNode(Node):
+    """Line segments [n, 2, 3], sent again only if they changed."""
+
+    _sent = np.zeros((0, 2, 3), np.float32)
+
+    def sync(self, segments: NDArray[np.float32], colors: Any, thickness: float = 3.0) -> None:
+        """Send changes; ``colors``: one, or those of all ends [n, 2, 3]."""
+        if np.array_equal(segments, self._sent):
+            return
+        self._sent = segments
+        if len(segments):
+            self.handle = self.server.scene.add_line_segments(
+                self.name, segments, colors, thickness=thickness, thickness_units="screen"
+            )
+        else:
+            self.remove()
+
+    def remove(self) -> None:
+        super().remove()
+        self._sent = LineNode._sent
+
+
+def path_segments(path: NDArray[np.generic]) -> NDArray[Any]:
+    """Segments [n - 1, 2, ...] between consecutive rows of ``path`` [n, ...]."""
+    return np.stack([path[:-1], path[1:]], axis=1)
+
+
+class Frustum(Node):
     """One camera; its image is sent again only if it changed."""
 
     def __init__(self, server: Any, name: str, color: tuple[int, int, int], *, emphasis: bool) -> None:
-        self._server = server
-        self._name = name
+        super().__init__(server, name)
         self._color = color
         self._emphasis = emphasis
         self._view: TimelineView | None = None
         self._pose: NDArray[np.float64] | None = None
         self._shape: tuple[float, float, float] | None = None
-        self.handle: Any = None
 
     def show(
         self,
@@ -122,8 +163,8 @@ class Frustum:
             self._pose, self._shape = T_world_camera.copy(), shape
             return
         self._view, self._pose, self._shape = view, T_world_camera.copy(), shape
-        self.handle = self._server.scene.add_camera_frustum(
-            self._name,
+        self.handle = self.server.scene.add_camera_frustum(
+            self.name,
             fov,
             aspect,
             scale=scale,
@@ -137,11 +178,6 @@ class Frustum:
             cast_shadow=False,
             receive_shadow=False,
         )
-
-    def hide(self) -> None:
-        if self.handle is not None:
-            self.handle.remove()
-            self.handle = None
 
 
 @dataclass(frozen=True)
@@ -162,45 +198,25 @@ class MapLayerNodes:
     """Nodes of a `MapLayer`; only what is switched on is sent."""
 
     def __init__(self, server: Any) -> None:
-        self._server = server
-        self._points: Any = None
+        self._points = Node(server, "/map/points")
         self._sent: MapLayer | None = None
-        self._loops: Any = None
-        self._segments = np.zeros((0, 2, 3), np.float32)
+        self._loops = LineNode(server, "/map/loops")
 
     def sync(self, shown: MapLayer, timeline: Timeline, points: bool, loops: bool, typical_depth: float) -> None:
         """Send changes. ``points``, ``loops``: whether they are switched on."""
-        self._sync_points(shown if points and len(shown.points) else None, typical_depth)
+        self._sync_points(shown if points and len(shown.points) else None, POINT_SIZE * typical_depth)
         segments = timeline.segments(shown.edges) if loops else np.zeros((0, 2, 3), np.float32)
-        self._sync_loops(segments)
+        self._loops.sync(segments, LOOP, thickness=2.0)
 
-    def _sync_points(self, shown: MapLayer | None, typical_depth: float) -> None:
+    def _sync_points(self, shown: MapLayer | None, size: float) -> None:
+        node = self._points
         if shown is not self._sent:
             self._sent = shown
-            if self._points is not None:
-                self._points.remove()
-                self._points = None
+            node.remove()
             if shown is not None:
                 xyz = shown.points[:: -(-len(shown.points) // MAX_POINTS)]
-                self._points = self._server.scene.add_point_cloud(
-                    "/map/points",
-                    xyz,
-                    POINT,
-                    point_size=POINT_SIZE * typical_depth,
-                    point_shape="circle",
-                    precision="float32",
+                node.handle = node.server.scene.add_point_cloud(
+                    node.name, xyz, POINT, point_size=size, point_shape="circle", precision="float32"
                 )
-        elif self._points is not None and self._points.point_size != POINT_SIZE * typical_depth:
-            self._points.point_size = POINT_SIZE * typical_depth
-
-    def _sync_loops(self, segments: NDArray[np.float32]) -> None:
-        if np.array_equal(segments, self._segments):
-            return
-        self._segments = segments
-        if self._loops is not None:
-            self._loops.remove()
-            self._loops = None
-        if len(segments):
-            self._loops = self._server.scene.add_line_segments(
-                "/map/loops", segments, LOOP, thickness=2.0, thickness_units="screen"
-            )
+        elif node.handle is not None and node.handle.point_size != size:
+            node.handle.point_size = size

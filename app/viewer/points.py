@@ -55,10 +55,6 @@ class RankedPoints:
         """The ``count`` most confident points, without a copy."""
         return RankedPoints(self.xyz[:count], self.rgb[:count], self.rank[:count], self.frame[:count])
 
-    def with_positions(self, xyz: NDArray[np.float32]) -> "RankedPoints":
-        """The points with other coordinates."""
-        return replace(self, xyz=xyz)
-
     def filtered(self, options: PointOptions) -> "RankedPoints":
         """The points that the options show."""
         count = int(np.searchsorted(-self.rank.astype(np.int16), -options.min_rank, side="right"))

@@ -1,6 +1,7 @@
 """The viewer's 3D scene: chunks, trajectory and cameras as nodes of a viser server. Used from one thread."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.comparison import ComparisonLayer
-from stream_recon.app.viewer.nodes import ChunkNode, Frustum, MapLayer, MapLayerNodes, wxyz
+from stream_recon.app.viewer.nodes import ChunkNode, Frustum, LineNode, MapLayer, MapLayerNodes, path_segments, wxyz
 from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
@@ -55,8 +56,7 @@ class ViewerScene:
         self.frusta: dict[int, Frustum] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
         self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)
-        self._path: Any = None
-        self._path_sent = np.empty((0, 3), np.float32)
+        self._path = LineNode(server, "/trajectory")
         self.map_nodes = MapLayerNodes(server)
         self.comparison = ComparisonLayer(server)
 
@@ -75,9 +75,10 @@ class ViewerScene:
             self.nodes.pop(first).remove()
         quaternions = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
         for chunk, quaternion in zip(store.chunks, quaternions, strict=True):
-            node = self.nodes.setdefault(chunk.first, ChunkNode(self._server, chunk))
+            node = self.nodes.setdefault(chunk.first, ChunkNode(self._server, f"/points/{chunk.first}"))
+            shown = partial(chunk.points.filtered, options.points)
             with self._server.atomic():
-                node.sync(chunk, quaternion, options.points)
+                node.sync(chunk, options.points, shown, chunk.S_world_chunk, quaternion)
         with self._server.atomic():
             self._sync_path(timeline.path(MAX_PATH_VERTICES) if options.path else np.empty((0, 3), np.float32))
             self._sync_cameras(timeline, options, typical_depth)
@@ -88,28 +89,14 @@ class ViewerScene:
             self.comparison.hide()
 
     def _sync_path(self, path: NDArray[np.float32]) -> None:
-        if np.array_equal(path, self._path_sent):
-            return
-        self._path_sent = path
-        if len(path) < 2:
-            if self._path is not None:
-                self._path.remove()
-                self._path = None
-            return
         blend = np.linspace(0, 1, len(path), dtype=np.float32)[:, None]
         colors = ((1 - blend) * PATH_COLORS[0] + blend * PATH_COLORS[1]).astype(np.uint8)
-        self._path = self._server.scene.add_line_segments(
-            "/trajectory",
-            np.stack([path[:-1], path[1:]], axis=1),
-            np.stack([colors[:-1], colors[1:]], axis=1),
-            thickness=3.0,
-            thickness_units="screen",
-        )
+        self._path.sync(path_segments(path), path_segments(colors))
 
     def _sync_cameras(self, timeline: Timeline, options: SceneOptions, typical_depth: float) -> None:
         wanted = _spaced_views(timeline, typical_depth) if options.cameras else {}
         for ordinal in [o for o in self.frusta if o not in wanted]:
-            self.frusta.pop(ordinal).hide()
+            self.frusta.pop(ordinal).remove()
         for ordinal in wanted:
             name = f"/cameras/{ordinal}"
             self.frusta.setdefault(ordinal, Frustum(self._server, name, CAMERA, emphasis=False))
@@ -118,7 +105,7 @@ class ViewerScene:
         for frustum, picked in ((self._current, newest), (self._selected, options.selected)):
             view = None if picked is None else timeline.nearest_view(picked)
             if view is None or picked is None:
-                frustum.hide()
+                frustum.remove()
             else:
                 shown.append((frustum, picked, view))
         poses = timeline.poses[[ordinal for _, ordinal, _ in shown]]

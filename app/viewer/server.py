@@ -43,11 +43,8 @@ def start_server(host: str, port: int, token: str | None = None) -> Any:
     Viser alone admits any web page and trusts its messages: they can open a tunnel, upload files and set any attribute
     of a control.
 
-    Args:
-        token: required in the address as ``?token=``; None: no token.
-
-    Raises:
-        ResourceError: the port is in use (viser alone would move to the next free one), or cannot be listened on.
+    ``token``: required in the address as ``?token=``; None: no token. Raises ResourceError where the port is in use
+    (viser alone would move to the next free one), or cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -50,32 +50,20 @@ class Timeline:
         self._rows = DiskTable(
             pose=(4, 4), causal_pose=(4, 4), depth_scale=(), causal_camera=(4,), camera=(4,), field=(GRID, GRID)
         )
+        self.poses: DiskColumn = self._rows["pose"]
+        """T_world_camera [n, 4, 4] of all frames."""
+        self.causal_poses: DiskColumn = self._rows["causal_pose"]
+        """T_world_camera [n, 4, 4] before any revision."""
+        self.depth_scales: DiskColumn = self._rows["depth_scale"]
+        """Factors [n] of the causal depth."""
+        self.depth_fields: DiskColumn = self._rows["field"]
+        """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
         self._indices = AscendingColumn()
         self.revised = False
         """Whether a frame was revised."""
 
     def __len__(self) -> int:
         return len(self._indices)
-
-    @property
-    def poses(self) -> DiskColumn:
-        """T_world_camera [n, 4, 4] of all frames."""
-        return self._rows["pose"]
-
-    @property
-    def causal_poses(self) -> DiskColumn:
-        """T_world_camera [n, 4, 4] before any revision."""
-        return self._rows["causal_pose"]
-
-    @property
-    def depth_scales(self) -> DiskColumn:
-        """Factors [n] of the causal depth."""
-        return self._rows["depth_scale"]
-
-    @property
-    def depth_fields(self) -> DiskColumn:
-        """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
-        return self._rows["field"]
 
     def intrinsics(self, ordinal: int) -> Intrinsics:
         """Final intrinsics of a frame, in pixels of the source image."""

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,15 +16,80 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.points import ply_bytes, send_bytes, send_file
-from stream_recon.app.viewer.queue import FrameUpdate, UpdateQueue
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
 from stream_recon.configs.schema import PointsConfig
+
+MAX_WAITING_RESULTS = 16
+"""Results with points that may wait; bounds their memory to some tens of megabytes."""
+
+
+@dataclass(eq=False)
+class FrameUpdate:
+    """A frame for the viewer. ``result`` is dropped if the viewer is too slow; the camera is kept."""
+
+    index: int
+    T_world_camera: NDArray[np.float64]
+    intrinsics: Intrinsics
+    is_keyframe: bool
+    result: FrameResult | None
+
+
+class UpdateQueue:
+    """Bounded queue of frames and revisions. Not thread-safe: the viewer's lock guards it."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        """Number of frames whose points were dropped."""
+        self._waiting: deque[FrameUpdate | Revision] = deque()
+        self._with_points: deque[FrameUpdate] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether adding a result would drop no points."""
+        return len(self._with_points) < MAX_WAITING_RESULTS
+
+    def add_result(self, result: FrameResult) -> None:
+        """Add a result. If too many wait, the oldest non-keyframe, or else the oldest, loses its points."""
+        update = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
+        self._waiting.append(update)
+        self._with_points.append(update)
+        if len(self._with_points) > MAX_WAITING_RESULTS:
+            dropped = next((u for u in self._with_points if not u.is_keyframe), self._with_points[0])
+            self._with_points.remove(dropped)
+            dropped.result = None
+            self.skipped += 1
+
+    def add_revision(self, revision: Revision) -> None:
+        self._waiting.append(revision)
+
+    def take(self) -> FrameUpdate | list[Revision] | None:
+        """Remove the next frame, or all revisions before the next frame; None if the queue is empty."""
+        if not self._waiting:
+            return None
+        first = self._waiting.popleft()
+        if isinstance(first, FrameUpdate):
+            if first.result is not None:
+                self._with_points.remove(first)
+            return first
+        revisions = [first]
+        while self._waiting and isinstance(following := self._waiting[0], Revision):
+            revisions.append(following)
+            self._waiting.popleft()
+        return revisions
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._with_points.clear()
+
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +108,9 @@ class Viewer:
     """Serves clients until closed. `add`, `revise` and `status` are queued and never wait for clients.
 
     A viewer slower than the video skips points: when `MAX_WAITING_RESULTS` results wait, the oldest one that is not a
-    keyframe (or else the oldest) loses its points and thumbnail, and `skipped` counts it. Its camera is shown.
-
-    A viewer that fails reports it once in the log and to its clients, and ignores later calls.
-
-    Raises:
-        ResourceError: the port is in use, or host or port cannot be listened on.
+    keyframe (or else the oldest) loses its points and thumbnail, and `skipped` counts it. Its camera is shown. A viewer
+    that fails reports it once in the log and to its clients, and ignores later calls. Raises ResourceError where the
+    port is in use, or host or port cannot be listened on.
     """
 
     def __init__(
@@ -77,7 +140,8 @@ class Viewer:
         self._status = ""
         self._busy = False
         self._touched = False
-        self._failed = False
+        self.failed = False
+        """Whether an error has stopped the viewer."""
         self._next_update = 0.0
         self._closed = threading.Event()
         events = PanelEvents(self._touch, self._download, partial(self._queue_request, self._show_all))
@@ -107,11 +171,6 @@ class Viewer:
         return self.state.panel.paused
 
     @property
-    def failed(self) -> bool:
-        """Whether an error has stopped the viewer."""
-        return self._failed
-
-    @property
     def skipped(self) -> int:
         """Number of frames whose points were skipped."""
         return self._queue.skipped
@@ -124,26 +183,20 @@ class Viewer:
     def add(self, result: FrameResult) -> None:
         """Queue a frame's result. Call in the order of the video."""
         with self._wake:
-            if not self._failed:
+            if not self.failed:
                 self._queue.add_result(result)
                 self._wake.notify()
 
     def revise(self, revision: Revision) -> None:
         """Queue a revision of earlier frames, which is shown as one change."""
         with self._wake:
-            if not self._failed:
+            if not self.failed:
                 self._queue.add_revision(revision)
                 self._wake.notify()
 
     def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Replace the map layer, which the panel can switch on.
-
-        Args:
-            points: triangulated points [N, 3] in the world.
-            edges: loops [E, 2], pairs of frame indices in the source.
-        """
-        pairs = np.array(edges, np.int64).reshape(-1, 2)
-        layer = MapLayer(np.array(points, np.float32).reshape(-1, 3), pairs)
+        """Replace the map layer, which the panel can switch on; ``points``, ``edges``: see `MapLayer`."""
+        layer = MapLayer(np.array(points, np.float32).reshape(-1, 3), np.array(edges, np.int64).reshape(-1, 2))
         with self._wake:
             self._map_layer = layer
             self._touched = True
@@ -218,7 +271,7 @@ class Viewer:
     def _download(self, client: Any) -> None:
         if self._cloud is not None:
             send_file(client, self._cloud)  # in the server's thread, so that a large file does not delay updates
-        elif self._failed:
+        elif self.failed:
             client.add_notification("No PLY", "The viewer has failed; the cloud is in the result folder.", color="red")
         else:
             self._queue_request(self._send_points, client)
@@ -237,7 +290,7 @@ class Viewer:
         except Exception:
             log.exception("the viewer failed and stops updating; the run continues")
             with self._wake:
-                self._failed = True
+                self.failed = True
                 self._queue.clear()
                 self._requests.clear()
                 self._wake.notify_all()

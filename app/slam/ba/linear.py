@@ -108,10 +108,8 @@ def _banded(matrix: Any, plan: SymbolicFactorization) -> Solve:
 
 
 def damping_diagonal(blocks: FloatArray) -> FloatArray:
-    """Scaling of the damping of ``blocks`` [C, D, D]: means over rotation (3), translation (3) and scale (1 or 0).
-
-    Means make it independent of the world's axes.
-    """
+    """Scaling of the damping of ``blocks`` [C, D, D]: means over rotation (3), translation (3) and scale (1 or 0)."""
+    # Means make it independent of the world's axes.
     out = np.zeros_like(blocks)
     for kind in (slice(0, 3), slice(3, 6), slice(6, 7)):
         entries = np.arange(blocks.shape[1])[kind]

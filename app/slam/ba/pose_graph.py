@@ -1,7 +1,6 @@
 """Sim(3) pose graph, which distributes loop errors along the trajectory (Strasdat et al., RSS 2010).
 
-A similarity is a 4x4 matrix [[s R, t], [0, 1]]: `@` composes, `numpy.linalg.inv` inverts, `transforms.Similarity`
-converts.
+A similarity is a 4x4 matrix [[s R, t], [0, 1]]; `transforms.Similarity` converts.
 """
 
 from collections.abc import Sequence
@@ -59,8 +58,7 @@ def solve_pose_graph(
 
     Args:
         fixed: [N], nodes that stay; None: the first one.
-        loss_scales: of the Cauchy loss on robust edges, in sigmas, one after the other. The first one has to be wide,
-            since loops start with large errors.
+        loss_scales: of the Cauchy loss on robust edges, in sigmas; the first one is wide, as loops have large errors.
         iterations: limit for each loss scale.
     """
     count = len(S_world_node)

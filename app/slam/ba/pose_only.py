@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations
-from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations, rows_by
+from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR, cauchy
 
 _FIRST_DAMPING = 1e-4
 """Start of the damping, as a share of the normal matrix's diagonal: nearly Gauss-Newton."""
@@ -50,16 +50,12 @@ def pose_only_ba(
     lens: CameraModel,
     schedule: LossSchedule,
 ) -> PoseEstimate:
-    """Pose near an initial one [4, 4] from which points [N, 3] are seen at ``uv`` [N, 2].
-
-    Args:
-        sigma: [N], standard deviations of ``uv`` in pixels.
-    """
+    """Pose near an initial one [4, 4] from which points [N, 3] are seen at ``uv`` [N, 2], with sigmas [N] in pixels."""
     view = _View(points, (uv - (lens.cx, lens.cy)).T, 1 / sigma, lens, T_world_camera)
     R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
     for scale in schedule.scales:
         seen = view.project(R, centre)
-        cost = view.cost(seen, scale)
+        cost = cauchy(seen.square, scale)
         damping = _FIRST_DAMPING
         for _ in range(schedule.iterations):
             H, g = view.normal_equations(seen, R, scale)
@@ -67,7 +63,7 @@ def pose_only_ba(
             step = -np.asarray(np.linalg.solve(H + np.diag(damping * diagonal), g), np.float64)
             R_next, centre_next = np.asarray(R @ so3.exp(step[:3])), centre + step[3:]
             candidate = view.project(R_next, centre_next)
-            reached = view.cost(candidate, scale)
+            reached = cauchy(candidate.square, scale)
             if reached < cost:
                 converged = cost - reached <= schedule.tolerance * cost
                 R, centre, seen, cost, damping = R_next, centre_next, candidate, reached, damping / 10
@@ -84,11 +80,7 @@ def pose_only_ba(
 
 
 def pose_only_ba_each(
-    T_world_camera: FloatArray,
-    points: FloatArray,
-    observations: Observations,
-    lens: CameraModel,
-    schedule: LossSchedule | None = None,
+    T_world_camera: FloatArray, points: FloatArray, observations: Observations, lens: CameraModel
 ) -> tuple[FloatArray, FloatArray]:
     """Poses [K, 4, 4] of cameras, each on its own, and reprojection errors [O] in pixels.
 
@@ -97,12 +89,10 @@ def pose_only_ba_each(
     T = np.array(T_world_camera, np.float64)
     distances = np.empty(len(observations))
     sigma = np.ones(len(observations)) if observations.sigma is None else observations.sigma
-    order = np.argsort(observations.camera, kind="stable")
-    ends = np.searchsorted(observations.camera[order], np.arange(1, len(T) + 1))
-    for k, rows in enumerate(np.split(order, ends)[: len(T)]):
+    for k, rows in enumerate(rows_by(observations.camera, len(T))):
         if len(rows):
             seen, uv = points[observations.point[rows]], observations.pixel[rows]
-            found = pose_only_ba(T[k], seen, uv, sigma[rows], lens, schedule or LossSchedule())
+            found = pose_only_ba(T[k], seen, uv, sigma[rows], lens, LossSchedule())
             T[k], distances[rows] = found.T_world_camera, found.distances
     return T, distances
 
@@ -135,9 +125,6 @@ class _View:
         square = (error[0] ** 2 + error[1] ** 2) * self._inverse**2
         square[~ahead] = (BEHIND_PX * self._inverse[~ahead]) ** 2
         return _Projection(plane, per_z, ahead, error, square)
-
-    def cost(self, seen: _Projection, scale: float) -> float:
-        return float(0.5 * scale**2 * np.log1p(seen.square / scale**2).sum())
 
     def normal_equations(self, seen: _Projection, R: FloatArray, scale: float) -> tuple[FloatArray, FloatArray]:
         """H [6, 6] and g [6], by a rotation in the camera's axes and a translation of its centre."""

@@ -61,6 +61,12 @@ class Observations:
         return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], sigma, depth)
 
 
+def rows_by(group: NDArray[np.integer], count: int) -> list[IntArray]:
+    """Indices of the elements of each of ``count`` groups, ascending, from the group [N] of each element."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.searchsorted(group[order], np.arange(1, count + 1)))[:count]
+
+
 @dataclass(frozen=True)
 class RelativePoses:
     """Relative poses of cameras from another source, with a robust loss.

@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    Observations,
+    Priors,
+    Problem,
+    RelativePoses,
+)
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.tracks import Tracks
-
-FloatArray = NDArray[np.float64]
+from stream_recon.app.slam.matching.matching import Tracks
 
 ROTATION_SIGMA = np.radians(1.0)
 """Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""
@@ -148,11 +154,11 @@ def with_errors(scene: BAScene, observations: Observations, feature: NDArray[np.
     return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 
-def without_outliers(fit: BAState, limit_px: float, least_views: int = 2) -> BAState:
-    """The state without observations of errors above ``limit_px`` and points with fewer than ``least_views`` left."""
+def without_outliers(fit: BAState, limit_px: float) -> BAState:
+    """The state without observations of errors above ``limit_px`` and points with fewer than two left."""
     keep = fit.errors < limit_px
     seen = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
-    keep &= seen[fit.observations.point] >= least_views
+    keep &= seen[fit.observations.point] >= 2
     used, point = np.unique(fit.observations.point[keep], return_inverse=True)
     observations = replace(fit.observations.take(keep), point=point)
     scene = replace(fit.scene, points=fit.scene.points[used])
@@ -179,20 +185,12 @@ def second_pass_priors(priors: Priors, first: BAState) -> Priors:
     return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
 
 
-def network_motion_priors(
-    T_world_camera: FloatArray, hops: Sequence[int] = (1,), segment: Sequence[int] | None = None
-) -> RelativePoses:
-    """The network's relative poses of keyframes ``hops`` apart as weak priors, within segments.
-
-    ``segment``: [N], the keyframes' segments; None: one.
-    """
-    count = len(T_world_camera)
-    of = [0] * count if segment is None else segment
-    pairs = [(a, a + hop) for hop in hops for a in range(count - hop) if of[a] == of[a + hop]]
-    first, second = np.array(pairs, np.intp).reshape(-1, 2).T
-    relative = invert_pose(T_world_camera)[first] @ T_world_camera[second]
-    growth = np.sqrt(second - first).astype(np.float64)
-    return RelativePoses(first, second, relative, ROTATION_SIGMA * growth, TRANSLATION_SIGMA * growth)
+def network_motion_priors(T_world_camera: FloatArray, segment: Sequence[int] | None = None) -> RelativePoses:
+    """The network's poses relative to the next keyframe as weak priors, within segments [N]; None: one segment."""
+    steps = range(len(T_world_camera) - 1)
+    first = np.array([a for a in steps if segment is None or segment[a] == segment[a + 1]], np.intp)
+    relative, sigma = invert_pose(T_world_camera)[first] @ T_world_camera[first + 1], np.ones(len(first))
+    return RelativePoses(first, first + 1, relative, ROTATION_SIGMA * sigma, TRANSLATION_SIGMA * sigma)
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,6 @@ def solve(
     options: SolveOptions | None = None,
 ) -> BAState:
     """State after ``rounds``, each with a smaller loss scale."""
-    priors = priors or Priors(focal=fit.scene.lens.focal)
     options, priors = options or SolveOptions(), priors or Priors(focal=fit.scene.lens.focal)
     should_stop = options.should_stop
 

@@ -2,7 +2,6 @@
 
 Points share only cameras, so each is eliminated on its own, and a system in cameras and intrinsics remains. With
 V = L L^T of a point and W of each of its sightings, Y = W L^-T, the cameras' matrix loses Y Y^T.
-
 For some hundred cameras Y Y^T is computed by dense products. Points whose first cameras are near each other, and whose
 last ones are, form a group, whose product is nearly full.
 """
@@ -28,10 +27,9 @@ GAPS = 1.5
 
 @dataclass(frozen=True)
 class _CameraGroup:
-    """Points processed in one product."""
+    """Points processed in one product: sightings from ``begin`` to before ``end``, in the order of all groups."""
 
     begin: int
-    """First sighting of the group, in the order of all groups."""
     end: int
     cell: IntArray  # [end - begin], index in a table [points, cameras]
     points: int
@@ -41,14 +39,10 @@ class _CameraGroup:
 
 
 class SchurProducts:
-    """Dense products for one problem, in which no camera sees a point twice.
-
-    Args:
-        camera: [O], camera of each sighting.
-        point: [O], point of each sighting.
-    """
+    """Dense products for one problem, in which no camera sees a point twice."""
 
     def __init__(self, camera: IntArray, point: IntArray, cameras: int, points: int) -> None:
+        """``camera``, ``point``: [O], of each sighting."""
         self._cameras = cameras
         first, last = np.full(points, cameras), np.zeros(points, np.intp)
         np.minimum.at(first, point, camera)
@@ -131,10 +125,9 @@ class Reduced:
 
 
 class Elimination:
-    """Elimination for one problem, by which camera sees which point; reused in every iteration."""
+    """Elimination for one problem, reused in every iteration; the first ``free`` cameras may move."""
 
     def __init__(self, sightings: Sightings, free: int, points: int) -> None:
-        """The first ``free`` cameras may move."""
         self.free, self.points = free, points
         self._point = sightings.point
         self._starts = np.concatenate([[0], np.cumsum(sightings.per_camera)])

@@ -3,9 +3,16 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, ParameterBlocks
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    IntArray,
+    Mask,
+    Observations,
+    ParameterBlocks,
+)
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     Sightings,
@@ -15,10 +22,6 @@ from stream_recon.app.slam.ba.residuals import (
     squared_errors,
     undistorted,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 _FARTHEST = 1e5
 """Largest distance of a point, in multiples of the extent of the cameras that see it."""

@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel
-from stream_recon.app.slam.frame_data import DepthGrid, FrameData, project_points, reproject, unproject
+from stream_recon.app.slam.frame_data import FrameData, project_points, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 
@@ -70,12 +70,7 @@ def held_out_mask(features: Features) -> NDArray[np.bool_]:
 def candidate_pairs(
     views: Sequence[FrameData], lens: CameraModel, similarity: NDArray[np.float32]
 ) -> list[CandidatePair]:
-    """Pairs to match within segments, each once.
-
-    Args:
-        views: the keyframes.
-        similarity: [N, N], see `similarity_matrix`.
-    """
+    """Pairs of keyframes to match within segments, each once; ``similarity`` [N, N]: see `similarity_matrix`."""
     found: dict[tuple[int, int], CandidatePair] = {}
     shared = overlaps(views, lens)
     segment = np.array([view.segment for view in views])
@@ -109,11 +104,9 @@ def cross_segment_pairs(views: Sequence[FrameData], similarity: NDArray[np.float
 def non_maximum_suppression(
     positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int = SPACING
 ) -> list[int]:
-    """Positions with the best scores, the best one first: at most ``count``, at least ``spacing`` apart.
+    """Positions [N] with the best scores [N], the best one first: at most ``count``, at least ``spacing`` apart.
 
-    Args:
-        positions: [N].
-        score: [N]; those below ``least`` are left out.
+    Scores below ``least`` are left out.
     """
     chosen: list[int] = []
     for index in np.argsort(-score, kind="stable"):
@@ -130,7 +123,12 @@ def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float3
     shared = np.zeros((count, count), np.float32)
     T = np.array([view.T_world_camera for view in views])
     inverse, forward = invert_pose(T), T[:, :3, 2]
-    grid = _StackedGrids.from_frames(views)
+    grid = views[0].grid
+    u, v = np.meshgrid(grid.u, grid.v)
+    cells = np.stack([u.reshape(-1), v.reshape(-1)], axis=1)
+    # Frames of a video have the same grid; photographs may have different ones.
+    grids = [w.grid.z if w.grid.z.shape == u.shape else w.grid.sample(cells).reshape(u.shape) for w in views]
+    stacked = np.array(grids)
     _, near = cKDTree(T[:, :3, 3]).query(T[:, :3, 3], min(NEAREST, count))
     for i, view in enumerate(views):
         uv, z = view.grid.pixels()
@@ -143,32 +141,12 @@ def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float3
         xyz = (unproject(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
         pixels = project_points(lens, local.reshape(-1, 3))
-        seen = grid.sample(np.repeat(others, len(uv)), pixels).reshape(len(others), -1)
+        row, column, inside = grid.cells(pixels)
+        seen = np.where(inside, stacked[np.repeat(others, len(uv)), row, column], np.float32(0))
+        seen = seen.reshape(len(others), -1)
         depth = local[..., 2]
         shared[i, others] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen), axis=1)
     return shared
-
-
-@dataclass(frozen=True)
-class _StackedGrids:
-    """Depths of all keyframes on the first one's grid, for vectorized sampling."""
-
-    grid: DepthGrid
-    z: NDArray[np.float32]  # [N, rows, columns]
-
-    @classmethod
-    def from_frames(cls, views: Sequence[FrameData]) -> "_StackedGrids":
-        grid = views[0].grid
-        u, v = np.meshgrid(grid.u, grid.v)
-        cells = np.stack([u.reshape(-1), v.reshape(-1)], axis=1)
-        # Frames of a video have the same grid; photographs may have different ones.
-        z = [w.grid.z if w.grid.z.shape == u.shape else w.grid.sample(cells).reshape(u.shape) for w in views]
-        return cls(grid, np.array(z))
-
-    def sample(self, view: NDArray[np.intp], uv: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Depths [M] of keyframes ``view`` [M] at pixels [M, 2]; 0 outside and at NaN."""
-        row, column, inside = self.grid.cells(uv)
-        return np.where(inside, self.z[view, row, column], np.float32(0))
 
 
 def match_pairs(

@@ -1,10 +1,13 @@
-"""Matching of two keyframes by descriptors, and verification of the matches by epipolar geometry."""
+"""Matching of keyframes by descriptors, verification by epipolar geometry, tracks of several keyframes, and KLT."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.slam.matching.features import Features
 
@@ -24,6 +27,12 @@ CELL_PX = 48
 """Cell size that measures how much of the image matches cover."""
 _ITERATIONS = 1000
 """RANSAC iterations: enough for a sample of 7 inliers where half of the matches are inliers (99.9 %)."""
+KLT_WINDOW = 21
+"""Window of KLT in pixels; OpenCV's default."""
+KLT_LEVELS = 3
+"""Pyramid levels above the base; with two, fast pans are lost."""
+ROUND_TRIP_PX = 1.0
+"""Largest error after tracking forth and back."""
 
 Matches = NDArray[np.int32]
 """[M, 2]: indices of features in the first and second keyframe."""
@@ -134,5 +143,76 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 
 def _covered_cells(features: Features, matches: Matches) -> int:
-    """Number of image cells that the matches lie in."""
     return len(np.unique(features.uv[matches[:, 0]] // CELL_PX, axis=0))
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Observations sorted by track: track, keyframe, and feature in the keyframe."""
+
+    track: NDArray[np.int64]  # [O], from 0 without gaps
+    keyframe: NDArray[np.int64]  # [O]
+    feature: NDArray[np.int64]  # [O]
+
+    def __len__(self) -> int:
+        return int(self.track[-1]) + 1 if len(self.track) else 0
+
+
+def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matches]) -> Tracks:
+    """Connected components of the matches of keyframes with ``counts`` features.
+
+    Features of a keyframe that has several in one track are left out.
+    """
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    total = int(starts[-1])
+    pairs = [np.asarray(m, np.int64) + starts[[i, j]] for (i, j), m in matches.items() if len(m)]
+    if not pairs:
+        empty = np.zeros(0, np.int64)
+        return Tracks(empty, empty, empty)
+    edges = np.concatenate(pairs)
+    graph = coo_matrix((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), (total, total))
+    _, label = connected_components(graph, directed=False)
+    nodes = np.unique(edges)
+    keyframe = np.searchsorted(starts, nodes, side="right") - 1
+    track = label[nodes].astype(np.int64)
+    _, inverse, seen = np.unique(track * len(counts) + keyframe, return_inverse=True, return_counts=True)
+    clear = seen[inverse] == 1
+    nodes, keyframe, track = nodes[clear], keyframe[clear], track[clear]
+    _, inverse, length = np.unique(track, return_inverse=True, return_counts=True)
+    long = length[inverse] >= 2
+    _, dense = np.unique(track[long], return_inverse=True)
+    order = np.lexsort((keyframe[long], dense))
+    return Tracks(dense[order], keyframe[long][order], (nodes - starts[keyframe])[long][order])
+
+
+def track_klt(
+    source: NDArray[np.uint8], target: NDArray[np.uint8], uv: NDArray[np.floating], predicted: NDArray[np.floating]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
+
+    ``predicted``: [N, 2], initial positions; NaN: unknown.
+    """
+    if not len(uv):
+        return np.zeros((0, 2), np.float32), np.zeros(0, bool)
+    height, width = target.shape
+    begin = np.asarray(predicted, np.float32)
+    ahead = np.isfinite(begin) & (begin >= 0) & (begin < (width, height))
+    inside = np.asarray(ahead.all(axis=1))
+    at = np.asarray(uv, np.float32) - np.float32(0.5)
+    begin = np.where(inside[:, None], begin - np.float32(0.5), at)
+    there, found = _tracked(source, target, at, begin)
+    # Back without help from the result: from where the prediction puts it.
+    back, returned = _tracked(target, source, there, there + (at - begin))
+    arrived = inside & found & returned
+    arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
+    return there + np.float32(0.5), np.asarray(arrived)
+
+
+def _tracked(
+    source: NDArray[np.uint8], target: NDArray[np.uint8], at: NDArray[np.float32], begin: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    size, flags = (KLT_WINDOW, KLT_WINDOW), cv2.OPTFLOW_USE_INITIAL_FLOW
+    there, found, _ = cv2.calcOpticalFlowPyrLK(
+        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=KLT_LEVELS, flags=flags
+    )
+    return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0

@@ -168,9 +168,7 @@ def pose_graph_initialization(
 ) -> tuple[FloatArray, FloatArray]:
     """Poses [N, 4, 4] and log depth scales [N] by a pose graph, in the first keyframe's scale.
 
-    Args:
-        T_network: [N, 4, 4], used where there are no matches.
-        depths: [N], median depth of each keyframe.
+    ``T_network`` [N, 4, 4] is used where there are no matches; ``depths`` [N]: median depth of each keyframe.
     """
     count = len(T_network)
     nodes = _spanning_tree_poses(T_network, edges)

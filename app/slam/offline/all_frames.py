@@ -2,27 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core import so3
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
+from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.offline.depth_correction import keyframe_depth_scales
+from stream_recon.app.slam.matching.matching import track_klt
+from stream_recon.app.slam.offline.depth_correction import interpolated, keyframe_depth_scales
 from stream_recon.app.slam.offline.keyframe_matching import Images, VideoData
-from stream_recon.app.slam.offline.pose_interpolation import (
-    MAX_POINTS,
-    PoseInterpolator,
-    interpolated,
-    project_world,
-    track_klt,
-)
 from stream_recon.app.slam.offline.report import InitialPoses
 
-FloatArray = NDArray[np.float64]
 Grey = NDArray[np.uint8]
 
+MAX_POINTS = 300
+"""Points tracked from each keyframe; more improve a pose little."""
 WRONG_MOTION = 0.5
 """`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
 MIN_POINTS = 15
@@ -33,6 +33,56 @@ GOOD_PX = 3.0
 """Reprojection error up to which a tracked point agrees; larger, since KLT is less accurate than SIFT."""
 LOSSES = LossSchedule((20.0, 5.0, 1.5))
 """Loss scales from interpolated poses to the noise of KLT."""
+
+
+@dataclass(frozen=True)
+class PoseInterpolator:
+    """Interpolates the poses of all frames from those of keyframes, by an earlier trajectory of all frames."""
+
+    positions: NDArray[np.intp]  # [K], of the keyframes among all frames, ascending
+    before: FloatArray  # [N, 4, 4], earlier poses of all frames, the network's or online ones
+    after: FloatArray  # [K, 4, 4], new poses of the keyframes
+    scale: FloatArray  # [K], length in the map per length of the earlier trajectory, around each keyframe
+    segment: NDArray[np.integer]  # [N], of all frames; frames follow keyframes of their own segment only
+
+    def around(self, frame: int) -> tuple[int, int, float]:
+        """Indices of the keyframes on both sides, and the frame's relative position between them, 0 to 1."""
+        last = len(self.positions) - 1
+        right = min(max(int(np.searchsorted(self.positions, frame)), 1), last)
+        left = max(right - 1, 0)
+        span = self.positions[right] - self.positions[left]
+        return left, right, float(np.clip((frame - self.positions[left]) / max(span, 1), 0, 1))
+
+    def pose(self, frame: int) -> FloatArray:
+        """Pose [4, 4] by the earlier motion from the previous and to the next keyframe, blended."""
+        left, right, share = self.around(frame)
+        mine = [k for k in (left, right) if self.segment[self.positions[k]] == self.segment[frame]]
+        if len(mine) < 2 or left == right:
+            return self._from(mine[0], frame) if mine else self.before[frame]
+        first, second = self._from(left, frame), self._from(right, frame)
+        rotation = so3.log(first[:3, :3].T @ second[:3, :3])
+        T = np.eye(4)
+        T[:3, :3] = first[:3, :3] @ so3.exp(share * rotation)
+        T[:3, 3] = (1 - share) * first[:3, 3] + share * second[:3, 3]
+        return T
+
+    def misfit(self, frame: int) -> float:
+        """Contradiction between the two keyframes around a frame and the earlier motion.
+
+        It is the rotation in rad, plus the translation relative to the keyframes' distance (the larger of both).
+        """
+        left, right, _ = self.around(frame)
+        there = self._from(left, int(self.positions[right]))
+        angle = np.radians(rotation_angle_deg(there[:3, :3].T @ self.after[right, :3, :3]))
+        begin, end = self.after[left, :3, 3], self.after[right, :3, 3]
+        length = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(there[:3, 3] - begin)), 1e-12)
+        return float(angle) + float(np.linalg.norm(there[:3, 3] - end)) / length
+
+    def _from(self, keyframe: int, frame: int) -> FloatArray:
+        """Pose [4, 4] of a frame by the earlier motion from a keyframe."""
+        relative = invert_pose(self.before[self.positions[keyframe]]) @ self.before[frame]
+        relative[:3, 3] *= self.scale[keyframe]
+        return np.asarray(self.after[keyframe] @ relative)
 
 
 def interpolate_poses(
@@ -83,11 +133,9 @@ def refine_between(
 def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """Pixels [P, 2] and world points [P, 3] of the inliers of each keyframe."""
     found: list[tuple[NDArray[np.float32], FloatArray]] = []
-    seen = fit.observations
-    inliers = np.flatnonzero(fit.errors < INLIER_PX)
-    inliers = inliers[np.argsort(seen.camera[inliers], kind="stable")]
-    ends = np.searchsorted(seen.camera[inliers], np.arange(1, len(features) + 1))
-    for k, rows in enumerate(np.split(inliers, ends)[: len(features)]):
+    seen, inliers = fit.observations, np.flatnonzero(fit.errors < INLIER_PX)
+    for k, some in enumerate(rows_by(seen.camera[inliers], len(features))):
+        rows = inliers[some]
         if len(rows) > MAX_POINTS:
             rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(int)]
         found.append((features[k].uv[fit.feature[rows]], fit.scene.points[seen.point[rows]]))
@@ -97,11 +145,7 @@ def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[ND
 def _refine_frame(
     fit: BAState, frame: int, image: Grey, sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]], T: FloatArray
 ) -> None:
-    """Adjust the pose ``T[frame]`` if enough points are found.
-
-    Args:
-        sides: pixels, points and image of the keyframes on both sides.
-    """
+    """Adjust ``T[frame]`` if enough points are found; ``sides``: pixels, points and image of keyframes around it."""
     lens = fit.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:

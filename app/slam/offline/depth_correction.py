@@ -3,7 +3,6 @@
 Scales: errors of a depth map are correlated over parts of the image, so that a keyframe's scale is less certain than
 its number of points suggests. Scales are shrunk to their mean by the ratio of their variance to that uncertainty
 (empirical Bayes; Efron and Morris 1973).
-
 Fields: the log ratios of points' depths to the network's are fitted by a coarse bilinear grid, robustly, with priors of
 no correction and of smoothness. Points are weighted by their parallax, and each has a small weight, since errors within
 a cell are correlated. Without parallax, a keyframe keeps its scale alone. A field is kept if held-out points fit better
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
-from stream_recon.app.slam.offline.pose_interpolation import interpolated
 
 MIN_VIEWS = 3
 """Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""
@@ -43,9 +41,8 @@ def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
     usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
     value, variance = np.full((2, keyframes), np.nan)
     rows = np.flatnonzero(usable)
-    rows = rows[np.argsort(fit.observations.camera[rows], kind="stable")]
-    ends = np.searchsorted(fit.observations.camera[rows], np.arange(1, keyframes + 1))
-    for k, mine in enumerate(np.split(rows, ends)[:keyframes]):
+    for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
+        mine = rows[some]
         if len(mine) >= MIN_POINTS:
             ratio = np.log(fit.depth[mine] / depth[mine])
             value[k] = np.median(ratio)
@@ -55,6 +52,14 @@ def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
     if adjusted is not None:
         scales = np.where(np.isfinite(scales), scales, np.exp(adjusted))
     return interpolated(range(keyframes), scales, keyframes)
+
+
+def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:
+    """Positive values [count] of all frames from those of some, linear in the logarithm; NaN counts as unknown."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.ones(count)
+    return np.exp(np.interp(np.arange(count), np.asarray(positions)[known], np.log(values[known])))
 
 
 def shrunk(value: FloatArray, variance: FloatArray) -> FloatArray:
@@ -123,10 +128,7 @@ def estimate_fields(
 ) -> DepthFields:
     """Fields that improve held-out points and do not reduce the agreement of neighbours.
 
-    Args:
-        depth_scale: [K].
-        views: the keyframes.
-        size: width and height of the working image.
+    ``depth_scale`` [K] and ``views`` are the keyframes'; ``size``: width and height of the working image.
     """
     samples = depth_samples(fit, depth_scale, views, size)
     none = np.zeros((len(views), GRID, GRID))
@@ -184,9 +186,7 @@ def parallax_px(fit: BAState) -> FloatArray:
 def fit_fields(samples: DepthSamples, keyframes: int) -> FloatArray:
     """Fields [keyframes, GRID, GRID]; 0 with too few samples."""
     fields = np.zeros((keyframes, GRID**2))
-    order = np.argsort(samples.camera, kind="stable")
-    ends = np.searchsorted(samples.camera[order], np.arange(1, keyframes + 1))
-    for k, mine in enumerate(np.split(order, ends)[:keyframes]):
+    for k, mine in enumerate(rows_by(samples.camera, keyframes)):
         if len(mine) >= MIN_POINTS:
             fields[k] = _fit_field(_basis(samples.xy[mine]), samples.log_ratio[mine], samples.variance[mine])
     return fields.reshape(-1, GRID, GRID)
@@ -202,14 +202,10 @@ def _fit_field(basis: FloatArray, value: FloatArray, variance: FloatArray) -> Fl
     return nodes
 
 
-def _prior() -> FloatArray:
-    """Information matrix [GRID * GRID, GRID * GRID] of the priors on nodes and their differences."""
-    along = np.diff(np.eye(GRID), axis=0)
-    steps = np.concatenate([np.kron(np.eye(GRID), along), np.kron(along, np.eye(GRID))])
-    return np.asarray(np.eye(GRID**2) / NODE_SIGMA**2 + steps.T @ steps / STEP_SIGMA**2)
-
-
-_PRIOR = _prior()
+_ALONG = np.diff(np.eye(GRID), axis=0)
+_STEPS = np.concatenate([np.kron(np.eye(GRID), _ALONG), np.kron(_ALONG, np.eye(GRID))])
+_PRIOR = np.eye(GRID**2) / NODE_SIGMA**2 + _STEPS.T @ _STEPS / STEP_SIGMA**2
+"""Information matrix [GRID * GRID, GRID * GRID] of the priors on nodes and their differences."""
 
 
 def _basis(xy: FloatArray) -> FloatArray:
@@ -253,26 +249,29 @@ def _agrees(
 ) -> NDArray[np.bool_]:
     """Mask [K] of keyframes whose depth agrees with their neighbours as well with the fields as without.
 
-    It is empty if the agreement over the video decreases.
+    All are false if the agreement over the video decreases.
     """
     plain = [view.grid.scaled(scale) for view, scale in zip(views, depth_scale.tolist(), strict=True)]
     better = [_corrected(grid, field, view, size) for grid, field, view in zip(plain, fields, views, strict=True)]
-    T, lens, difference = fit.scene.T_world_camera, fit.scene.lens, np.zeros((2, len(views)))
+    scene, one, difference = fit.scene, np.ones(len(views)), np.zeros((2, len(views)))
     for a in range(len(views) - 1):
         for row, grids in enumerate((plain, better)):
-            between = _disagreement(lens, T, grids, a, a + 1), _disagreement(lens, T, grids, a + 1, a)
-            difference[row, a : a + 2] += sum(between)
+            pairs = ((a, a + 1), (a + 1, a))
+            between = [depth_errors(scene.lens, scene.T_world_camera, grids, one, i, j) for i, j in pairs]
+            difference[row, a : a + 2] += sum(float(np.median(errors)) if len(errors) else 0.0 for errors in between)
     before, after = (_around(row) for row in difference)
     return np.asarray((after <= (1 + COST) * before) & (difference[1].sum() <= difference[0].sum()))
 
 
-def _disagreement(lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], a: int, b: int) -> float:
-    """Median absolute log ratio of a keyframe's depths to another one's; 0 without common cells."""
+def depth_errors(
+    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], depth_scale: FloatArray, a: int, b: int
+) -> FloatArray:
+    """Absolute log ratios of a keyframe's depths, times its scale, to another one's, at common cells."""
     uv, z = grids[a].pixels()
-    there, depth = reproject(lens, uv, z, invert_pose(T[b]) @ T[a])
-    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6))
+    there, depth = reproject(lens, uv, z * depth_scale[a], invert_pose(T[b]) @ T[a])
+    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * depth_scale[b]
     both = (seen > 0) & (depth > 0)
-    return float(np.median(np.abs(np.log(depth[both] / seen[both])))) if both.any() else 0.0
+    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
 
 
 def _corrected(grid: DepthGrid, field: FloatArray, view: FrameData, size: tuple[int, int]) -> DepthGrid:
@@ -297,11 +296,9 @@ def _around(values: FloatArray) -> FloatArray:
 def interpolate_fields(
     nodes: FloatArray, positions: Sequence[int], segment: NDArray[np.integer]
 ) -> NDArray[np.float16]:
-    """Fields [N, GRID, GRID] of all frames, interpolated linearly between the keyframes' [K, ...].
+    """Fields [N, GRID, GRID] of all frames, interpolated linearly between the keyframes' [K, ...] within segments [N].
 
-    Args:
-        positions: [K], of the keyframes among all frames, ascending.
-        segment: [N], of all frames; there is no interpolation across a border.
+    ``positions``: [K], of the keyframes among all frames, ascending.
     """
     known = np.asarray(positions)
     frames = np.arange(len(segment))

@@ -15,7 +15,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
 from stream_recon.app.slam.ba.problem import IntArray, Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
-from stream_recon.app.slam.offline.pose_interpolation import PoseInterpolator
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 
 MAX_AT_ONCE = 400
 """Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""
@@ -50,12 +50,7 @@ def solve(
     priors: Priors,
     options: SolveOptions | None = None,
 ) -> BAState:
-    """`robust_ba.solve` for any number of keyframes.
-
-    Args:
-        motions: the network's, from each keyframe to the next.
-        options: without fixed cameras.
-    """
+    """`robust_ba.solve` for any number of keyframes, with motions from each to the next, and without fixed cameras."""
     count = len(fit.scene.T_world_camera)
     coarse, fine = [r for r in rounds if r.loss_px > COARSE_PX], [r for r in rounds if r.loss_px <= COARSE_PX]
     all_at_once = count <= MAX_AT_ONCE
@@ -78,14 +73,13 @@ def skeletal_set(count: int) -> IntArray:
     return np.arange(count) if stride < 2 else np.union1d(np.arange(0, count, stride), count - 1)
 
 
-def subset(fit: BAState, cameras: IntArray) -> BAState:
-    """The state of some cameras, ascending, and of the points that at least two of them see."""
-    return _subset(fit, cameras, np.isin(fit.observations.camera, cameras))
+def subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_] | None = None) -> BAState:
+    """The state of some cameras, ascending, and of the points that they see at least twice.
 
-
-def _subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_]) -> BAState:
-    """The state of some cameras and of those of their observations ``keep`` whose points are seen at least twice."""
+    ``keep``: [O], observations to use; None: all.
+    """
     seen, scene = fit.observations, fit.scene
+    keep = np.isin(seen.camera, cameras) if keep is None else keep
     rank = np.full(len(scene.T_world_camera), -1)
     rank[cameras] = np.arange(len(cameras))
     keep = keep & (np.bincount(seen.point[keep], minlength=len(scene.points))[seen.point] >= 2)
@@ -163,7 +157,7 @@ def blockwise_ba(fit: BAState, motions: RelativePoses | None, rounds: Sequence[B
         keep = mine | _few_views(seen.point, ~mine & np.isin(seen.point, seen.point[mine]))
         cameras = np.union1d(np.unique(seen.camera[keep]), np.arange(begin, end))
         stays = (cameras < begin) | (cameras >= end)
-        block = _subset(replace(fit, scene=scene), cameras, keep)
+        block = subset(replace(fit, scene=scene), cameras, keep)
         block = robust_ba.retriangulated(robust_ba.with_errors(block.scene, block.observations, block.feature))
         options = SolveOptions(free_focal=False, fixed=stays)
         found = robust_ba.solve(block, composed(motions, cameras), rounds, priors, options).scene

@@ -14,8 +14,7 @@ from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, P
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.matching.tracks import Tracks
+from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
 from stream_recon.app.slam.offline.report import InitialPoses
 
@@ -94,10 +93,7 @@ class Initializer:
         return self._adjusted(name, self._initial, self._motions(), self._rounds, priors)
 
     def with_distortion(self, straight: InitialCandidate) -> InitialCandidate | None:
-        """Candidate with radial distortion, if part of the video clearly shows it.
-
-        Adjusted from the initial state, since the solution without distortion is another local minimum.
-        """
+        """Candidate with radial distortion, if part of the video clearly shows it."""
         if self.known_intrinsics:
             return None
         loose = replace(straight.priors, k1_sigma=LOOSE_K1_SIGMA)
@@ -108,7 +104,11 @@ class Initializer:
         probe = robust_ba.solve(part, motions, robust_ba.PROBE_ROUNDS, loose, options)
         if not self._is_distorted(probe, loose, motions):
             return None
-        start = self._initial_with(probe.scene.lens)
+        # From the initial state, since the solution without distortion is another local minimum.
+        scene = self._initial.scene
+        start = robust_ba.initial_state(
+            scene.T_world_camera, probe.scene.lens, self.features, self.tracks, scene.log_depth_scale
+        )
         found = self._adjusted("radial distortion", start, self._motions(), self._rounds, loose)
         explained = found.share >= straight.share - SLACK
         return found if explained and self._is_distorted(found.fit, loose, found.motions) else None
@@ -159,10 +159,6 @@ class Initializer:
         lens, scale = replace(self.lens, focal=online.focal), np.log(online.depth_scale)
         found = robust_ba.initial_state(online.T_world_camera, lens, self.features, self.tracks, scale)
         return found if np.median(found.errors) < self.before_px else self._network
-
-    def _initial_with(self, lens: CameraModel) -> BAState:
-        scene = self._initial.scene
-        return robust_ba.initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
 
     def _motions(self) -> RelativePoses:
         return replace(robust_ba.network_motion_priors(self.T_network, segment=self.segment), still=STILL)

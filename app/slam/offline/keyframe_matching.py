@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
-from stream_recon.app.slam.matching.features import Features, detect
+from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.matching.retrieval import similarity_matrix
 from stream_recon.app.slam.offline import segments
 
 Grey = NDArray[np.uint8]
@@ -76,13 +75,12 @@ def detect_features(
     images: Images, keyframes: Sequence[int], workers: int, advance: Callable[[float], None]
 ) -> list[Features]:
     """Features of the keyframes; none for unreadable ones. ``advance`` is called with the share that is done."""
-    empty = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
     index = {position: k for k, position in enumerate(keyframes)}
-    found = [empty] * len(keyframes)
+    found = [NO_FEATURES] * len(keyframes)
     with ThreadPoolExecutor(workers) as pool:
         waiting = []
         for position, grey, depth in images.read(keyframes):
-            waiting.append((index[position], pool.submit(_features_of, grey, depth)))
+            waiting.append((index[position], pool.submit(lambda image, of: detect(image, of()), grey, depth)))
             # Bounds the number of decoded images in memory.
             while len(waiting) > 2 * workers:
                 k, future = waiting.pop(0)
@@ -91,10 +89,6 @@ def detect_features(
         for k, future in waiting:
             found[k] = future.result()
     return found
-
-
-def _features_of(grey: Grey, depth: DepthOf) -> Features:
-    return detect(grey, depth())
 
 
 def align_segments(data: VideoData, lens: CameraModel, workers: int) -> VideoData:

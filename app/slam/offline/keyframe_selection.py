@@ -25,11 +25,9 @@ MAX_KEYFRAMES = 2500
 
 
 def choose_keyframes(views: Sequence[FrameData], size: tuple[int, int], most: int = MAX_KEYFRAMES) -> list[int]:
-    """Positions of the keyframes in ``views``, ascending; they include the first and last frame of each segment.
+    """Positions of at most ``most`` keyframes in ``views``, ascending, with the first and last frame of each segment.
 
-    Args:
-        size: width and height of the working image.
-        most: largest number.
+    ``size``: width and height of the working image.
     """
     starts = [0, *(k for k in range(1, len(views)) if views[k].segment != views[k - 1].segment), len(views)]
     return [

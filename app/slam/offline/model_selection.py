@@ -19,7 +19,7 @@ from stream_recon.app.slam.frame_data import DepthGrid, reproject, unproject
 from stream_recon.app.slam.matching.covisibility import PairMatches, held_out_mask
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.offline.depth_correction import keyframe_depth_scales
+from stream_recon.app.slam.offline.depth_correction import depth_errors, keyframe_depth_scales
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.report import RefinementReport
 
@@ -136,9 +136,10 @@ def depth_agreement(network: PoseCandidate, mapped: PoseCandidate, grids: Sequen
     Unlike matches, they cover parts without texture.
     """
     errors = []
+    pairs = [((i, i + 1), (i + 1, i)) for i in range(len(grids) - 1)]
     for side in (network, mapped):
-        pairs = [(i, i + 1) for i in range(len(grids) - 1)]
-        errors.append([[_depth_errors(side, grids, a, b), _depth_errors(side, grids, b, a)] for a, b in pairs])
+        known = side.lens, side.T_world_camera, grids, side.depth_scale
+        errors.append([[depth_errors(*known, a, b) for a, b in both] for both in pairs])
     differences = np.concatenate([one for both in errors[0] for one in both]) if len(grids) > 1 else np.zeros(0)
     close = np.array(CLOSE) * (float(np.median(differences)) if len(differences) else 0.0)
 
@@ -158,14 +159,10 @@ def spoilt_share(network: HeldOutError, mapped: HeldOutError) -> float:
 
 
 def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cost: float = COST) -> bool:
-    """Whether the map is more accurate than the network.
+    """Whether the map is more accurate than the network, by `HeldOutError.mean` and mean `depth_agreement` of both.
 
-    Matches need texture, of which a moving object may have most; depth covers the rest of the image. So both count.
-
-    Args:
-        held_out: `HeldOutError.mean` of the network and the map.
-        agreement: mean `depth_agreement` of the network and the map.
-        cost: see `COST`.
+    Matches need texture, of which a moving object may have most; depth covers the rest of the image. ``cost``: see
+    `COST`.
     """
     gain = 1 - held_out[1] / max(held_out[0], 1e-9)
     loss = 1 - agreement[1] / max(agreement[0], 1e-9)
@@ -193,16 +190,6 @@ def _means(agreement: Agreement, among: NDArray[np.bool_]) -> tuple[float, float
     steps = among[:-1] & among[1:]
     before, after = (float(side[steps].mean()) if steps.any() else 0.0 for side in agreement)
     return before, after
-
-
-def _depth_errors(side: PoseCandidate, grids: Sequence[DepthGrid], a: int, b: int) -> FloatArray:
-    """Absolute log ratios of a keyframe's depths to another one's, at common cells."""
-    uv, z = grids[a].pixels()
-    T = invert_pose(side.T_world_camera[b]) @ side.T_world_camera[a]
-    there, depth = reproject(side.lens, uv, z * side.depth_scale[a], T)
-    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * side.depth_scale[b]
-    both = (seen > 0) & (depth > 0)
-    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
 
 
 def epipolar_px(

@@ -21,7 +21,7 @@ from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
-from stream_recon.app.slam.matching.tracks import build_tracks
+from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer

@@ -84,12 +84,10 @@ class Refinement:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Keyframes with known features."""
+    """Keyframes, as positions among all frames, ascending, with their features in working pixels."""
 
     keyframes: list[int]
-    """Positions among all frames, ascending."""
     features: list[Features]
-    """Of the keyframes, in working pixels."""
 
 
 @dataclass(frozen=True)

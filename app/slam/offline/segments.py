@@ -1,7 +1,6 @@
-"""Segments of one video. After a cut or a gap the network starts a new stream, whose pose relative to the earlier ones
-is a guess.
+"""Segments of one video: after a cut or a gap the network guesses the pose of a new one relative to the earlier ones.
 
-Segments that see the same are aligned by their matches. The others keep the relative pose that the network guesses.
+Segments that see the same are aligned by their matches. The others keep the network's guess.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,9 +51,7 @@ def align(
     may converge.
 
     Args:
-        T_world_camera: [N, 4, 4], the network's poses of the keyframes.
-        segment: [N], of each keyframe.
-        depths: [N], median depth of each keyframe.
+        T_world_camera, segment, depths: [N, 4, 4], [N], [N], the keyframes' network poses, segments, median depths.
         edges: relative poses of keyframes in different segments.
         matched: all pairs of keyframes in different segments with verified matches.
     """
@@ -146,10 +143,7 @@ def with_network_layout(
     with the network's poses. A segment keeps the scale of its depth maps, which the network makes alike in all
     segments, unlike the lengths of its motion. No point is seen from two segments.
 
-    Args:
-        segment: [K], of the keyframes.
-        T_network: [K, 4, 4].
-        fallback: [K], keyframes that fall back to the network; they are not used.
+    ``segment`` [K] and ``T_network`` [K, 4, 4] are the keyframes'; those in the mask ``fallback`` [K] are not used.
     """
     if len(np.unique(segment)) < 2:
         return fit

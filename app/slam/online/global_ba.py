@@ -49,9 +49,8 @@ class GlobalBA:
     ) -> BAResult | None:
         """Adjust keyframes, and the focal length unless it is known.
 
-        Args:
-            fixed: number of first keyframes that stay, as they share loop tracks. Where still older keyframes exist,
-                two more stay, which fixes the scale.
+        The ``fixed`` first ones stay, as they share loop tracks. Where still older keyframes exist, two more stay,
+        which fixes the scale.
         """
         if keyframes[fixed].number == 0:
             options = SolveOptions(len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics, None, should_stop)
@@ -64,8 +63,7 @@ class GlobalBA:
 @dataclass(frozen=True)
 class _Job:
     task: Task
-    numbers: list[int]
-    """Numbers of its keyframes."""
+    numbers: list[int]  # of its keyframes
     due: int
     """Number of the keyframe at which the result is applied, unless the source is live."""
 
@@ -111,11 +109,7 @@ class GlobalBAScheduler:
         fixed: Sequence[Keyframe] = (),
         rounds: Sequence[BARound] = ROUNDS,
     ) -> None:
-        """Start an adjustment, in place of a running one.
-
-        Args:
-            fixed: older keyframes that share loop tracks; they stay.
-        """
+        """Start an adjustment, in place of a running one; ``fixed``: older keyframes with common loop tracks stay."""
         self.cancel()
         copies = [replace(keyframe, attached=[], trusted=not keyframe.dynamic) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
@@ -142,9 +136,7 @@ class GlobalBAScheduler:
     def collect(self, newest: int, *, wait: bool = False) -> tuple[BAResult, list[int]] | None:
         """Result and the numbers of its keyframes; None if none is due.
 
-        Args:
-            newest: number of the map's last keyframe.
-            wait: whether or not it is due.
+        ``newest``: number of the map's last keyframe; ``wait``: whether or not it is due.
         """
         job = self._job
         if job is None or not (wait or (newest >= job.due if self._waits else job.task.future.done())):

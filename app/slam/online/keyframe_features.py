@@ -12,7 +12,7 @@ from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthReader, reproject, unproject
 from stream_recon.app.slam.matching.covisibility import RADIUS
-from stream_recon.app.slam.matching.features import Features, detect, select_evenly
+from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 
@@ -149,16 +149,12 @@ def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
 
 def consistent_tracks(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Mask [P] of the tracks ``row`` [P], found at ``second_uv``, that one motion explains; all if there is none."""
-    a, b = _without_descriptors(first.uv[row]), _without_descriptors(second_uv)
+    a, b = (Features(uv, NO_DESCRIPTORS, np.zeros(len(uv), np.float32)) for uv in (first.uv[row], second_uv))
     rows = np.arange(len(row), dtype=np.int32)
     kept = verify(a, b, np.stack([rows, rows], axis=1), MIN_GUIDED)
     if not len(kept):
         return np.ones(len(row), bool)
     return np.asarray(np.isin(rows, kept[:, 0]))
-
-
-def _without_descriptors(uv: NDArray[np.float32]) -> Features:
-    return Features(uv, np.zeros((0, 128), np.float32), np.zeros(len(uv), np.float32))
 
 
 def match_keyframes(

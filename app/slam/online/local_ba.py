@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    Observations,
+    Priors,
+    Problem,
+    RelativePoses,
+)
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline import depth_correction
 from stream_recon.app.slam.online.keyframe import Keyframe
-
-FloatArray = NDArray[np.float64]
 
 MIN_OBSERVATIONS = 60
 """Least number of observations of an adjustment: ten for each unknown of a pose."""
@@ -36,8 +42,8 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-LOG_DEPTH_SCALE_SIGMA = 0.1
-"""Of a keyframe's log depth scale about the mean of its neighbours."""
+PRIORS = Priors(log_depth_scale_sigma=0.1, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
+"""Priors without a focal length; a keyframe's log depth scale is about the mean of its neighbours."""
 SCALE_WINDOW = 9
 """Keyframes over which the mean depth scale is taken."""
 FOCAL_SIGMA = 0.1
@@ -114,12 +120,7 @@ def adjust_window(
         return None
     motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = Priors(
-        focal=focal_network,
-        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA,
-        depth_sigma=robust_ba.DEPTH_SIGMA,
-        k1_sigma=robust_ba.K1_SIGMA,
-    )
+    priors = replace(PRIORS, focal=focal_network)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = fused_focal(fitted, focal_network, options.fixed)
@@ -144,10 +145,7 @@ def _neighbourhood_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
 
 def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None) -> float:
     """Mean of the network's and the adjustment's focal length, weighted by their information."""
-    free = Priors(
-        log_depth_scale_sigma=LOG_DEPTH_SCALE_SIGMA, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA
-    )
-    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=free))
+    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=PRIORS))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
     limit = robust_ba.MAX_FOCAL_CHANGE

@@ -21,7 +21,7 @@ from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.matching.features import NO_FEATURES
 from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
 from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
 from stream_recon.app.slam.online.keyframe import Keyframe
@@ -68,7 +68,6 @@ LOOP_ROTATION_SIGMA = np.radians(1.0)
 """Of a loop constraint with 100 inliers."""
 LOOP_TRANSLATION_SIGMA = 0.05
 """Of a loop constraint with 100 inliers, relative to the depth; also of its log scale."""
-NO_FEATURES = Features(np.zeros((0, 2), np.float32), np.zeros((0, 128), np.float32), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +165,7 @@ class _PendingCorrection:
 class LoopCloser:
     """Finds the loops of one map and computes corrections.
 
-    Args:
-        worker: its target is a `KeyframeDatabase`, which is cleared.
-        waits: `collect` waits for results that are due, as for files.
+    The worker's target is a `KeyframeDatabase`, which is cleared. ``waits``: `collect` waits for results that are due.
     """
 
     def __init__(self, worker: BackgroundWorker, *, waits: bool) -> None:
@@ -205,11 +202,9 @@ class LoopCloser:
         self._queries.append((new, self._worker.submit("query", query, lens)))
 
     def collect(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
-        """Process results that are due; returns a correction to apply.
+        """Process results that are due; returns a correction to apply to all keyframes of the map, in order.
 
-        Args:
-            keyframes: all of the map, in order.
-            wait: process all results and close all loops, since no more keyframes will come.
+        ``wait``: process all results and close all loops, since no more keyframes will come.
         """
         newest = keyframes[-1].number
         while self._queries and self._due(self._queries[0][0].keyframe.number, self._queries[0][1], newest, wait):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features
 from stream_recon.app.slam.offline.model_selection import PARTS, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
@@ -92,10 +92,7 @@ class DynamicSceneTest:
     def update(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
         """Add a new keyframe.
 
-        Args:
-            last: the keyframe before.
-            T_network: [4, 4], the network's motion since ``last``.
-            side: longer side of the image.
+        ``T_network``: [4, 4], the network's motion since the ``last`` one; ``side``: longer side of the image.
         """
         if found.T_tracks is None or not found.good:
             # Where most tracks contradict any pose they are lost, as between distant frames.
@@ -150,7 +147,6 @@ def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
     network = PoseCandidate(np.array([k.T_network for k in keyframes]), network_lens, np.ones(len(keyframes)))
     scales = np.exp([k.log_scale for k in keyframes])
     mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), lens, scales)
-    none = np.zeros((0, 128), np.float32)
-    features = [Features(k.uv, none, k.z_network) for k in keyframes]
+    features = [Features(k.uv, NO_DESCRIPTORS, k.z_network) for k in keyframes]
     theirs, ours = (HeldOutError.measure(one, features, held_out).pairs for one in (network, mapped))
     return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > MARGIN

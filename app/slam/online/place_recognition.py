@@ -10,10 +10,9 @@ from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import DepthReader
 from stream_recon.app.slam.matching.covisibility import MAX_SIMILAR, MIN_SIMILARITY, non_maximum_suppression
-from stream_recon.app.slam.matching.features import Features, detect
+from stream_recon.app.slam.matching.features import Features, cosine_similarities, detect, learn_vocabulary, vlad
 from stream_recon.app.slam.matching.matching import MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses
-from stream_recon.app.slam.matching.retrieval import cosine_similarities, learn_vocabulary, vlad
 from stream_recon.app.slam.online.keyframe_features import DESCRIBED
 from stream_recon.app.slam.online.worker import StopTest
 
@@ -40,7 +39,6 @@ class PlaceQuery:
     reader: DepthReader | None
 
     def features(self) -> Features:
-        """Features with descriptors."""
         if self.detected is not None:
             return self.detected
         assert self.image is not None and self.reader is not None

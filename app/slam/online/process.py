@@ -43,12 +43,7 @@ class _Reply:
 
 
 class ProcessBackEnd:
-    """`OnlineBackEnd` in a separate process: the same items in the same order, up to `AHEAD` frames later.
-
-    Args:
-        live: see `OnlineBackEnd`.
-        options: further arguments of the `OnlineBackEnd`.
-    """
+    """`OnlineBackEnd` with these arguments in a separate process: the same items, up to `AHEAD` frames later."""
 
     def __init__(self, *, live: bool = False, **options: Any) -> None:
         self._ahead = 0 if live else AHEAD

@@ -9,7 +9,8 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.offline.pose_interpolation import project_world, track_klt
+from stream_recon.app.slam.frame_data import project_world
+from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
@@ -157,11 +158,9 @@ def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
 
 
 def fused_pose(T: FloatArray, information: FloatArray, prior: FloatArray, length: float) -> FloatArray:
-    """Mean of a pose and a prior pose, weighted by their information.
+    """Mean of a pose and a prior pose, weighted by their information; that of ``T`` [6, 6] is as in `PoseEstimate`.
 
-    Args:
-        information: [6, 6], of ``T``, as in `PoseEstimate`.
-        length: of the motion that the prior's translation sigma is relative to.
+    ``length``: of the motion that the prior's translation sigma is relative to.
     """
     prior_information = np.diag([ROTATION_SIGMA**-2] * 3 + [(TRANSLATION_SIGMA * length) ** -2] * 3)
     difference = np.concatenate([so3.log(T[:3, :3].T @ prior[:3, :3]), prior[:3, 3] - T[:3, 3]])

@@ -15,7 +15,7 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
-from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points
+from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points, sharpness
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
@@ -82,11 +82,8 @@ class TrackerCounts:
 class Tracker:
     """Tracks the frames of one segment and builds its map.
 
-    Args:
-        first: network result of the segment's first frame, which is not added yet.
-        counts: figures that it continues.
-        T_world_camera: [4, 4], of the first frame; None: the network's.
-        log_scale: see `Keyframe`.
+    ``first``: network result of the first frame, which is not added yet. ``T_world_camera``: pose [4, 4] of the first
+    frame; None: the network's.
     """
 
     def __init__(
@@ -124,10 +121,7 @@ class Tracker:
         self.map.lens = replace(self.map.lens, focal=focal * self.scale.factor)
 
     def add(self, result: FrameResult, image: Grey, *, hurried: bool = False) -> None:
-        """Add the next frame: predict, track, then attach it to the last keyframe or make it a keyframe.
-
-        ``hurried``: without local adjustment.
-        """
+        """Add the next frame, attached to the last keyframe or as a keyframe; ``hurried``: without local adjustment."""
         self._hurried = hurried
         prior = self._predict(np.asarray(result.T_world_camera, np.float64))
         blurred = self._is_blurred(image)
@@ -277,7 +271,6 @@ class Tracker:
             self._fall_back_by_held_out(new)
 
     def _adjust(self) -> None:
-        """Local adjustment."""
         window = self.map.keyframes[-WINDOW:]
         if len(window) < 2:
             return
@@ -320,8 +313,7 @@ class Tracker:
         return float(np.sqrt(result.intrinsics.fx * result.intrinsics.fy)) * self.scale.factor
 
     def _is_blurred(self, image: Grey) -> bool:
-        half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        value = float(cv2.Laplacian(half, cv2.CV_32F).var())
+        value = sharpness(image)
         usual = float(np.median(self._sharpness)) if self._sharpness else value
         if value < BLURRED * usual:
             return True

@@ -1,7 +1,6 @@
 """Background execution of an object's methods, one after the other, in a thread or a separate process.
 
-Both behave alike. A thread shares Python's interpreter lock with the caller; a process does not, but all arguments are
-sent to it.
+A thread shares Python's interpreter lock with the caller; a process does not, but all arguments are sent to it.
 """
 
 from collections.abc import Callable

@@ -11,10 +11,10 @@ from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import project_points, reproject, unproject
-from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses, retrieval
+from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.tracks import build_tracks
-from stream_recon.app.slam.offline import pose_interpolation
+from stream_recon.app.slam.matching.matching import build_tracks
+from stream_recon.app.slam.offline import all_frames
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, look_down, walk
 
@@ -156,7 +156,7 @@ def test_blurred_frames_are_passed_over() -> None:
 def test_frames_that_show_the_same_look_alike() -> None:
     there = walk(8)
     truth = np.concatenate([there, there[:2]])
-    alike = retrieval.similarity_matrix(detected(Video(truth, truth)))
+    alike = features.similarity_matrix(detected(Video(truth, truth)))
     assert alike[8].argsort()[-2] == 0 and alike[9].argsort()[-2] == 1
 
 
@@ -203,26 +203,24 @@ def test_interpolation_moves_every_frame_by_a_similarity() -> None:
     change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
     positions = np.array([0, 7, 12, 19])
     one = np.zeros(20, np.intp)
-    interpolator = pose_interpolation.PoseInterpolator(
+    interpolator = all_frames.PoseInterpolator(
         positions, network, change.move_pose(network)[positions], np.full(4, 1.7), one
     )
     moved = np.array([interpolator.pose(k) for k in range(20)])
     assert np.abs(moved - change.move_pose(network)).max() < 1e-9
-    alone = pose_interpolation.PoseInterpolator(
-        positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one
-    )
+    alone = all_frames.PoseInterpolator(positions[:1], network, change.move_pose(network)[:1], np.full(1, 1.7), one)
     assert np.abs(np.array([alone.pose(k) for k in range(20)]) - change.move_pose(network)).max() < 1e-9
 
 
 def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
     truth, positions, one = walk(20), np.array([0, 7, 12, 19]), np.zeros(20, np.intp)
-    right = pose_interpolation.PoseInterpolator(positions, truth, truth[positions], np.ones(4), one)
+    right = all_frames.PoseInterpolator(positions, truth, truth[positions], np.ones(4), one)
     astray = truth.copy()
     astray[9:] = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.zeros(3), 1.0).move_pose(astray[9:])
-    wrong = pose_interpolation.PoseInterpolator(positions, astray, truth[positions], np.ones(4), one)
+    wrong = all_frames.PoseInterpolator(positions, astray, truth[positions], np.ones(4), one)
     assert max(right.misfit(k) for k in range(20)) < 1e-6
     assert all((wrong.misfit(k) > 0.1) == (7 < k <= 12) for k in range(20))
-    alone = pose_interpolation.PoseInterpolator(positions[:1], truth, truth[:1], np.ones(1), one)
+    alone = all_frames.PoseInterpolator(positions[:1], truth, truth[:1], np.ones(1), one)
     assert alone.misfit(5) < 1e-6
 
 
@@ -245,9 +243,7 @@ def test_no_frame_follows_a_keyframe_of_another_segment() -> None:
     segment = np.repeat([0, 1, 2], [8, 7, 5])
     positions = np.array([0, 5, 17, 19])
     after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])
-    interpolator = pose_interpolation.PoseInterpolator(
-        positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), segment
-    )
+    interpolator = all_frames.PoseInterpolator(positions, network, after, np.array([1.7, 1.7, 1.0, 1.0]), segment)
     moved = np.array([interpolator.pose(k) for k in range(20)])
     assert np.abs(moved[:8] - change.move_pose(network)[:8]).max() < 1e-9
     assert np.abs(moved[8:] - network[8:]).max() < 1e-9
@@ -261,7 +257,7 @@ def test_points_are_tracked_from_shifted_predictions() -> None:
     uv = features.detect(first, reader).uv
     z = reader.sample(uv)
     predicted, _ = reproject(LENS, uv, np.where(z > 0, z, np.nan), invert_pose(truth[1]) @ truth[0])
-    there, arrived = pose_interpolation.track_klt(first, second, uv, predicted + 3.0)
+    there, arrived = matching.track_klt(first, second, uv, predicted + 3.0)
     assert arrived.mean() > 0.5
     assert np.median(np.linalg.norm(there - predicted, axis=1)[arrived]) < 0.3
 
@@ -271,7 +267,7 @@ def test_held_out_features_are_in_no_track_of_the_first_pass() -> None:
     video = Video(truth, truth, focal=FOCAL)
     found = detected(video)
     views = video.views()
-    wanted = covisibility.candidate_pairs(views, LENS, retrieval.similarity_matrix(found))
+    wanted = covisibility.candidate_pairs(views, LENS, features.similarity_matrix(found))
     result = covisibility.match_pairs(views, found, LENS, wanted)
     assert result.held_out
     for (i, j), m in result.held_out.items():

@@ -10,8 +10,7 @@ import pytest
 
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
-from stream_recon.app.viewer.queue import MAX_WAITING_RESULTS
-from stream_recon.app.viewer.viewer import FAILED_STATUS, Viewer, show_results
+from stream_recon.app.viewer.viewer import FAILED_STATUS, MAX_WAITING_RESULTS, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result, walk_pose
