@@ -30,9 +30,7 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
     Special tokens have position (0, 0), patches begin at (1, 1).
     """
     rows, columns = torch.meshgrid(
-        torch.arange(1, grid[0] + 1, device=device),
-        torch.arange(1, grid[1] + 1, device=device),
-        indexing="ij",
+        torch.arange(1, grid[0] + 1, device=device), torch.arange(1, grid[1] + 1, device=device), indexing="ij"
     )
     zeros = torch.zeros(special, dtype=rows.dtype, device=device)
     y, x = torch.cat([zeros, rows.flatten()]), torch.cat([zeros, columns.flatten()])

@@ -80,11 +80,7 @@ class Stream:
     """Runs one stream on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
 
     def __init__(
-        self,
-        network: StreamingNetwork,
-        preset: Preset,
-        grid: tuple[int, int],
-        options: StepOptions = StepOptions(),
+        self, network: StreamingNetwork, preset: Preset, grid: tuple[int, int], options: StepOptions = StepOptions()
     ) -> None:
         """``grid``: patch rows and columns.
 

@@ -140,11 +140,7 @@ MAX_VIEWS = 64
 
 
 def dense_points(
-    result: ResultFolder,
-    most: int,
-    cameras: Sequence[Camera],
-    view: PinholeView,
-    on_frame: Callable[[int], None],
+    result: ResultFolder, most: int, cameras: Sequence[Camera], view: PinholeView, on_frame: Callable[[int], None]
 ) -> PointObservations:
     """At most ``most`` points of a result's cloud, sampled uniformly, observed in frames whose depth maps agree.
 

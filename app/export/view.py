@@ -109,10 +109,7 @@ def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0
         return PinholeView(source_size, source, 0.0, source_size, source)
     # Half sizes in focal lengths, to the nearer border, so that the principal point is at the image centre.
     half = np.array(
-        [
-            min(source.cx, source_size[0] - source.cx) / source.fx,
-            min(source.cy, source_size[1] - source.cy) / source.fy,
-        ]
+        [min(source.cx, source_size[0] - source.cx) / source.fx, min(source.cy, source_size[1] - source.cy) / source.fy]
     )
     # With pincushion distortion corners limit the size, with barrel distortion the middles of the borders.
     half = half * _undistortion(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)

@@ -60,9 +60,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
     used = frame.rgb[top : top + crop_height, left : left + crop_width]
     shrinks = transform.network_size[0] < crop_width or transform.network_size[1] < crop_height
     resized: NDArray[np.uint8] = cv2.resize(
-        np.ascontiguousarray(used),
-        transform.network_size,
-        interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
+        np.ascontiguousarray(used), transform.network_size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
     )
     return PreparedFrame(frame.index, frame.timestamp, resized, transform, segment=frame.segment)
 

@@ -21,14 +21,7 @@ from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
-from stream_recon.app.sources.readers import (
-    IMAGE_SUFFIXES,
-    FrameRange,
-    ImageReader,
-    Reader,
-    VideoReader,
-    list_images,
-)
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, FrameRange, ImageReader, Reader, VideoReader, list_images
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
