@@ -81,8 +81,7 @@ def check_weights_file(path: Path) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a .safetensors file, under our names.
 
-    Raises:
-        WeightsError: no such file, or not a safetensors file.
+    Raises WeightsError: no such file, or not a safetensors file.
     """
     check_weights_file(path)
     try:
@@ -104,8 +103,7 @@ def _module_name(name: str) -> str:
 def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
     """A network in evaluation mode, in fp32, with the weights of ``path``.
 
-    Raises:
-        WeightsError: an unreadable file, or a tensor that is missing, unexpected or of another shape; it names one.
+    Raises WeightsError: an unreadable file, or a tensor that is missing, unexpected or of another shape; it names one.
     """
     return network_with(read_tensors(path), config, str(path))
 
@@ -113,8 +111,7 @@ def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
 def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
     """`load_network` from tensors under our names. Tensors of a point head are ignored where the config has none.
 
-    Raises:
-        WeightsError: see `check_tensors` and `check_values`.
+    Raises WeightsError: see `check_tensors` and `check_values`.
     """
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
@@ -160,11 +157,8 @@ def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
 def convert_checkpoint(source: Path, target: Path) -> int:
     """Convert a published PyTorch checkpoint to safetensors under our names; returns the number of tensors written.
 
-    ``target`` is replaced only when it is complete.
-
-    Raises:
-        WeightsError: not a checkpoint, or one of another family.
-        OutputError: ``target`` cannot be written.
+    ``target`` is replaced only when it is complete. Raises WeightsError: not a checkpoint, or one of another family;
+    OutputError: ``target`` cannot be written.
     """
     if not source.is_file():
         raise WeightsError(f"no checkpoint at {source}")

@@ -53,8 +53,7 @@ class PosedImage:
 def read_calibration(model: Path) -> Calibration | None:
     """The model's camera with its distortion; None where it has several, or one of an unsupported model.
 
-    Raises:
-        InputError: a malformed file.
+    Raises InputError: a malformed file.
     """
     if (model / "cameras.bin").is_file():
         file = _Bytes(model / "cameras.bin")
@@ -81,8 +80,7 @@ def read_calibration(model: Path) -> Calibration | None:
 def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
     """Cameras by id; None for fisheye models, which a pinhole camera does not describe.
 
-    Raises:
-        InputError: a malformed file.
+    Raises InputError: a malformed file.
     """
     if (model / "cameras.bin").is_file():
         return _binary_cameras(_Bytes(model / "cameras.bin"))

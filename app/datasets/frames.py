@@ -25,8 +25,7 @@ class TimedImages:
 def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Path) -> TimedImages:
     """Images sorted by timestamp, with warnings; of several with one timestamp the first is kept.
 
-    Raises:
-        InputError: no images, or a timestamp that is negative or not finite.
+    Raises InputError: no images, or a timestamp that is negative or not finite.
     """
     if not len(images):
         raise InputError(f"{where} lists no images")
@@ -78,8 +77,7 @@ class DepthImages:
     def __call__(self, index: int) -> DepthMap | None:
         """Depth in metres of one frame; None where there is no file.
 
-        Raises:
-            InputError: not a 16-bit image of one channel.
+        Raises InputError: not a 16-bit image of one channel.
         """
         path = self.files.get(index)
         if path is None or not path.is_file():

@@ -32,8 +32,7 @@ def rigid(pose: FloatArray, where: str) -> FloatArray:
 def pose_from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
     """The pose [4, 4] of a translation [3] and a quaternion [4] of any length.
 
-    Raises:
-        InputError: the quaternion is zero, or a number is not finite.
+    Raises InputError: the quaternion is zero, or a number is not finite.
     """
     if not (1e-6 <= np.linalg.norm(xyzw) < np.inf and np.isfinite(translation).all()):
         raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")

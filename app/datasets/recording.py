@@ -31,8 +31,7 @@ SAME_CAMERA_TOLERANCE = 0.05
 class PinholeCamera:
     """Intrinsics with the image size (width, height) that they are for; None: the size of the given images.
 
-    Raises:
-        ValueError: invalid intrinsics, such as nan.
+    Raises ValueError: invalid intrinsics, such as nan.
     """
 
     intrinsics: Intrinsics

@@ -43,8 +43,7 @@ class TruthSequence:
     def depth(self, position: int) -> DepthMap | DepthPoints | None:
         """True depth of one image, dense where there is both; None where there is neither.
 
-        Raises:
-            InputError: a malformed depth file.
+        Raises InputError: a malformed depth file.
         """
         with dataset_errors(self.folder):
             return self._depth(self.images[position].stem)
@@ -65,8 +64,7 @@ class TruthSequence:
 def read_sequence(folder: Path) -> TruthSequence:
     """Open a sequence folder; images and depth are read later, one at a time.
 
-    Raises:
-        InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
+    Raises InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
     """
     if not folder.is_dir():
         raise InputError(f"no sequence folder {folder}")

@@ -54,8 +54,7 @@ def content_lines(path: Path) -> list[tuple[int, str]]:
 def numbers(text: str, where: str, least: int) -> list[float]:
     """Numbers separated by spaces or commas, at least ``least`` of them.
 
-    Raises:
-        InputError: fewer, or a word that is not a number.
+    Raises InputError: fewer, or a word that is not a number.
     """
     words = text.replace(",", " ").split()
     try:
@@ -83,8 +82,7 @@ def number_rows(path: Path, columns: int) -> NDArray[np.float64]:
 def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
     """Timestamps and files of lines ``timestamp file`` (TUM RGB-D), relative to the list's folder.
 
-    Raises:
-        InputError: a malformed line.
+    Raises InputError: a malformed line.
     """
     times, files = [], []
     for number, line in content_lines(path):

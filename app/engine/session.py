@@ -73,19 +73,15 @@ class StreamingSession(ABC):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame to the network's image; the first one after `reset` decides its size.
 
-        One other thread may call this ahead of `push`: they share no state.
-
-        Raises:
-            InputError: the frame's size differs from the first one's.
+        One other thread may call this ahead of `push`: they share no state. Raises InputError: the frame's size differs
+        from the first one's.
         """
         return prepare(frame, self._plan(frame))
 
     def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
         """Process the next frame; returns the results that are ready.
 
-        Raises:
-            InputError: see `prepare`.
-            ResourceError: the caches do not fit in memory (first frame).
+        Raises InputError: see `prepare`; ResourceError: the caches do not fit in memory (first frame).
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)

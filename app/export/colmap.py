@@ -110,8 +110,7 @@ def _write_images(
 ) -> tuple[list[Camera], PointObservations]:
     """Write images and masks of the frames that can be read.
 
-    Returns:
-        Their cameras, and the points with their observations in these, in colour.
+    Returns their cameras, and the points with their observations in these, in colour.
     """
     masks = folder / "masks" if has_masks(job) else None
     for name in (folder / "images", *([masks] if masks else [])):

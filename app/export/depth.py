@@ -111,10 +111,8 @@ Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
 def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     """Write the depth maps of frames and their cameras.
 
-    They have the network's resolution, or with ``max_side`` that of the source's images up to it.
-
-    Raises:
-        StreamReconError: nothing to export. OSError for system errors.
+    They have the network's resolution, or with ``max_side`` that of the source's images up to it. Raises
+    StreamReconError: nothing to export. OSError for system errors.
     """
     cameras = job.cameras("all")
     (folder / "depth").mkdir()

@@ -44,10 +44,7 @@ def check_libraries() -> None:
 def extract(volume: Volume, min_frames: int, on_chunk: Callable[[int, int], None] = lambda done, total: None) -> Mesh:
     """Mesh of the surface in voxels that at least ``min_frames`` frames observed.
 
-    ``on_chunk`` is called with the number of chunks done and their total.
-
-    Raises:
-        ResourceError: see `check_libraries`.
+    ``on_chunk`` is called with the number of chunks done and their total. Raises ResourceError: see `check_libraries`.
     """
     check_libraries()
     from skimage.measure import marching_cubes

@@ -28,8 +28,7 @@ EXPORT_FILES = re.compile(
 def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
     """Check that an export may be written to ``target``; changes nothing.
 
-    Raises:
-        OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
+    Raises OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
     """
     with output_errors(target):
         if not target.exists() and not target.is_symlink():
@@ -56,8 +55,7 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
 def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """A new folder that becomes ``target`` when the block ends, and is removed when it raises.
 
-    Raises:
-        OutputError: see `check_target`; or a system error such as a full disk.
+    Raises OutputError: see `check_target`; or a system error such as a full disk.
     """
     check_target(target, overwrite, is_file=False)
     part = _sibling(target, "part")
@@ -84,8 +82,7 @@ def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
 def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
     """A path to write to, which becomes ``target`` when the block ends, and is removed when it raises.
 
-    Raises:
-        OutputError: as `staged_folder`.
+    Raises OutputError: as `staged_folder`.
     """
     check_target(target, overwrite, is_file=True)
     part = _sibling(target, "part")

@@ -41,8 +41,7 @@ JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWR
 def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     """Write images, depth maps, points and ``transforms.json``.
 
-    Raises:
-        StreamReconError: nothing to export, or nothing readable. OSError for system errors.
+    Raises StreamReconError: nothing to export, or nothing readable. OSError for system errors.
     """
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)

@@ -123,10 +123,8 @@ def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0
 def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
     """One view for all frames, of the refinement's camera, or else of the median of the frames' cameras.
 
-    ``fallback``: the source's size where the cameras do not have it, as in old results.
-
-    Raises:
-        InputError: the frames' images had different sizes.
+    ``fallback``: the source's size where the cameras do not have it, as in old results. Raises InputError: the frames'
+    images had different sizes.
     """
     sizes = {camera.source_size or fallback for camera in cameras}
     if len(sizes) > 1:

@@ -36,9 +36,8 @@ def fit_trajectory(path: FloatArray, known: FloatArray, up: FloatArray | None = 
 
     It starts from the best of random triples by the median distance, and goes on by least squares with Cauchy weights.
 
-    Args:
-        up: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
-            translation are estimated.
+    ``up``: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
+    translation are estimated.
     """
     if len(path) < 3:
         return None

@@ -61,8 +61,7 @@ class Calibration:
     def for_size(self, size: tuple[int, int]) -> "Calibration":
         """The same camera for images resized to ``size`` (width, height).
 
-        Raises:
-            InputError: the aspect ratio differs.
+        Raises InputError: the aspect ratio differs.
         """
         if self.size is None or self.size == size:
             return self
@@ -93,9 +92,8 @@ class Calibration:
 def parse_camera(text: str) -> Calibration:
     """Camera from comma-separated numbers, from the name of a file, or from `Calibration.text`.
 
-    Raises:
-        ConfigError: the text is none of these, or its numbers are out of range.
-        InputError: a file cannot be read, or its format is unknown.
+    Raises ConfigError: the text is none of these, or its numbers are out of range; InputError: a file cannot be read,
+    or its format is unknown.
     """
     if text.lstrip().startswith("{"):
         return _parse_text(text)

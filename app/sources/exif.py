@@ -72,8 +72,7 @@ def read_exif(path: Path) -> Exif:
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
     """Camera of photographs of ``size`` (width, height) as displayed, in either orientation.
 
-    Raises:
-        InputError: the files do not state a focal length, or state different ones.
+    Raises InputError: the files do not state a focal length, or state different ones.
     """
     widest = max(size)
     focals = []

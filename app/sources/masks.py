@@ -44,11 +44,8 @@ class MaskFolder:
     def read(self, name: str | None, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
         """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
-        Args:
-            name: image file of the frame; None: a frame of a video, found by its number.
-
-        Raises:
-            InputError: an unreadable mask, or one of another aspect ratio.
+        ``name``: image file of the frame; None: a frame of a video, found by its number. Raises InputError: an
+        unreadable mask, or one of another aspect ratio.
         """
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:

@@ -22,10 +22,8 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
     """Choose the network's image size for sources of ``source_size`` (width, height).
 
     The complete image is used at any aspect ratio. Among patch grids within ``image.max_patches`` and
-    ``image.max_side`` the best trade of patches against change in aspect ratio wins, see `ASPECT_PRICE`.
-
-    Raises:
-        InputError: an image without pixels.
+    ``image.max_side`` the best trade of patches against change in aspect ratio wins, see `ASPECT_PRICE`. Raises
+    InputError: an image without pixels.
     """
     width, height = source_size
     if width < 1 or height < 1:
@@ -48,10 +46,8 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
 def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
     """Crop and resize a frame to the network's image.
 
-    Shrinking uses area averaging, against aliasing; enlarging is bicubic.
-
-    Raises:
-        InputError: the frame's size is not ``transform.source_size``.
+    Shrinking uses area averaging, against aliasing; enlarging is bicubic. Raises InputError: the frame's size is not
+    ``transform.source_size``.
     """
     height, width = frame.rgb.shape[:2]
     check_frame_size(f"frame {frame.index}", (width, height), "the first one", transform.source_size)

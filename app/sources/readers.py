@@ -81,9 +81,7 @@ class Reader(ABC):
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         """Camera by the metadata of the files, for frames of ``size`` (width, height).
 
-        Raises:
-            InputError: the files do not state a focal length.
-            ConfigError: this kind of source has no such metadata.
+        Raises InputError: the files do not state a focal length; ConfigError: this kind of source has no such metadata.
         """
         raise ConfigError(f"--intrinsics exif is for photographs and films of phones, which {self.name} is not")
 
@@ -106,8 +104,7 @@ class VideoReader(Reader):
     def __init__(self, capture: cv2.VideoCapture, name: str, path: Path | None = None) -> None:
         """``path``: file, for `seek`; None: `seek` is impossible.
 
-        Raises:
-            InputError: no frame can be decoded, or the file is text.
+        Raises InputError: no frame can be decoded, or the file is text.
         """
         super().__init__(name, capture_rate(capture), capture_frame_count(capture))
         self._capture = capture

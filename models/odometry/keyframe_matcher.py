@@ -161,10 +161,9 @@ class MatchIteration(nn.Module):
 def predict_pixels(points: CellPoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Project points of B frames into other images after motions [B, L, 3, 4].
 
-    Returns:
-        Pixels (x, y) [B, L, Y, X, 2], clamped to the image. The direction in which they move as the depth grows,
-        [B, L, Y, X, 2], with a length from 0 to 1 that grows with the movement. Whether points are in view, bool
-        [B, L, Y, X].
+    Returns pixels (x, y) [B, L, Y, X, 2], clamped to the image; the direction in which they move as the depth grows,
+    [B, L, Y, X, 2], with a length from 0 to 1 that grows with the movement; and whether points are in view, bool
+    [B, L, Y, X].
     """
     rotated = torch.einsum("nlij,nyxj->nlyxi", motion[..., :3], points.xyz)
     x, y, z = (rotated + motion[:, :, None, None, :, 3]).unbind(-1)
