@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, rooms
-from stream_recon.app.datasets.frames import images_in
-from stream_recon.app.datasets.recording import Recording
+from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
 

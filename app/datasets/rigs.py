@@ -9,17 +9,27 @@ from pathlib import Path
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.datasets.frames import TimedImages, frame_numbers, has_images, images_in, in_time_order
-from stream_recon.app.datasets.poses import (
+from stream_recon.app.datasets.recording import (
+    PinholeCamera,
+    Recording,
+    TimedImages,
+    frame_numbers,
+    has_images,
+    images_in,
+    in_time_order,
+)
+from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.text import (
     Trajectory,
+    content_lines,
+    number_rows,
+    numbers,
     pose_from_quaternion,
     read_pose_lines,
+    read_text,
     read_tum_trajectory,
     rigid,
 )
-from stream_recon.app.datasets.recording import PinholeCamera, Recording
-from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
 

@@ -10,10 +10,9 @@ from stream_recon.app.export.gltf import write_scene
 from stream_recon.app.export.job import ExportJob, ExportOptions, ExportReport
 from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
+from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording
 from stream_recon.app.export.target import README_NAME, check_target, readme, staged_file, staged_folder
-from stream_recon.app.export.trajectory import write_trajectory
-from stream_recon.app.export.transforms import write_transforms
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 

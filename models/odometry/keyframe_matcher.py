@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.heads import project_channels
 from stream_recon.models.layers import in_fp32
 from stream_recon.models.odometry.pnp import MIN_DEPTH
 from stream_recon.models.odometry.sampling import SAMPLES, CellPoints, tokens_to_cells, width_height
