@@ -73,14 +73,10 @@ class FrameCacheSchema:
 class FramePools:
     """Tensors of a cache: of one stream, or of all batch slots."""
 
-    keys: Tensor
-    """[L, C, H, D]."""
-    values: Tensor
-    """[L, C, H, D], or only the positions below ``base``."""
-    key_norms: Tensor
-    """float32 [L, H], the largest norm of any key, by which kernels bound scores."""
-    committed_norms: Tensor
-    """float32 [L, H], the same for committed frames alone."""
+    keys: Tensor  # [L, C, H, D]
+    values: Tensor  # [L, C, H, D], or only the positions below ``base``
+    key_norms: Tensor  # float32 [L, H], the largest norm of any key, by which kernels bound scores
+    committed_norms: Tensor  # float32 [L, H], the same for committed frames alone
     shared: bool = False
     """Whether this is one batch slot's part: `BatchSlots` then commits and restores the norms of all slots at once."""
 

@@ -63,9 +63,8 @@ class StreamingNetwork(nn.Module):
             state: odometry's state after the last keyframe; None: there is none.
             rotation_search: whether odometry searches for large errors of rotation.
 
-        Returns:
-            The prediction, and odometry's state for the next step if the last frame becomes a keyframe; None without
-            odometry.
+        Returns the prediction, and odometry's state for the next step if the last frame becomes a keyframe; None
+        without odometry.
         """
         heads, features = self.predict(images, memory)
         if self.odometry is None:

@@ -36,9 +36,7 @@ def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path
         dataset: name of the only reader to use; None: all of `READERS`.
         exclude: folders that are not searched, such as that of results.
 
-    Raises:
-        InputError: no such folder, or no scene in it.
-        ConfigError: no reader called ``dataset``.
+    Raises InputError: no such folder, or no scene in it; ConfigError: no reader called ``dataset``.
     """
     readers = READERS if dataset is None else (reader_named(dataset),)
     root = Path(root).absolute()

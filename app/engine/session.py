@@ -24,14 +24,11 @@ from stream_recon.configs.schema import Preset
 class HostOutput(NamedTuple):
     """Network output for one frame, in host memory."""
 
-    T_world_camera: NDArray[np.float64]
-    """[4, 4]."""
+    T_world_camera: NDArray[np.float64]  # [4, 4]
     focal: float
     """In source pixels, which are square."""
-    depth: NDArray[np.float32]
-    """[h, w]."""
-    confidence: NDArray[np.float32]
-    """[h, w]."""
+    depth: NDArray[np.float32]  # [h, w]
+    confidence: NDArray[np.float32]  # [h, w]
 
 
 class StreamingSession(ABC):
@@ -107,8 +104,7 @@ class StreamingSession(ABC):
             first: scale frames of the last submap, or substitutes, with their results.
             later: keyframes after these, with their results; as many as the caches hold restore them exactly.
 
-        Raises:
-            ResourceError: see `push`.
+        Raises ResourceError: see `push`.
         """
         self._transform, self._segment, self._gathers = first[0][0].transform, first[0][0].segment, False
         results = self._begin([frame for frame, _ in first])

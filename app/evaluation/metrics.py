@@ -217,8 +217,7 @@ def pose_auc(predicted: FloatArray, truth: FloatArray) -> PoseAUC:
 class TrueTrajectory:
     """The M of N frames of a run that have a true pose."""
 
-    rows: NDArray[np.intp]
-    """[M] their positions in the run."""
+    rows: NDArray[np.intp]  # [M] their positions in the run
     poses: FloatArray  # [M, 4, 4]
 
     @classmethod

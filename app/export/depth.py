@@ -39,8 +39,7 @@ def upsample_depth(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDAr
         depth: [h, w], of the same view as the image; 0 where there is none.
         image: [H, W, 3], not smaller.
 
-    Returns:
-        [H, W]; 0 where the nearest pixel of ``depth`` has none.
+    Returns [H, W]; 0 where the nearest pixel of ``depth`` has none.
     """
     height, width = image.shape[:2]
     rows, columns = depth.shape

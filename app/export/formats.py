@@ -70,11 +70,8 @@ def export(
         overwrite: replace an earlier export.
         progress: called with the number of frames done and their total; an exception from it ends the export.
 
-    Returns:
-        The target and the report.
-
-    Raises:
-        StreamReconError: nothing to export, no disk space, or other files at ``target``; nothing is written then.
+    Returns the target and the report. Raises StreamReconError: nothing to export, no disk space, or other files at
+    ``target``; nothing is written then.
     """
     form = FORMATS[name]
     target = target or default_target(folder, form)

@@ -23,8 +23,7 @@ class TrajectoryFit:
     """Similarity from a trajectory to known positions."""
 
     transform: Similarity
-    weights: FloatArray
-    """[N] robust weights, 1 for inliers, towards 0 for outliers."""
+    weights: FloatArray  # [N] robust weights, 1 for inliers, towards 0 for outliers
     rms: float
     """Weighted RMS distance after alignment."""
     tilt: float

@@ -50,8 +50,7 @@ def scale_by_track(
         begins: seconds after the track's first position at which the source begins; None: it is estimated.
         given: the user's words, for messages and the record.
 
-    Raises:
-        InputError: trajectory and track have too little time in common, or do not fit.
+    Raises InputError: trajectory and track have too little time in common, or do not fit.
     """
     path = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     if positions.frames is not None:

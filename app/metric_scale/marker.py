@@ -53,8 +53,7 @@ class MarkerDetection:
     T_world_camera: FloatArray  # [4, 4]
     focal: float
     """Focal length in pixels."""
-    corners: FloatArray
-    """[4, 2] undistorted and normalised: x / z, y / z."""
+    corners: FloatArray  # [4, 2] undistorted and normalised: x / z, y / z
 
 
 @dataclass(frozen=True)

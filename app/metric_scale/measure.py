@@ -47,9 +47,7 @@ def measure_scale(
         open_again: opens the video source again; None: the one that the result names.
         on_progress: called with the number of frames processed and their total; may raise KeyboardInterrupt.
 
-    Raises:
-        InputError: the source of scale does not determine a scale, or is not visible.
-        OutputError: a damaged file.
+    Raises InputError: the source of scale does not determine a scale, or is not visible; OutputError: a damaged file.
     """
     cameras = _longest_segment(result.cameras)
     if not cameras:

@@ -50,8 +50,7 @@ class LiveReader(Reader):
             reopen: opens the source again, or raises InputError; None: no reconnection.
             reconnect: seconds to wait for a lost source; 0: no reconnection.
 
-        Raises:
-            InputError: no frame arrives.
+        Raises InputError: no frame arrives.
         """
         super().__init__(name, capture_rate(capture))
         self._capture: cv2.VideoCapture | None = capture

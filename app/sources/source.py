@@ -258,9 +258,8 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
         choice: which frames to take, and what is known of them.
         reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
 
-    Raises:
-        InputError: nothing there, or nothing that can be decoded.
-        ConfigError: the choice does not fit the source, or takes both ``stride`` and ``fps`` of a video.
+    Raises InputError: nothing there, or nothing that can be decoded; ConfigError: the choice does not fit the source,
+    or takes both ``stride`` and ``fps`` of a video.
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")

@@ -25,10 +25,8 @@ frame of the head must not change the trajectory."""
 class LastPose:
     """Poses of the last keyframe of each of B streams."""
 
-    pose: Tensor
-    """[B, 9]: the fused pose code."""
-    head_pose: Tensor
-    """[B, 9]: the camera head's."""
+    pose: Tensor  # [B, 9]: the fused pose code
+    head_pose: Tensor  # [B, 9]: the camera head's
 
 
 def fuse_poses(head_pose: Tensor, motion: Tensor, support: Tensor, log_scale: Tensor, last: LastPose | None) -> Tensor:
@@ -44,8 +42,7 @@ def fuse_poses(head_pose: Tensor, motion: Tensor, support: Tensor, log_scale: Te
         log_scale: [B, S]: logarithms of the factors on the frames' depths (`propagate_depth`).
         last: of the keyframe before the first frame; None: the first frame keeps the head's pose.
 
-    Returns:
-        Pose codes [B, S, 9], with the head's field of view.
+    Returns pose codes [B, S, 9], with the head's field of view.
     """
     heads, codes = pose_to_matrix(head_pose), []
     pose = pose_to_matrix(last.pose) if last is not None else heads[:, 0]

@@ -47,12 +47,9 @@ MAX_LOG_PRECISION = 8.0
 class MatchingHistory:
     """The last K keyframes of each of B streams, latest first."""
 
-    features: Tensor
-    """[B, K, M, 24]: `KeyframeMatcher.describe`."""
-    poses: Tensor
-    """[B, K, 9]: pose codes."""
-    count: Tensor
-    """[B]: number of keyframes there are, at most K."""
+    features: Tensor  # [B, K, M, 24]: `KeyframeMatcher.describe`
+    poses: Tensor  # [B, K, 9]: pose codes
+    count: Tensor  # [B]: number of keyframes there are, at most K
 
     @staticmethod
     def empty(clips: int, size: tuple[int, int], device: torch.device) -> "MatchingHistory":
@@ -77,10 +74,8 @@ class Matches:
     pixels: Tensor
     """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image, first as geometry predicts them, then after each
     round."""
-    log_precision: Tensor
-    """[B, L, 2*gh, 2*gw]: of the last pixels, along either axis, in 1 / pixels^2."""
-    in_view: Tensor
-    """bool [B, L, 2*gh, 2*gw]: whether geometry predicts the point inside the other image."""
+    log_precision: Tensor  # [B, L, 2*gh, 2*gw]: of the last pixels, along either axis, in 1 / pixels^2
+    in_view: Tensor  # bool [B, L, 2*gh, 2*gw]: whether geometry predicts the point inside the other image
 
 
 class KeyframeMatcher(nn.Module):

@@ -33,14 +33,10 @@ class RelativeMotion:
     flows: Tensor
     """[R, B, D, 2*gh, 2*gw, 2]: optical flow (x, y) in patches to the keyframe before, first as read from tokens, then
     after each round."""
-    motion: Tensor
-    """[B, D, 3, 4]: rotation and translation from this camera's frame to the one before."""
-    support: Tensor
-    """[B, D], in [0, 1]: the weighted share of the matches that agrees with the motion."""
-    evidence: Tensor
-    """[B, D, 2, 2*gh, 2*gw]: evidence of the matches for depth (`disparity_evidence`)."""
-    focal: Tensor
-    """[B, D, 2]: focal lengths (x, y) in pixels."""
+    motion: Tensor  # [B, D, 3, 4]: rotation and translation from this camera's frame to the one before
+    support: Tensor  # [B, D], in [0, 1]: the weighted share of the matches that agrees with the motion
+    evidence: Tensor  # [B, D, 2, 2*gh, 2*gw]: evidence of the matches for depth (`disparity_evidence`)
+    focal: Tensor  # [B, D, 2]: focal lengths (x, y) in pixels
 
     def select(self, frames: slice) -> "RelativeMotion":
         """The motion of these frames, as views."""
@@ -60,8 +56,7 @@ def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
         target: [N, P, 2], their matches (x / z, y / z).
         weight: [N, P], above 0.
 
-    Returns:
-        The motion [N, 3, 4], and its support [N]: the share of the weights that robust weighting left.
+    Returns the motion [N, 3, 4], and its support [N]: the share of the weights that robust weighting left.
     """
     # Points last: small dimensions last are slow on a CPU.
     points, target = points.transpose(1, 2).contiguous(), target.transpose(1, 2)

@@ -44,9 +44,8 @@ def search_rotation(own: Tensor, other: Tensor, points: CellPoints, motion: Tens
         points: of the frame. Half of them along each axis are used.
         motion: [B, 3, 4], from the frame's camera to the other one's, as far as it is known.
 
-    Returns:
-        Rotations [B, 3, 3] to apply after that of ``motion``, the identity where none is to be considered. Whether one
-        is, bool [B]. The similarity without it, [B], from -1 to 1.
+    Returns rotations [B, 3, 3] to apply after that of ``motion``, the identity where none is to be considered. Whether
+    one is, bool [B]. The similarity without it, [B], from -1 to 1.
     """
     size, focal = points.size, points.focal
     pixels, xyz = points.pixels[::2, ::2].flatten(0, 1), points.xyz[:, ::2, ::2].flatten(1, 2)

@@ -20,10 +20,8 @@ FARTHEST = 100.0
 class CellPoints:
     """Points of B frames, one in each of Y x X equal cells of the image."""
 
-    xyz: Tensor
-    """[B, Y, X, 3], in the camera's frame."""
-    focal: Tensor
-    """[B, 2]: focal lengths (x, y) in pixels."""
+    xyz: Tensor  # [B, Y, X, 3], in the camera's frame
+    focal: Tensor  # [B, 2]: focal lengths (x, y) in pixels
     size: tuple[int, int]
     """Image size (height, width) in pixels."""
 
