@@ -135,10 +135,9 @@ class FrameCache:
         patch_allocation = self.slots.begin(count, evict_first=evict_first)
         special_allocation = self.log.begin(count)
         self._allocated = (patch_allocation, special_allocation)
-        tokens = count * (self.schema.special + self.schema.patches)
         spans = [self._patch_span(slot) for slot in patch_allocation.block_table]
         spans.append((self._special_span(len(special_allocation.block_table) - 1)[0], self.schema.base))
-        self.backend.plan(tokens, spans)
+        self.backend.plan(count * self.schema.frame_tokens, spans)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the step's keys and values of ``layer`` and attend to all visible ones; [T, H, D] each."""
@@ -190,7 +189,7 @@ class FrameCache:
 
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._allocated is not None
-        size = self.schema.special + self.schema.patches
+        size = self.schema.frame_tokens
         patch_allocation, special_allocation = self._allocated
         slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
         for frame, (slot, entry) in enumerate(slots):

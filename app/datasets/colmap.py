@@ -20,7 +20,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
 from stream_recon.app.sources.calibration import Calibration, colmap_camera
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, natural_key
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {
@@ -148,10 +148,8 @@ class _Bytes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with input_errors(path):
             self._data = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
         self._position = 0
 
     def unpack(self, layout: str) -> tuple[float, ...]:

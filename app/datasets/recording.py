@@ -19,7 +19,14 @@ from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, ImageReader, list_images, read_depth_image, read_image
+from stream_recon.app.sources.readers import (
+    IMAGE_FOLDER_FPS,
+    ImageReader,
+    input_errors,
+    list_images,
+    read_depth_image,
+    read_image,
+)
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -57,10 +64,8 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
 
 def images_in(folder: Path) -> tuple[Path, ...]:
     """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
-    try:
+    with input_errors(folder):
         images = tuple(list_images(folder))
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
     if not images:
         raise InputError(f"no images in {folder}")
     return images

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
+from stream_recon.app.sources.readers import input_errors
 from stream_recon.configs.errors import InputError
 
 
@@ -43,11 +44,10 @@ def read_json(path: Path) -> Any:
 def read_text(path: Path) -> str:
     """Content of a UTF-8 file. Raises InputError."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with input_errors(path):
+            return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def content_lines(path: Path) -> list[tuple[int, str]]:
@@ -107,10 +107,10 @@ OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 """From camera axes right, up, backward to right, down, forward; its own inverse."""
 
 
-def rigid(pose: FloatArray, where: str) -> FloatArray:
+def rigid(pose: FloatArray, where: str, tolerance: float = ROTATION_TOLERANCE) -> FloatArray:
     """A pose [3, 4] or [4, 4] as [4, 4] with the nearest rotation. Raises InputError: not a rigid transform."""
     u, singular, vt = np.linalg.svd(pose[:3, :3])
-    if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
+    if np.abs(singular - 1).max() > tolerance or np.linalg.det(u @ vt) < 0:
         raise InputError(f"{where} is not a rotation and a translation")
     result = np.eye(4)
     result[:3, :3], result[:3, 3] = u @ vt, pose[:3, 3]

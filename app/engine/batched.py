@@ -74,11 +74,9 @@ class StreamBatch:
         self.attention = "triton" if by_kernels else "sdpa"
 
         def backend(metadata: StepMetadata | None) -> AttentionBackend:
-            return (
-                TorchAttention()
-                if metadata is None
-                else build_kernel("triton", attention_sizes(schema), device, metadata)
-            )
+            if metadata is None:
+                return TorchAttention()
+            return build_kernel("triton", attention_sizes(schema), device, metadata)
 
         self._slots = BatchSlots(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
         self._state = [_Slot(keyframe_policy(self._config)) for _ in range(count)]

@@ -60,16 +60,13 @@ class KeyframePolicy(Protocol):
     @property
     def evicts_first(self) -> bool:
         """Whether the next frame is known to be a keyframe: the window then counts it, and hides its oldest frame."""
-        ...
 
     @property
     def needs_flow(self) -> bool:
         """Whether `decide` needs the `mean_flow` since the last keyframe, at first since the last scale frame."""
-        ...
 
     def decide(self, flow: float | None) -> Decision:
         """Decide for the next frame."""
-        ...
 
 
 class FlowKeyframes:
@@ -85,7 +82,6 @@ class FlowKeyframes:
         self._streamed = 0
 
     def decide(self, flow: float | None) -> Decision:
-        """See `KeyframePolicy`."""
         assert flow is not None
         self._since += 1
         self._streamed += 1
@@ -106,11 +102,9 @@ class IntervalKeyframes:
 
     @property
     def evicts_first(self) -> bool:
-        """See `KeyframePolicy`."""
         return self._streamed % self._interval == 0
 
     def decide(self, flow: float | None) -> Decision:
-        """See `KeyframePolicy`."""
         chosen = self.evicts_first
         self._streamed += 1
         return Decision(chosen, None)

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -77,16 +77,7 @@ class Calibration:
 
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""
-        content = {
-            "fx": self.fx,
-            "fy": self.fy,
-            "cx": self.cx,
-            "cy": self.cy,
-            "bending": self.distortion,
-            "coefficients": self.coefficients,
-            "size": self.size,
-        }
-        return json.dumps(content)
+        return json.dumps({"bending" if name == "distortion" else name: v for name, v in asdict(self).items()})
 
 
 def parse_camera(text: str) -> Calibration:

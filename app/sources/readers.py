@@ -2,6 +2,8 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,6 +240,15 @@ class ImageReader(Reader):
 
     def close(self) -> None:
         self._paths = []
+
+
+@contextmanager
+def input_errors(name: object) -> Iterator[None]:
+    """Raise a system error in the block, on the input called ``name``, as `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def read_image(path: Path) -> NDArray[np.uint8] | None:
