@@ -52,8 +52,7 @@ class Fp8FrameCache(FrameCache):
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
-        """Bytes of keys, pages with their scales, special tokens' values and one dequantised layer, for any
-        ``dtype``."""
+        """Bytes of keys, pages with their scales, special tokens' values and one dequantised layer."""
         scales = schema.layers * schema.heads * schema.patch_slots
         return (
             schema.token_bytes(schema.tokens, FP8) // 2

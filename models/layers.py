@@ -67,8 +67,7 @@ class Block(nn.Module):
     """Pre-norm transformer block on x [N, T, C], in two halves around the attention.
 
     ``project`` and ``finish`` are separate, so that each can be compiled while the memory implements the attention
-    between them. ``fused``: operations between matrix products run as our Triton kernels, for inference on a GPU with
-    matrices in bf16.
+    between them. ``fused``: operations between matrix products, in bf16 for inference on a GPU, run as Triton kernels.
     """
 
     fused = False

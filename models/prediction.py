@@ -10,8 +10,7 @@ class Prediction:
     """Poses and dense maps of B clips of S frames; of all of them, unless the caller asked for D frames' maps."""
 
     head_pose: Tensor
-    """[I, B, S, 9]: pose codes (`models.pose`) after each iteration of the camera head. The world is the first
-    camera."""
+    """[I, B, S, 9]: pose codes (`models.pose`) after each iteration of the camera head; world: first camera."""
     head_maps: Tensor  # [B, S, 2, H, W]: log depth and log confidence, from the depth head
     pose: Tensor  # [B, S, 9]: final pose codes. The camera head's last ones, or odometry's
     log_depth: Tensor  # [B, S, H, W]: final log depth. The depth head's, or odometry's

@@ -61,21 +61,8 @@ def rename_published(name: str) -> str | None:
 
 def from_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under published names -> the same under ours."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        ours = rename_published(name)
-        if ours is not None:
-            renamed[ours] = tensor
-    return renamed
-
-
-def check_weights_file(path: Path) -> None:
-    """Raises WeightsError where ``path`` is no file, or a pickle."""
-    if not path.is_file():
-        what = f"{path} is not a file" if path.exists() else f"no weights at {path}"
-        raise WeightsError(f"{what}: give a .safetensors file")
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
+    renamed = ((rename_published(name), tensor) for name, tensor in tensors.items())
+    return {name: tensor for name, tensor in renamed if name is not None}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -83,7 +70,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     Raises WeightsError: no such file, or not a safetensors file.
     """
-    check_weights_file(path)
+    if not path.is_file():
+        what = f"{path} is not a file" if path.exists() else f"no weights at {path}"
+        raise WeightsError(f"{what}: give a .safetensors file")
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -103,16 +94,10 @@ def _module_name(name: str) -> str:
 def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
     """A network in evaluation mode, in fp32, with the weights of ``path``.
 
-    Raises WeightsError: an unreadable file, or a tensor that is missing, unexpected or of another shape; it names one.
+    Tensors of a point head are ignored where the config has none. Raises WeightsError: an unreadable
+    file, or a tensor that is missing, unexpected or of another shape; it names one.
     """
-    return network_with(read_tensors(path), config, str(path))
-
-
-def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
-    """`load_network` from tensors under our names. Tensors of a point head are ignored where the config has none.
-
-    Raises WeightsError: see `check_tensors` and `check_values`.
-    """
+    tensors, origin = read_tensors(path), str(path)
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
     # On the meta device: drawing random weights for the full-size network would take longer than reading its file.

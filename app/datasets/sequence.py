@@ -31,7 +31,6 @@ ROTATION_TOLERANCE = 0.01
 class TruthSequence:
     """Images with ground truth. ``poses`` maps an image's position (from 0) to its pose [4, 4]."""
 
-    name: str
     folder: Path
     images: tuple[Path, ...]
     source_size: tuple[int, int]
@@ -79,7 +78,6 @@ def read_sequence(folder: Path) -> TruthSequence:
     size = (first.shape[1], first.shape[0])
     with dataset_errors(folder):
         return TruthSequence(
-            name=folder.resolve().name,
             folder=folder,
             images=images,
             source_size=size,

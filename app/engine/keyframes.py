@@ -70,7 +70,7 @@ class KeyframePolicy(Protocol):
 
 
 class FlowKeyframes:
-    """A keyframe where the image has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
+    """The first frame, and one where the image moved by over ``threshold`` pixels, or after ``max_gap`` frames."""
 
     evicts_first = False
     needs_flow = True
@@ -78,14 +78,12 @@ class FlowKeyframes:
     def __init__(self, threshold: float, max_gap: int) -> None:
         self._threshold = threshold
         self._max_gap = max_gap
-        self._since = 0
-        self._streamed = 0
+        self._since = max_gap
 
     def decide(self, flow: float | None) -> Decision:
         assert flow is not None
         self._since += 1
-        self._streamed += 1
-        chosen = self._streamed == 1 or flow > self._threshold or self._since >= self._max_gap
+        chosen = flow > self._threshold or self._since >= self._max_gap
         if chosen:
             self._since = 0
         return Decision(chosen, flow)

@@ -70,15 +70,17 @@ class StreamingSession(ABC):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame to the network's image; the first one after `reset` decides its size.
 
-        One other thread may call this ahead of `push`: they share no state. Raises InputError: the frame's size differs
-        from the first one's.
+        One other thread may call this ahead of `push`: they share no state. Raises InputError: a frame of another size.
         """
-        return prepare(frame, self._plan(frame))
+        if self._transform is None:
+            height, width = frame.rgb.shape[:2]
+            self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
+        return prepare(frame, self._transform)
 
     def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
         """Process the next frame; returns the results that are ready.
 
-        Raises InputError: see `prepare`; ResourceError: the caches do not fit in memory (first frame).
+        Raises InputError as `prepare`; ResourceError: the caches do not fit in memory (first frame).
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
@@ -134,12 +136,6 @@ class StreamingSession(ABC):
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         self.submaps += 1
         return self._begin_stream(frames)
-
-    def _plan(self, frame: Frame) -> ImageTransform:
-        height, width = frame.rgb.shape[:2]
-        if self._transform is None:
-            self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        return self._transform
 
 
 def frame_result(frame: PreparedFrame, output: HostOutput, *, is_keyframe: bool, flow: float | None) -> FrameResult:

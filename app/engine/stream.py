@@ -180,8 +180,7 @@ class Stream:
 def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
     """Whether odometry searches for large errors of rotation on this device; ``auto``: where it costs little.
 
-    On a CPU the search is skipped in steps that do not need it. A captured CUDA graph cannot skip it, and matches every
-    frame twice.
+    On a CPU steps skip the search unless they need it. A captured CUDA graph cannot, and matches every frame twice.
     """
     return device.type == "cpu" if config.rotation_search == "auto" else config.rotation_search
 

@@ -43,7 +43,8 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
             raise OutputError(f"{target} exists: use --overwrite, or another -o TARGET")
         if is_file:
             return
-        if not _title(target / README_NAME).startswith(README_TITLE):
+        text = target / README_NAME
+        if not text.is_file() or not text.read_bytes().startswith(README_TITLE.encode()):
             raise OutputError(f"{target} is no earlier export: choose another -o TARGET")
         for path in target.rglob("*"):
             name = path.relative_to(target).as_posix()
@@ -100,14 +101,6 @@ def _sibling(target: Path, kind: str) -> Path:
     named = target.resolve() if not target.name else target
     # The suffix comes last because writers choose their format by it.
     return named.with_name(f".{named.stem}.{os.getpid()}.{kind}{named.suffix}")
-
-
-def _title(readme: Path) -> str:
-    try:
-        with readme.open(encoding="utf-8", errors="replace") as file:
-            return file.readline()
-    except OSError:
-        return ""
 
 
 AXES = {

@@ -155,8 +155,7 @@ class VideoReader(Reader):
                 f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} "
                 f"at {self._time:.2f} s: use --end {self._time:.2f} or --start {self._time:.2f}"
             )
-        rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
-        return rgb
+        return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
@@ -275,8 +274,7 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
         bgr *= 255
         bgr = np.rint(bgr, out=bgr).astype(np.uint8)
     # In place, like all of the above, so that a large image is in memory once.
-    rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr)
-    return rgb
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:

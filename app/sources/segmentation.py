@@ -80,8 +80,7 @@ class ImageSignature:
         small = cv2.resize(self.frame.rgb, THUMBNAIL, interpolation=cv2.INTER_AREA)
         levels = small.reshape(-1, 3) // (256 // LEVELS)
         counts = [np.bincount(levels[:, channel], minlength=LEVELS) for channel in range(3)]
-        shares: NDArray[np.float32] = (np.cumsum(np.stack(counts), axis=1) / len(levels)).astype(np.float32)
-        return shares
+        return np.asarray(np.cumsum(np.stack(counts), axis=1) / len(levels), np.float32)
 
     @cached_property
     def contrast(self) -> float:

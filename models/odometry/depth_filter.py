@@ -196,8 +196,7 @@ def _shrink(change: Tensor) -> Tensor:
 
 
 EVIDENCE_SIGMA = 0.006
-"""Radians: standard deviation of a match of weight 1. Larger than `pnp.MATCH_SIGMA`, since errors of neighbours are
-correlated."""
+"""Radians: standard deviation of a match of weight 1. Larger than `pnp.MATCH_SIGMA`: errors of neighbours correlate."""
 NEIGHBOURHOOD = 3
 """Cells along each side of the square over which evidence is averaged."""
 

@@ -9,8 +9,7 @@ from stream_recon.models.odometry.pnp import SUPPORTED
 from stream_recon.models.pose import TINY, matrix_to_quaternion, pose_to_matrix, so3_exp, so3_log
 
 ROTATION_GAIN = 1 - 0.97
-"""Share of the rotation to the camera head's pose that each keyframe corrects. An error of a motion decays within
-about 33 keyframes."""
+"""Share of the rotation to the camera head's pose that a keyframe corrects: an error decays within about 33."""
 TRANSLATION_GAIN = 1 - 0.99
 """Share of the translation to the camera head's pose that each keyframe corrects. It decays within about 100
 keyframes: with depths in one scale, lengths have smaller errors than rotations."""

@@ -72,8 +72,7 @@ class Matches:
     """Matches of B frames with L other frames each."""
 
     pixels: Tensor
-    """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image, first as geometry predicts them, then after each
-    round."""
+    """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image, as geometry predicts them and after each round."""
     log_precision: Tensor  # [B, L, 2*gh, 2*gw]: of the last pixels, along either axis, in 1 / pixels^2
     in_view: Tensor  # bool [B, L, 2*gh, 2*gw]: whether geometry predicts the point inside the other image
 

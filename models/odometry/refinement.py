@@ -18,8 +18,7 @@ LAGS = (1, 2, 4)
 ROTATION_GAIN = 0.7
 """Share of the rotation's correction that is applied: poses of the keyframes have errors too."""
 TRANSLATION_GAIN = 0.6
-"""Share of the translation's correction that is applied; less than of rotation, since lengths also depend on the field
-of view."""
+"""Share of the translation's correction that is applied: less, as lengths also depend on the field of view."""
 LARGE_ROTATION = math.radians(2)
 """Corrections much larger than this are applied in full: a pose with so large an error is not worth mixing in."""
 DEPTH_GAIN = 0.05

@@ -2,8 +2,7 @@
 
 Where a camera rotates by more than matches can follow, the motion may have an error of many degrees. Comparing features
 around the predicted pixels cannot correct that. Whole images can: for each of many candidate rotations, the similarity
-of all points that would be in view. Similarity alone does not prove the best candidate; matches that start from it do
-(`refinement`).
+of all points that would be in view. Matches that start from the best candidate have to confirm it (`refinement`).
 """
 
 import math

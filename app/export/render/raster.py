@@ -28,12 +28,7 @@ class Points:
 
     def joined(self, other: "Points") -> "Points":
         """The points of both."""
-        return Points(
-            np.concatenate([self.xyz, other.xyz]),
-            np.concatenate([self.rgb, other.rgb]),
-            np.concatenate([self.size, other.size]),
-            np.concatenate([self.side, other.side]),
-        )
+        return Points(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def first(self, count: int) -> "Points":
         """The first ``count`` points."""
