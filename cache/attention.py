@@ -33,25 +33,20 @@ class Memory(Protocol):
     @property
     def times(self) -> Tensor:
         """Number of cached frames before each frame, int64 [B, S]: the time coordinate of global attention."""
-        ...
 
     @property
     def is_later_frame(self) -> Tensor:
         """int64 [S]: 0 for the very first frame of the stream, else 1; picks camera token and registers."""
-        ...
 
     @property
     def is_streamed_frame(self) -> Tensor:
         """int64 [S]: 0 for scale frames, else 1; picks the scale token."""
-        ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Global attention of ``layer``: q, k, v [B, S*P, H, D], special tokens first in a frame -> the same shape."""
-        ...
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of the camera head: q, k, v [B, S, H, D] -> the same; ``slot`` counts iterations times blocks."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,11 +77,9 @@ class AttentionBackend(Protocol):
 
     def plan(self, queries: int, spans: list[Span]) -> None:
         """Prepare a step of ``queries`` tokens that reads ``spans`` of the pool; their order does not matter."""
-        ...
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
         """q [T, H, D] over a layer's pool [C, H, D] -> [T, H, D]; ``key_norms`` [H]: no visible key is longer."""
-        ...
 
 
 def cpu_has(flag: str) -> bool:
@@ -119,11 +112,9 @@ class TorchAttention:
         self._has_tiles = cpu_has(AMX_BF16)
 
     def plan(self, queries: int, spans: list[Span]) -> None:
-        """See `AttentionBackend`."""
         self._spans = merge_spans(spans)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
-        """See `AttentionBackend`."""
         if q.dtype == torch.bfloat16 and q.device.type == "cpu":
             first, stop = self._spans[0][0], self._spans[-1][1]
             start = first - min(first, (first - stop) % LENGTH_STEP)

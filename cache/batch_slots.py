@@ -23,29 +23,15 @@ class BatchedStep:
 
     def __init__(self, memories: Sequence[StreamMemory]) -> None:
         self._memories = memories
-
-    @property
-    def times(self) -> Tensor:
-        """See `Memory`."""
-        return torch.cat([memory.times for memory in self._memories])
-
-    @property
-    def is_later_frame(self) -> Tensor:
-        """See `Memory`; one value for all, as all are streamed frames."""
-        return self._memories[0].is_later_frame
-
-    @property
-    def is_streamed_frame(self) -> Tensor:
-        """See `Memory`."""
-        return self._memories[0].is_streamed_frame
+        self.times = torch.cat([memory.times for memory in memories])
+        # One value for all, as all are streamed frames.
+        self.is_later_frame, self.is_streamed_frame = memories[0].is_later_frame, memories[0].is_streamed_frame
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
         return torch.cat([memory.attend(layer, *row) for memory, *row in rows])
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
         return torch.cat([memory.attend_camera(slot, *row) for memory, *row in rows])
 
@@ -92,11 +78,9 @@ class BatchedKernelStep:
 
     @property
     def times(self) -> Tensor:
-        """See `Memory`."""
         return self._metadata.time[: self._rows].long()[:, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         from stream_recon.cache.kernels.span_attention import attend_spans
         from stream_recon.cache.kernels.store import store_frame
 
@@ -106,7 +90,6 @@ class BatchedKernelStep:
         return y.to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         from stream_recon.cache.kernels.camera_step import attend_slots
 
         keys, values = (pool[slot] for pool in self._pools.camera)

@@ -53,8 +53,7 @@ class SlidingWindow:
     def begin(self, count: int, *, evict_first: bool = False) -> StepAllocation:
         """Allocate ``count`` slots: up to ``pinned`` in the first step, one in each later step.
 
-        With ``evict_first`` a full window hides its oldest frame from this step, so that the window counts the
-        new frame itself.
+        With ``evict_first`` a full window hides its oldest frame from this step, as it counts the new frame itself.
         """
         assert self._pending is None, "the previous step was neither committed nor rolled back"
         limit = self.max_pinned if not self._pinned else 1

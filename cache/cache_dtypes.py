@@ -1,7 +1,6 @@
 """Cache dtype policies: what the aggregator's keys and values are stored in, and all that follows from it.
 
-``full`` stores them in the run's precision; ``fp8`` stores all keys and the patches' values in e4m3, at about half the
-memory.
+``full``: the run's precision. ``fp8``: all keys and the patches' values in e4m3, in about half the memory.
 """
 
 from collections.abc import Callable

@@ -30,9 +30,15 @@ class Fp8FrameCache(FrameCache):
         """``pools``: of `allocate_pools`; ``metadata``: see `FrameCache`."""
         super().__init__(schema, stream, backend, pools, metadata)
         device = pools.keys.device
-        self._pages = [_allocate_pages(schema, device) for _ in range(schema.layers)]
-        shape = (schema.tokens, schema.heads, schema.head_dim)
-        self._dequantised = torch.zeros(shape, device=device, dtype=SPECIAL_DTYPE)
+        shape = (schema.patch_slots, schema.patches, schema.heads, schema.head_dim)
+        self._pages = [
+            ValuePages(
+                torch.zeros(shape, device=device, dtype=FP8),
+                torch.ones(schema.patch_slots, schema.heads, device=device),
+            )
+            for _ in range(schema.layers)
+        ]
+        self._dequantised = torch.zeros(schema.tokens, *shape[2:], device=device, dtype=SPECIAL_DTYPE)
         self._side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @staticmethod
@@ -46,8 +52,7 @@ class Fp8FrameCache(FrameCache):
 
     @staticmethod
     def bytes(schema: FrameCacheSchema, dtype: torch.dtype) -> int:
-        """Bytes of keys, pages with their scales, special tokens' values and one dequantised layer, for any
-        ``dtype``."""
+        """Bytes of keys, pages with their scales, special tokens' values and one dequantised layer."""
         scales = schema.layers * schema.heads * schema.patch_slots
         return (
             schema.token_bytes(schema.tokens, FP8) // 2
@@ -58,7 +63,6 @@ class Fp8FrameCache(FrameCache):
         )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `FrameCache.attend`."""
         assert self._allocated is not None, "attend outside a step"
         keys, key_norms = self._keys[layer], self._key_norms[layer]
         if self._metadata is not None and len(self._allocated[0].slot_mapping) == 1:
@@ -117,14 +121,9 @@ class Fp8FrameCache(FrameCache):
         keys, values, pages = self._keys[layer], self._values[layer], self._pages[layer]
         patch_allocation, special_allocation = self._allocated
         slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
-        special, size = self.schema.special, self.schema.special + self.schema.patches
+        special, size = self.schema.special, self.schema.frame_tokens
         for (slot, entry), frame_k, frame_v in zip(slots, new_keys.split(size), v.split(size), strict=True):
             keys[slice(*self._special_span(entry))] = frame_k[:special]
             keys[slice(*self._patch_span(slot))] = frame_k[special:]
             values[slice(*self._special_span(entry))] = frame_v[:special]
             pages.write(slot, frame_v[special:])
-
-
-def _allocate_pages(schema: FrameCacheSchema, device: torch.device) -> ValuePages:
-    values = torch.zeros(schema.patch_slots, schema.patches, schema.heads, schema.head_dim, device=device, dtype=FP8)
-    return ValuePages(values, torch.ones(schema.patch_slots, schema.heads, device=device))

@@ -50,10 +50,8 @@ def hadamard_rotate(x: Tensor) -> Tensor:
 class ValuePages:
     """Pages of one layer: S slots of P patches, H heads of D channels. A page holds ``values * scale``."""
 
-    values: Tensor
-    """e4m3 [S, P, H, D]."""
-    scales: Tensor
-    """float32 [S, H]."""
+    values: Tensor  # e4m3 [S, P, H, D]
+    scales: Tensor  # float32 [S, H]
 
     def dequantised(self) -> Tensor:
         """Values of all pages, float32 [S * P, H, D]."""

@@ -73,14 +73,10 @@ class FrameCacheSchema:
 class FramePools:
     """Tensors of a cache: of one stream, or of all batch slots."""
 
-    keys: Tensor
-    """[L, C, H, D]."""
-    values: Tensor
-    """[L, C, H, D], or only the positions below ``base``."""
-    key_norms: Tensor
-    """float32 [L, H], the largest norm of any key, by which kernels bound scores."""
-    committed_norms: Tensor
-    """float32 [L, H], the same for committed frames alone."""
+    keys: Tensor  # [L, C, H, D]
+    values: Tensor  # [L, C, H, D], or only the positions below ``base``
+    key_norms: Tensor  # float32 [L, H], the largest norm of any key, by which kernels bound scores
+    committed_norms: Tensor  # float32 [L, H], the same for committed frames alone
     shared: bool = False
     """Whether this is one batch slot's part: `BatchSlots` then commits and restores the norms of all slots at once."""
 
@@ -139,10 +135,9 @@ class FrameCache:
         patch_allocation = self.slots.begin(count, evict_first=evict_first)
         special_allocation = self.log.begin(count)
         self._allocated = (patch_allocation, special_allocation)
-        tokens = count * (self.schema.special + self.schema.patches)
         spans = [self._patch_span(slot) for slot in patch_allocation.block_table]
         spans.append((self._special_span(len(special_allocation.block_table) - 1)[0], self.schema.base))
-        self.backend.plan(tokens, spans)
+        self.backend.plan(count * self.schema.frame_tokens, spans)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the step's keys and values of ``layer`` and attend to all visible ones; [T, H, D] each."""
@@ -194,7 +189,7 @@ class FrameCache:
 
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._allocated is not None
-        size = self.schema.special + self.schema.patches
+        size = self.schema.frame_tokens
         patch_allocation, special_allocation = self._allocated
         slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
         for frame, (slot, entry) in enumerate(slots):

@@ -5,7 +5,6 @@ host fills them in pinned memory and sends them in one copy. A step of several s
 """
 
 import torch
-from torch import Tensor
 
 SPANS = 2
 """Runs of visible tokens in a pool: one, or two around a hidden or free slot."""
@@ -30,11 +29,24 @@ class StepMetadata:
         self._host = self._rows[0]
         self._device = torch.zeros(rows, size, dtype=torch.int32, device=device)
         self._copied = torch.cuda.Event()
-
-    @property
-    def stride(self) -> int:
+        self.stride = self._device.stride(0)
         """Numbers from one row to the next."""
-        return self._device.stride(0)
+        self.time = self._device[:, TIME]
+        """Frames committed before this one, int32 [rows]."""
+        self.special_at = self._device[:, SPECIAL_AT]
+        """First pool position of the frame's special tokens, int32 [rows]."""
+        self.patch_at = self._device[:, PATCH_AT]
+        """First pool position of the frame's patches, int32 [rows]."""
+        self.camera_slot = self._device[:, CAMERA_SLOT]
+        """Camera slot of the frame's camera token, int32 [rows]."""
+        self.camera_limit = self._device[:, CAMERA_LIMIT]
+        """One more than the highest visible camera slot, int32 [rows]."""
+        self.batch_slot = self._device[:, BATCH_SLOT]
+        """Batch slot of the stream in a shared pool, int32 [rows]."""
+        self.spans = self._device[:, SPAN_BOUNDS:NUMBERS]
+        """Start and stop of each span, int32 [rows, 2 * SPANS]; empty ones are (0, 0)."""
+        self.camera_visible = self._device[:, NUMBERS:]
+        """1 for each visible camera slot, int32 [rows, slots]."""
 
     def copy_row(self, row: int, source: "StepMetadata", batch_slot: int, first_position: int) -> None:
         """Copy a stream's numbers from ``source``; its pool begins at ``first_position`` of the shared pool."""
@@ -73,43 +85,3 @@ class StepMetadata:
         """Start the copy; work enqueued on the current stream afterwards reads the new numbers."""
         self._device.copy_(self._pinned, non_blocking=True)
         self._copied.record()
-
-    @property
-    def time(self) -> Tensor:
-        """Frames committed before this one, int32 [rows]."""
-        return self._device[:, TIME]
-
-    @property
-    def special_at(self) -> Tensor:
-        """First pool position of the frame's special tokens, int32 [rows]."""
-        return self._device[:, SPECIAL_AT]
-
-    @property
-    def patch_at(self) -> Tensor:
-        """First pool position of the frame's patches, int32 [rows]."""
-        return self._device[:, PATCH_AT]
-
-    @property
-    def camera_slot(self) -> Tensor:
-        """Camera slot of the frame's camera token, int32 [rows]."""
-        return self._device[:, CAMERA_SLOT]
-
-    @property
-    def camera_limit(self) -> Tensor:
-        """One more than the highest visible camera slot, int32 [rows]."""
-        return self._device[:, CAMERA_LIMIT]
-
-    @property
-    def batch_slot(self) -> Tensor:
-        """Batch slot of the stream in a shared pool, int32 [rows]."""
-        return self._device[:, BATCH_SLOT]
-
-    @property
-    def spans(self) -> Tensor:
-        """Start and stop of each span, int32 [rows, 2 * SPANS]; empty ones are (0, 0)."""
-        return self._device[:, SPAN_BOUNDS:NUMBERS]
-
-    @property
-    def camera_visible(self) -> Tensor:
-        """1 for each visible camera slot, int32 [rows, slots]."""
-        return self._device[:, NUMBERS:]

@@ -131,7 +131,6 @@ class StreamMemory:
 
     @property
     def times(self) -> Tensor:
-        """See `Memory`."""
         if self._is_fixed:
             assert self._metadata is not None
             return self._metadata.time.long()[:, None]
@@ -139,12 +138,10 @@ class StreamMemory:
 
     @property
     def is_later_frame(self) -> Tensor:
-        """See `Memory`."""
         return self._one if self._is_fixed else (self.times[0] > 0).long()
 
     @property
     def is_streamed_frame(self) -> Tensor:
-        """See `Memory`."""
         # The first step holds the scale frames, whatever their number.
         if self._is_fixed:
             return self._one
@@ -156,9 +153,7 @@ class StreamMemory:
         return self._metadata is not None and self.frames > 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         return self._frame_cache.attend(layer, q[0], k[0], v[0])[None].to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         return self._camera_cache.attend(slot, q[0], k[0], v[0])[None].to(v.dtype)

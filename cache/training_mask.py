@@ -154,7 +154,6 @@ class TrainingMask:
         self.is_streamed_frame = (index >= scale_frames).long()
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         if self._flex:
             block_mask = clip_block_mask(self._clip, self._device)
             return compiled_attention()(q, k, v, self._clip.frames, self._clip.special, block_mask)
@@ -163,6 +162,5 @@ class TrainingMask:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Memory`."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self._camera_mask).transpose(1, 2)

@@ -187,11 +187,7 @@ class Preset:
 
 
 def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:
-    """Preset overrides for ``flow``, ``every`` or a number.
-
-    Raises:
-        ConfigError: anything else.
-    """
+    """Preset overrides for ``flow``, ``every`` or a number. Raises ConfigError: anything else."""
     if keyframes is None:
         return {}
     if keyframes in ("flow", "every"):
@@ -210,10 +206,7 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
     """Read a preset by name or from a TOML file.
 
     ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``. Values of None are ignored. Names of
-    version 0.1 are read, too.
-
-    Raises:
-        ConfigError: no such preset, unreadable TOML, an unknown or missing key, a value of the wrong type.
+    version 0.1 are read, too. Raises ConfigError: no such preset, unreadable TOML, a wrong key or type of a value.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":

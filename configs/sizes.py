@@ -11,8 +11,7 @@ UNITS = {"M": 10**6, "G": 10**9, "T": 10**12, "MI": 2**20, "GI": 2**30, "TI": 2*
 def parse_size(text: str, option: str) -> int:
     """Number of bytes of ``8GB``, ``8G`` (10^9 each), ``8GiB`` (2^30), ``8000MB`` and similar, given with ``option``.
 
-    Raises:
-        ConfigError: anything else.
+    Raises ConfigError: anything else.
     """
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT]I?)B?\s*", text.upper())
     if not match:

@@ -14,8 +14,7 @@ EMBEDDED_WEIGHTS = Path(__file__).parent / "small.safetensors"
 def weights_file(preset: Preset, chosen: Path | None) -> Path:
     """The weights file for a preset: the chosen one, else the embedded one.
 
-    Raises:
-        WeightsError: there is no such file, or none was chosen for a network of other sizes than the embedded one's.
+    Raises WeightsError: there is no such file, or none was chosen for a network of other sizes than the embedded one's.
     """
     if chosen is None and preset.network != load_preset(EMBEDDED_PRESET).network:
         raise WeightsError(f"preset {preset.name} has no embedded weights: give a file with --weights")

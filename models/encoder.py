@@ -14,8 +14,7 @@ STEM_CHANNELS = 32
 def project_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """A convolution with a stride of its kernel's size: x [F, C, H, W] -> [F, gh*gw, outputs].
 
-    On a GPU it is one matrix product: cuDNN's three passes took 10 of a training step's 120 ms. On a CPU the
-    convolution is faster.
+    On a GPU it is one matrix product: cuDNN's three passes took 10 of a step's 120 ms. A CPU convolves faster.
     """
     if not x.is_cuda:
         return conv(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from stream_recon.cache.attention import Memory
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
-from stream_recon.models.camera_head import CameraHead
-from stream_recon.models.dpt_head import DPTHead
 from stream_recon.models.encoder import Encoder
-from stream_recon.models.layers import Block
+from stream_recon.models.heads import CameraHead, DPTHead
+from stream_recon.models.layers import Block, pack_blocks
 from stream_recon.models.odometry.odometry import Odometry, OdometryState
-from stream_recon.models.packed import pack_blocks
 from stream_recon.models.prediction import NetworkFeatures, Prediction
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
@@ -65,9 +63,8 @@ class StreamingNetwork(nn.Module):
             state: odometry's state after the last keyframe; None: there is none.
             rotation_search: whether odometry searches for large errors of rotation.
 
-        Returns:
-            The prediction, and odometry's state for the next step if the last frame becomes a keyframe; None without
-            odometry.
+        Returns the prediction, and odometry's state for the next step if the last frame becomes a keyframe; None
+        without odometry.
         """
         heads, features = self.predict(images, memory)
         if self.odometry is None:

@@ -2,8 +2,8 @@
 
 A pose code is camera to world: translation (3), quaternion x, y, z, w, vertical and horizontal field of view in
 radians. Functions take few operations, since a stream's step waits for each one to start. Tensors stay on the device: a
-captured CUDA graph may neither ask the host nor copy from it. Conversions of quaternions avoid matrix products, which
-autocast would round.
+captured CUDA graph may neither ask the host nor copy from it. Quaternions are converted without matrix products:
+autocast would round them.
 """
 
 import math

@@ -10,14 +10,10 @@ class Prediction:
     """Poses and dense maps of B clips of S frames; of all of them, unless the caller asked for D frames' maps."""
 
     head_pose: Tensor
-    """[I, B, S, 9]: pose codes (`models.pose`) after each iteration of the camera head. The world is the first
-    camera."""
-    head_maps: Tensor
-    """[B, S, 2, H, W]: log depth and log confidence, from the depth head."""
-    pose: Tensor
-    """[B, S, 9]: final pose codes. The camera head's last ones, or odometry's."""
-    log_depth: Tensor
-    """[B, S, H, W]: final log depth. The depth head's, or odometry's."""
+    """[I, B, S, 9]: pose codes (`models.pose`) after each iteration of the camera head; world: first camera."""
+    head_maps: Tensor  # [B, S, 2, H, W]: log depth and log confidence, from the depth head
+    pose: Tensor  # [B, S, 9]: final pose codes. The camera head's last ones, or odometry's
+    log_depth: Tensor  # [B, S, H, W]: final log depth. The depth head's, or odometry's
     points: Tensor | None = None
     """[B, S, 4, H, W] with a point head: signed log of world coordinates, and log confidence."""
 
@@ -64,20 +60,16 @@ class Prediction:
 class Descriptors:
     """Features of B clips of S frames that odometry compares between frames."""
 
-    flow: Tensor
-    """[B, S, 16, H/2, W/2]: `FlowHead.describe`."""
-    matching: Tensor | None
-    """[B, S, M, 24]: `KeyframeMatcher.describe`; None without a keyframe matcher."""
+    flow: Tensor  # [B, S, 16, H/2, W/2]: `FlowHead.describe`
+    matching: Tensor | None  # [B, S, M, 24]: `KeyframeMatcher.describe`; None without a keyframe matcher
 
 
 @dataclass(frozen=True)
 class NetworkFeatures:
     """Inner features of B clips of S frames, for odometry and for training."""
 
-    tokens: Tensor
-    """[B, S, P, 2*dim]: the aggregator's last output."""
-    patches: Tensor
-    """[B, S, gh*gw, dim]: the encoder's output."""
+    tokens: Tensor  # [B, S, P, 2*dim]: the aggregator's last output
+    patches: Tensor  # [B, S, gh*gw, dim]: the encoder's output
     taps: list[Tensor]
     """[B * D, gh*gw, 2*dim] each: patches of all outputs of the aggregator, of the frames with dense maps."""
     descriptors: Descriptors | None

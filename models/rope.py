@@ -29,34 +29,26 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
 
     Special tokens have position (0, 0), patches begin at (1, 1).
     """
-    rows, columns = torch.meshgrid(
-        torch.arange(1, grid[0] + 1, device=device),
-        torch.arange(1, grid[1] + 1, device=device),
-        indexing="ij",
-    )
-    zeros = torch.zeros(special, dtype=rows.dtype, device=device)
-    y, x = torch.cat([zeros, rows.flatten()]), torch.cat([zeros, columns.flatten()])
-    angles = torch.cat([_angles(y, head_dim // 2, FRAME_BASE), _angles(x, head_dim // 2, FRAME_BASE)], dim=-1)
+    angles = _grid_angles(torch.zeros(special, dtype=torch.long, device=device), 1, grid, head_dim, FRAME_BASE)
     return angles.cos().float(), angles.sin().float()
 
 
+def _grid_angles(special: Tensor, first: int, grid: tuple[int, int], channels: int, base: float) -> Tensor:
+    """Row and column angles [P, channels / 2]: special tokens' row and column are equal, patches begin at ``first``."""
+    axes = (torch.arange(first, first + side, device=special.device) for side in grid)
+    patches = torch.meshgrid(*axes, indexing="ij")
+    return torch.cat([_angles(torch.cat([special, p.flatten()]), channels // 2, base) for p in patches], dim=-1)
+
+
 @cache
-def _grid_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
+def _global_angles(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Tensor:
     """Row and column angles of global blocks, [P, channels / 2]; special token i has position (i, i)."""
-    rows, columns = torch.meshgrid(
-        torch.arange(special, special + grid[0], device=device),
-        torch.arange(special, special + grid[1], device=device),
-        indexing="ij",
-    )
-    diagonal = torch.arange(special, device=device)
-    y, x = torch.cat([diagonal, rows.flatten()]), torch.cat([diagonal, columns.flatten()])
-    half = channels // 2
-    return torch.cat([_angles(y, half, GLOBAL_BASE), _angles(x, half, GLOBAL_BASE)], dim=-1)
+    return _grid_angles(torch.arange(special, device=device), special, grid, channels, GLOBAL_BASE)
 
 
 def global_rotation(times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int) -> Rotation:
     """Rotation of global blocks, [F, P, D/2], for frames at ``times`` [F]."""
-    space = _grid_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]
+    space = _global_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]
     time = _angles(times, time_channels, GLOBAL_BASE)  # [F, *]
     shape = (len(time), len(space))
     angles = torch.cat([time[:, None].expand(*shape, -1), space.expand(*shape, -1)], dim=-1)

@@ -61,30 +61,20 @@ def rename_published(name: str) -> str | None:
 
 def from_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under published names -> the same under ours."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        ours = rename_published(name)
-        if ours is not None:
-            renamed[ours] = tensor
-    return renamed
-
-
-def check_weights_file(path: Path) -> None:
-    """Raises WeightsError where ``path`` is no file, or a pickle."""
-    if not path.is_file():
-        what = f"{path} is not a file" if path.exists() else f"no weights at {path}"
-        raise WeightsError(f"{what}: give a .safetensors file")
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
+    renamed = ((rename_published(name), tensor) for name, tensor in tensors.items())
+    return {name: tensor for name, tensor in renamed if name is not None}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a .safetensors file, under our names.
 
-    Raises:
-        WeightsError: no such file, or not a safetensors file.
+    Raises WeightsError: no such file, or not a safetensors file.
     """
-    check_weights_file(path)
+    if not path.is_file():
+        what = f"{path} is not a file" if path.exists() else f"no weights at {path}"
+        raise WeightsError(f"{what}: give a .safetensors file")
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise WeightsError(f"{path} is a pickle: convert it with: stream-recon convert {path} OUT.safetensors")
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -104,18 +94,10 @@ def _module_name(name: str) -> str:
 def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
     """A network in evaluation mode, in fp32, with the weights of ``path``.
 
-    Raises:
-        WeightsError: an unreadable file, or a tensor that is missing, unexpected or of another shape; it names one.
+    Tensors of a point head are ignored where the config has none. Raises WeightsError: an unreadable
+    file, or a tensor that is missing, unexpected or of another shape; it names one.
     """
-    return network_with(read_tensors(path), config, str(path))
-
-
-def network_with(tensors: Mapping[str, Tensor], config: NetworkConfig, origin: str) -> StreamingNetwork:
-    """`load_network` from tensors under our names. Tensors of a point head are ignored where the config has none.
-
-    Raises:
-        WeightsError: see `check_tensors` and `check_values`.
-    """
+    tensors, origin = read_tensors(path), str(path)
     if not config.point_head:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("point_head.")}
     # On the meta device: drawing random weights for the full-size network would take longer than reading its file.
@@ -160,11 +142,8 @@ def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:
 def convert_checkpoint(source: Path, target: Path) -> int:
     """Convert a published PyTorch checkpoint to safetensors under our names; returns the number of tensors written.
 
-    ``target`` is replaced only when it is complete.
-
-    Raises:
-        WeightsError: not a checkpoint, or one of another family.
-        OutputError: ``target`` cannot be written.
+    ``target`` is replaced only when it is complete. Raises WeightsError: not a checkpoint, or one of another family;
+    OutputError: ``target`` cannot be written.
     """
     if not source.is_file():
         raise WeightsError(f"no checkpoint at {source}")

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, rooms
-from stream_recon.app.datasets.frames import images_in
-from stream_recon.app.datasets.recording import Recording
+from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -41,19 +40,8 @@ class DatasetReader:
             return self.loader(path)
 
 
-def _count_images(images: Callable[[Path], tuple[Path, ...]], path: Path) -> int:
-    return len(images(path))
-
-
-def _reader(
-    name: str,
-    title: str,
-    files: str,
-    recognise: Callable[[Path], bool],
-    images: Callable[[Path], tuple[Path, ...]],
-    load: Callable[[Path], Recording],
-) -> DatasetReader:
-    return DatasetReader(name, title, files, recognise, partial(_count_images, images), load)
+def _count(images: Callable[[Path], tuple[Path, ...]]) -> Callable[[Path], int]:
+    return lambda path: len(images(path))
 
 
 COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
@@ -61,12 +49,12 @@ COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
 VIDEO = DatasetReader(
     "video", "Video files", "*.mp4, .mov, .mkv, .avi, .webm ..", recording.is_video, recording.count_video, None
 )
-IMAGES = _reader(
+IMAGES = DatasetReader(
     "images",
     "Folders of images",
     "at least two images (jpg, png ..), in natural order",
     recording.is_image_folder,
-    images_in,
+    _count(images_in),
     recording.load_image_folder,
 )
 READERS: tuple[DatasetReader, ...] = (
@@ -105,44 +93,44 @@ READERS: tuple[DatasetReader, ...] = (
         rigs.count_euroc,
         rigs.load_euroc,
     ),
-    _reader(
+    DatasetReader(
         "kitti",
         "KITTI odometry",
         "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt; poses/NN.txt",
         rigs.is_kitti,
-        rigs.kitti_images,
+        _count(rigs.kitti_images),
         rigs.load_kitti,
     ),
-    _reader(
+    DatasetReader(
         "7scenes",
         "7-Scenes",
         "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
         rooms.is_seven_scenes,
-        rooms.seven_scenes_images,
+        _count(rooms.seven_scenes_images),
         rooms.load_seven_scenes,
     ),
-    _reader(
+    DatasetReader(
         "scannet",
         "ScanNet (exported)",
         "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
         rooms.is_scannet,
-        rooms.scannet_images,
+        _count(rooms.scannet_images),
         rooms.load_scannet,
     ),
-    _reader(
+    DatasetReader(
         "replica",
         "Replica (rendered trajectories)",
         "traj.txt and results/frame*.jpg; results/depth*.png, cam_params.json here or one folder above",
         rooms.is_replica,
-        rooms.replica_images,
+        _count(rooms.replica_images),
         rooms.load_replica,
     ),
-    _reader(
+    DatasetReader(
         "oxford-spires",
         "Oxford Spires images",
         "raw/cam0, images/cam0 or cam0 with SECONDS.NANOSECONDS.jpg; processed/trajectory/gt-tum.txt or gt-tum.txt",
         rigs.is_spires,
-        rigs.spires_images,
+        _count(rigs.spires_images),
         rigs.load_spires,
     ),
     DatasetReader(
@@ -153,20 +141,20 @@ READERS: tuple[DatasetReader, ...] = (
         nerfstudio.count_nerfstudio,
         nerfstudio.load_nerfstudio,
     ),
-    _reader(
+    DatasetReader(
         "colmap",
         "COLMAP",
         "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
         colmap.is_colmap,
-        colmap.colmap_images,
+        _count(colmap.colmap_images),
         colmap.load_colmap,
     ),
-    _reader(
+    DatasetReader(
         "sequence",
         "Sequences of 'stream-recon eval'",
         "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
         recording.is_sequence,
-        recording.sequence_images,
+        _count(recording.sequence_images),
         recording.load_sequence,
     ),
     VIDEO,

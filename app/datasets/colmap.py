@@ -1,24 +1,253 @@
-"""Reader of COLMAP folders: images/ and a sparse model in sparse/0 or sparse."""
+"""Reader of COLMAP folders: images/, and a sparse model, text or binary, in sparse/0 or sparse.
 
+Schönberger and Frahm, CVPR 2016; colmap.github.io/format.html. Poses there are world-to-camera; pixel (0, 0) covers
+[0, 1) x [0, 1).
+"""
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthPoints
-from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.datasets.colmap_model import (
-    PosedImage,
-    SparsePoints,
-    has_points,
-    read_calibration,
-    read_cameras,
-    read_images,
-    read_points,
-)
+from stream_recon.app.core.transforms import FloatArray, invert_pose
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, natural_key
-from stream_recon.configs.errors import InputError
+from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
+from stream_recon.app.sources.calibration import Calibration, colmap_camera
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, natural_key
+from stream_recon.configs.errors import ConfigError, InputError
+
+MODELS = {
+    0: ("SIMPLE_PINHOLE", 3),
+    1: ("PINHOLE", 4),
+    2: ("SIMPLE_RADIAL", 4),
+    3: ("RADIAL", 5),
+    4: ("OPENCV", 8),
+    5: ("OPENCV_FISHEYE", 8),
+    6: ("FULL_OPENCV", 12),
+    7: ("FOV", 5),
+    8: ("SIMPLE_RADIAL_FISHEYE", 4),
+    9: ("RADIAL_FISHEYE", 5),
+    10: ("THIN_PRISM_FISHEYE", 12),
+    11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
+}
+"""Name and number of parameters of camera models by their id in binary files."""
+ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
+TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
+
+
+@dataclass(frozen=True)
+class PosedImage:
+    """A registered image with its observations of sparse points."""
+
+    name: str
+    camera: int
+    T_camera_world: FloatArray  # [4, 4]
+    uv: FloatArray  # [K, 2] pixels
+    points: NDArray[np.int64]  # [K], -1 for a keypoint without a point
+
+
+def read_calibration(model: Path) -> Calibration | None:
+    """The model's camera with its distortion; None where it has several, or one of an unsupported model.
+
+    Raises InputError: a malformed file.
+    """
+    if (model / "cameras.bin").is_file():
+        file = _Bytes(model / "cameras.bin")
+        if int(file.unpack("Q")[0]) != 1:
+            return None
+        _, number, width, height = (int(value) for value in file.unpack("iiQQ"))
+        if number not in MODELS:
+            return None
+        name, count = MODELS[number]
+        values = [float(value) for value in file.unpack(f"{count}d")]
+    else:
+        lines = content_lines(model / "cameras.txt")
+        if len(lines) != 1:
+            return None
+        name, *rest = lines[0][1].split()[1:]
+        wide, high, *values = numbers(" ".join(rest), f"{model / 'cameras.txt'}", 3)
+        width, height = int(wide), int(high)
+    try:
+        return colmap_camera(name, values, (width, height))
+    except (ValueError, IndexError, ConfigError):
+        return None
+
+
+def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
+    """Cameras by id; None for fisheye models, which a pinhole camera does not describe.
+
+    Raises InputError: a malformed file.
+    """
+    if (model / "cameras.bin").is_file():
+        return _binary_cameras(_Bytes(model / "cameras.bin"))
+    cameras = {}
+    for number, line in content_lines(model / "cameras.txt"):
+        where, words = f"{model / 'cameras.txt'} line {number}", line.split()
+        if len(words) < 5:
+            raise InputError(f"{where}: the line must be 'number MODEL width height parameters'")
+        key, width, height, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
+        size = integer(width, where), integer(height, where)
+        cameras[integer(key, where)] = _camera(words[1], size, values, where)
+    return cameras
+
+
+def read_images(model: Path) -> list[PosedImage]:
+    """Registered images. Raises InputError for a malformed file."""
+    file = model / "images.bin"
+    return _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
+
+
+@dataclass(frozen=True)
+class SparsePoints:
+    """Points of the model in the world, sorted by id."""
+
+    keys: NDArray[np.int64]  # [N] ids
+    xyz: FloatArray  # [N, 3]
+
+    @classmethod
+    def from_rows(cls, keys: Iterable[int], xyz: Iterable[Iterable[float]]) -> "SparsePoints":
+        numbers = np.array(list(keys), dtype=np.int64)
+        order = np.argsort(numbers)
+        return cls(numbers[order], np.array(list(xyz), dtype=np.float64).reshape(-1, 3)[order])
+
+    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Rows [K] of the wanted ids [K], -1 for unknown ones."""
+        if not len(self.keys):
+            return np.full(len(wanted), -1, dtype=np.intp)
+        found = np.clip(np.searchsorted(self.keys, wanted), 0, len(self.keys) - 1)
+        return np.where(self.keys[found] == wanted, found, -1).astype(np.intp)
+
+
+def has_points(model: Path) -> bool:
+    return any((model / f"points3D{suffix}").is_file() for suffix in (".bin", ".txt"))
+
+
+def read_points(model: Path) -> SparsePoints:
+    """Points of the model. Raises InputError for a malformed file."""
+    if (model / "points3D.bin").is_file():
+        return _binary_points(_Bytes(model / "points3D.bin"))
+    file = model / "points3D.txt"
+    keys, rows = [], []
+    for number, line in content_lines(file):
+        where = f"{file} line {number}"
+        key, *row = numbers(line, where, 4)[:4]
+        keys.append(integer(key, where))
+        rows.append(row)
+    return SparsePoints.from_rows(keys, rows)
+
+
+class _Bytes:
+    """A little-endian binary file, read sequentially; raises InputError where it ends too early."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with input_errors(path):
+            self._data = path.read_bytes()
+        self._position = 0
+
+    def unpack(self, layout: str) -> tuple[float, ...]:
+        """The next values, in a layout of `struct`."""
+        size = struct.calcsize("<" + layout)
+        return struct.unpack("<" + layout, self.read(size))
+
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        begin, self._position = self._position, self._position + size
+        if self._position > len(self._data):
+            raise InputError(f"{self.path} is cut off")
+        return self._data[begin : self._position]
+
+    def read_string(self) -> str:
+        """The next zero-terminated string."""
+        end = self._data.find(b"\0", self._position)
+        if end < 0:
+            raise InputError(f"{self.path} is cut off")
+        text = self.read(end - self._position)
+        self.read(1)
+        return text.decode("utf-8", errors="surrogateescape")
+
+
+def _camera(model: str, size: tuple[int, int], values: list[float], where: str) -> PinholeCamera | None:
+    if model not in {name for name, _ in MODELS.values()}:
+        raise InputError(f"{where}: unknown camera model {model}")
+    if len(values) < dict(MODELS.values())[model]:
+        raise InputError(f"{where}: too few parameters for {model}")
+    if model in ONE_FOCAL_LENGTH:
+        return PinholeCamera(Intrinsics(values[0], values[0], values[1], values[2]), size)
+    if model in TWO_FOCAL_LENGTHS:
+        return PinholeCamera(Intrinsics(values[0], values[1], values[2], values[3]), size)
+    return None
+
+
+def _binary_cameras(file: _Bytes) -> dict[int, PinholeCamera | None]:
+    cameras = {}
+    for _ in range(int(file.unpack("Q")[0])):
+        key, model, width, height = (int(value) for value in file.unpack("iiQQ"))
+        if model not in MODELS:
+            raise InputError(f"{file.path}: unknown camera model {model}")
+        name, count = MODELS[model]
+        cameras[key] = _camera(name, (width, height), list(file.unpack(f"{count}d")), str(file.path))
+    return cameras
+
+
+def _binary_images(file: _Bytes) -> list[PosedImage]:
+    images = []
+    for _ in range(int(file.unpack("Q")[0])):
+        _, *pose, camera = file.unpack("i7di")
+        name = file.read_string()
+        rows = np.frombuffer(
+            file.read(24 * int(file.unpack("Q")[0])), dtype=np.dtype([("uv", "<f8", 2), ("point", "<i8")])
+        )
+        images.append(_posed(name, int(camera), pose, rows["uv"], rows["point"], str(file.path)))
+    return images
+
+
+def _text_images(path: Path) -> Iterator[PosedImage]:
+    """Images of images.txt: two lines each, of which the second, with keypoints, may be blank."""
+    lines = [line for line in read_text(path).splitlines() if not line.startswith("#")]
+    position = 0
+    while position < len(lines):
+        words = lines[position].split(maxsplit=9)
+        if not words:
+            position += 1
+            continue
+        where = f"{path}, image {words[0]}"
+        if len(words) < 10:
+            raise InputError(f"{where}: the line must be 'number qw qx qy qz tx ty tz camera name'")
+        values = numbers(" ".join(words[:9]), where, 9)
+        keypoints = numbers(lines[position + 1], where, 0) if position + 1 < len(lines) else []
+        if len(keypoints) % 3:
+            raise InputError(f"{where}: keypoints must be triples 'x y point'")
+        rows = np.array(keypoints, dtype=np.float64).reshape(-1, 3)
+        points = rows[:, 2].astype(np.int64)
+        yield _posed(words[9].strip(), integer(values[8], where), values[1:8], rows[:, :2], points, where)
+        position += 2
+
+
+def _posed(
+    name: str, camera: int, pose: list[float], uv: FloatArray, points: NDArray[np.int64], where: str
+) -> PosedImage:
+    qw, qx, qy, qz, *translation = pose
+    T = pose_from_quaternion(np.array(translation), np.array([qx, qy, qz, qw]), f"{where}, {name}")
+    return PosedImage(name, camera, T, uv, points)
+
+
+def _binary_points(file: _Bytes) -> SparsePoints:
+    keys, xyz = array("q"), array("d")
+    for _ in range(int(file.unpack("Q")[0])):
+        key, x, y, z, *_, track = file.unpack("Q3d3BdQ")
+        file.read(8 * int(track))
+        keys.append(int(key))
+        xyz.extend((x, y, z))
+    return SparsePoints.from_rows(keys, np.array(xyz).reshape(-1, 3))
+
 
 MODEL_FOLDERS = ("sparse/0", "sparse", "colmap/sparse/0")
 

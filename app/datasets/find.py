@@ -29,16 +29,14 @@ def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path
     """Scenes under ``root`` (a folder, or one video file), in natural order of their paths.
 
     A recognised scene is not searched for further ones. Hidden folders, result folders and ``exclude`` are skipped.
-    Links are followed, but no folder is searched twice. Of a folder of images and its subfolders of images the one with
-    more images counts.
+    Links are followed, but no folder is searched twice. Of a folder of images and its subfolders that with more
+    images counts.
 
     Args:
         dataset: name of the only reader to use; None: all of `READERS`.
         exclude: folders that are not searched, such as that of results.
 
-    Raises:
-        InputError: no such folder, or no scene in it.
-        ConfigError: no reader called ``dataset``.
+    Raises InputError: no such folder, or no scene in it; ConfigError: no reader called ``dataset``.
     """
     readers = READERS if dataset is None else (reader_named(dataset),)
     root = Path(root).absolute()
@@ -124,8 +122,7 @@ def _nothing(root: Path, reader: DatasetReader | None) -> str:
 def scene_names(root: Path, paths: list[Path]) -> list[str]:
     """Folder names of scenes: their paths under ``root`` with ``__`` between folders.
 
-    Unicode and spaces stay. Equal names (ignoring case) get a hash of their path, so that no name depends on the order
-    of the scenes.
+    Unicode and spaces stay. Equal names (ignoring case) get a hash of their path: no name depends on the scenes' order.
     """
     relative = [path.relative_to(root).as_posix() for path in paths]
     names = [_safe(root.resolve().name if path == "." else path) for path in relative]

@@ -9,10 +9,8 @@ import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.frames import DepthImages
-from stream_recon.app.datasets.poses import OPENCV_FROM_OPENGL, rigid
-from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.text import read_json
+from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, common_camera, image_size
+from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, read_json, rigid
 from stream_recon.app.sources.calibration import Calibration, nerfstudio_camera
 from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import ConfigError, InputError

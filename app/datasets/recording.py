@@ -1,27 +1,110 @@
 """`Recording`: images, timestamps, poses, camera and depth of one scene as its reader finds them.
 
-Readers of layouts without a data set: sequences of the command ``eval``, folders of images, video files.
+Helpers of readers, for images in time order and depth images. Readers of layouts without a data set: sequences of the
+command ``eval``, folders of images, video files.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthTruth, GroundTruth, Poses, no_depth
+from stream_recon.app.core.ground_truth import DepthMap, DepthTruth, GroundTruth, Poses, no_depth
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.frames import has_images, images_in
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, ImageReader, list_images, read_image
+from stream_recon.app.sources.readers import (
+    IMAGE_FOLDER_FPS,
+    ImageReader,
+    input_errors,
+    list_images,
+    read_depth_image,
+    read_image,
+)
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
+
+
+@dataclass(frozen=True)
+class TimedImages:
+    """Images in the order of their timestamps."""
+
+    images: tuple[Path, ...]
+    times: NDArray[np.float64]  # [N] seconds, ascending
+    kept: NDArray[np.intp]  # [N] positions in the original list
+    warnings: tuple[str, ...]
+
+
+def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Path) -> TimedImages:
+    """Images sorted by timestamp, with warnings; of several with one timestamp the first is kept.
+
+    Raises InputError: no images, or a timestamp that is negative or not finite.
+    """
+    if not len(images):
+        raise InputError(f"{where} lists no images")
+    if not np.isfinite(times).all() or times.min() < 0:
+        raise InputError(f"{where}: a timestamp is negative or not a number")
+    order = np.argsort(times, kind="stable")
+    unique = np.concatenate([[True], np.diff(times[order]) > 0])
+    kept = order[unique]
+    warnings = []
+    if (np.diff(times) < 0).any():
+        warnings.append(f"timestamps in {where.name} are out of order: the frames were sorted by them")
+    if not unique.all():
+        count = int((~unique).sum())
+        warnings.append(f"{count} images in {where.name} repeat another's timestamp and were left out")
+    return TimedImages(tuple(images[i] for i in kept), times[kept], kept, tuple(warnings))
+
+
+def images_in(folder: Path) -> tuple[Path, ...]:
+    """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
+    with input_errors(folder):
+        images = tuple(list_images(folder))
+    if not images:
+        raise InputError(f"no images in {folder}")
+    return images
+
+
+def has_images(folder: Path) -> bool:
+    return folder.is_dir() and bool(list_images(folder))
+
+
+def frame_numbers(images: Sequence[Path], prefix: str = "") -> list[int]:
+    """Numbers in the images' names after a prefix; their positions where not all names are numbers."""
+    stems = [path.stem.removeprefix(prefix) for path in images]
+    return [int(stem) for stem in stems] if all(s.isdecimal() for s in stems) else list(range(len(images)))
+
+
+@dataclass(frozen=True)
+class DepthImages:
+    """Reader of depth along the optical axis from 16-bit images of one channel; 0 is unknown."""
+
+    files: Mapping[int, Path]
+    """Files by frame index."""
+    units_per_metre: float
+    invalid: int = 0
+    """Another value that means unknown."""
+
+    def __call__(self, index: int) -> DepthMap | None:
+        """Depth in metres of one frame; None where there is no file.
+
+        Raises InputError: not a 16-bit image of one channel.
+        """
+        path = self.files.get(index)
+        if path is None or not path.is_file():
+            return None
+        units = read_depth_image(path)
+        if units is None:
+            raise InputError(f"{path} is not a 16-bit image of one channel (depth)")
+        metres = units.astype(np.float32) / np.float32(self.units_per_metre)
+        return DepthMap(np.where(units == self.invalid, np.float32(0), metres))
+
 
 SAME_CAMERA_TOLERANCE = 0.05
 """Largest relative difference of one camera's focal lengths, which structure from motion may fit for each image."""
@@ -31,8 +114,7 @@ SAME_CAMERA_TOLERANCE = 0.05
 class PinholeCamera:
     """Intrinsics with the image size (width, height) that they are for; None: the size of the given images.
 
-    Raises:
-        ValueError: invalid intrinsics, such as nan.
+    Raises ValueError: invalid intrinsics, such as nan.
     """
 
     intrinsics: Intrinsics

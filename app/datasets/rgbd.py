@@ -12,10 +12,15 @@ import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.frames import DepthImages, TimedImages, in_time_order
-from stream_recon.app.datasets.poses import associate, read_tum_trajectory, rigid
-from stream_recon.app.datasets.recording import PinholeCamera, Recording
-from stream_recon.app.datasets.text import content_lines, number_rows, timed_files
+from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, TimedImages, in_time_order
+from stream_recon.app.datasets.text import (
+    associate,
+    content_lines,
+    number_rows,
+    read_tum_trajectory,
+    rigid,
+    timed_files,
+)
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError

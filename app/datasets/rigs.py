@@ -9,18 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.datasets.frames import TimedImages, frame_numbers, has_images, images_in, in_time_order
-from stream_recon.app.datasets.poses import (
+from stream_recon.app.datasets.recording import (
+    PinholeCamera,
+    Recording,
+    TimedImages,
+    frame_numbers,
+    has_images,
+    images_in,
+    in_time_order,
+)
+from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.text import (
     Trajectory,
+    content_lines,
+    number_rows,
+    numbers,
     pose_from_quaternion,
     read_pose_lines,
+    read_text,
     read_tum_trajectory,
     rigid,
 )
-from stream_recon.app.datasets.recording import PinholeCamera, Recording
-from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import content_lines, number_rows, numbers, read_text
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
@@ -110,8 +120,7 @@ def load_euroc(path: Path) -> Recording:
     poses, camera, calibration, T_body_camera = {}, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
-        calibration = _euroc_calibration(text, sensor)
-        T_body_camera, camera = _euroc_extrinsics(text, sensor), _euroc_camera(text, sensor)
+        T_body_camera, (camera, calibration) = _euroc_extrinsics(text, sensor), _euroc_cameras(text, sensor)
         poses = _euroc_truth(truth).nearest(timed.times) if truth.is_file() else {}
     elif truth.is_file():
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
@@ -195,29 +204,23 @@ def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
     return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
 
 
-def _euroc_camera(text: str, sensor: Path) -> PinholeCamera | None:
-    """Pinhole camera without distortion; None for a fisheye model, which it does not describe."""
-    found = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
-    if not found or (model and model.group(1) == "equidistant"):
-        return None
-    fx, fy, cx, cy = numbers(found.group(1), f"{sensor}, intrinsics", 4)[:4]
-    if min(fx, fy) <= 0:
-        raise InputError(f"{sensor}: focal lengths must be above 0")
-    return PinholeCamera(centred(fx, fy, cx, cy))
-
-
-def _euroc_calibration(text: str, sensor: Path) -> Calibration | None:
-    """Camera with distortion: radial-tangential, or Kannala and Brandt's (equidistant)."""
+def _euroc_cameras(text: str, sensor: Path) -> tuple[PinholeCamera | None, Calibration | None]:
+    """Pinhole camera without distortion, None for a fisheye model (equidistant); camera with distortion, if any."""
     focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     distortion = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
-    if not focal or not distortion:
-        return None
+    if not focal:
+        return None, None
     fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
-    coefficients = tuple(numbers(distortion.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
+    if min(fx, fy) <= 0:
+        raise InputError(f"{sensor}: focal lengths must be above 0")
     fisheye = model is not None and model.group(1) == "equidistant"
-    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", coefficients)
+    camera = None if fisheye else PinholeCamera(centred(fx, fy, cx, cy))
+    if not distortion:
+        return camera, None
+    coefficients = tuple(numbers(distortion.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
+    kind: Distortion = "fisheye" if fisheye else "perspective"
+    return camera, Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, coefficients)
 
 
 def _spires_folder(path: Path) -> Path | None:

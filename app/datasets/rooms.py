@@ -8,11 +8,16 @@ import math
 from pathlib import Path
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.frames import DepthImages, frame_numbers, has_images, images_in
-from stream_recon.app.datasets.poses import read_pose_files, read_pose_lines
-from stream_recon.app.datasets.recording import PinholeCamera, Recording
+from stream_recon.app.datasets.recording import (
+    DepthImages,
+    PinholeCamera,
+    Recording,
+    frame_numbers,
+    has_images,
+    images_in,
+)
 from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import number_rows, read_json
+from stream_recon.app.datasets.text import number_rows, read_json, read_pose_files, read_pose_lines
 from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 

@@ -72,11 +72,8 @@ class Scene:
         """The frames as a source, in the order of the data set's timestamps, which are in seconds.
 
         ``warnings`` of the source tells where the files list them in another order. Unreadable images are left out and
-        counted when they are reached.
-
-        Raises:
-            InputError: files of the scene that do not match their layout, or nothing to read.
-            ConfigError: a stride or limit below 1.
+        counted when they are reached. Raises InputError: files of the scene that do not match their layout, or nothing
+        to read; ConfigError: a stride or limit below 1.
         """
         reader = reader_named(self.dataset)
         if reader.loader is None:
@@ -92,8 +89,7 @@ class Scene:
     def truth(self) -> GroundTruth | None:
         """Ground truth in the scene's files, None where there is none. Decodes one image for its size.
 
-        Raises:
-            InputError: files of the scene that do not match their layout.
+        Raises InputError: files of the scene that do not match their layout.
         """
         reader = reader_named(self.dataset)
         if reader.loader is None:

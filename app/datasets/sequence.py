@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.text import dataset_errors, read_text
+from stream_recon.app.datasets.text import dataset_errors, read_text, rigid
 from stream_recon.app.sources.readers import list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 
@@ -31,7 +31,6 @@ ROTATION_TOLERANCE = 0.01
 class TruthSequence:
     """Images with ground truth. ``poses`` maps an image's position (from 0) to its pose [4, 4]."""
 
-    name: str
     folder: Path
     images: tuple[Path, ...]
     source_size: tuple[int, int]
@@ -43,30 +42,26 @@ class TruthSequence:
     def depth(self, position: int) -> DepthMap | DepthPoints | None:
         """True depth of one image, dense where there is both; None where there is neither.
 
-        Raises:
-            InputError: a malformed depth file.
+        Raises InputError: a malformed depth file.
         """
-        with dataset_errors(self.folder):
-            return self._depth(self.images[position].stem)
-
-    def _depth(self, stem: str) -> DepthMap | DepthPoints | None:
+        stem = self.images[position].stem
         dense, sparse = self.folder / "depth" / f"{stem}.png", self.folder / "sparse" / f"{stem}.txt"
-        if dense.is_file():
-            millimetres = read_depth_image(dense)
-            if millimetres is None:
-                raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
-            return DepthMap(millimetres.astype(np.float32) / 1000)
-        if sparse.is_file():
-            points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
-            return DepthPoints(points[np.isfinite(points).all(axis=1)])
+        with dataset_errors(self.folder):
+            if dense.is_file():
+                millimetres = read_depth_image(dense)
+                if millimetres is None:
+                    raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
+                return DepthMap(millimetres.astype(np.float32) / 1000)
+            if sparse.is_file():
+                points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
+                return DepthPoints(points[np.isfinite(points).all(axis=1)])
         return None
 
 
 def read_sequence(folder: Path) -> TruthSequence:
     """Open a sequence folder; images and depth are read later, one at a time.
 
-    Raises:
-        InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
+    Raises InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
     """
     if not folder.is_dir():
         raise InputError(f"no sequence folder {folder}")
@@ -77,24 +72,18 @@ def read_sequence(folder: Path) -> TruthSequence:
             f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png "
             "(and poses.txt, intrinsics.txt, depth/ or sparse/)"
         )
-    first = _read_rgb(images[0])
+    first = read_image(images[0])
+    if first is None:
+        raise InputError(f"{images[0]} cannot be read as an image")
     size = (first.shape[1], first.shape[0])
     with dataset_errors(folder):
         return TruthSequence(
-            name=folder.resolve().name,
             folder=folder,
             images=images,
             source_size=size,
             poses=_read_poses(folder / "poses.txt", images),
             intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
         )
-
-
-def _read_rgb(path: Path) -> NDArray[np.uint8]:
-    rgb = read_image(path)
-    if rgb is None:
-        raise InputError(f"{path} cannot be read as an image")
-    return rgb
 
 
 def _read_rows(path: Path, columns: int) -> list[list[float]]:
@@ -133,17 +122,9 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     if poses and not any(k in poses for k in keys):
         raise InputError(f"{path}: none of its {len(poses)} poses belongs to an image in {path.parent / 'rgb'}")
     known = {i: poses[k] for i, k in enumerate(keys) if k in poses and bool(np.isfinite(poses[k]).all())}
-    return {i: _rigid(pose, f"{path}: the pose of {images[i].name}") for i, pose in known.items()}
-
-
-def _rigid(pose: NDArray[np.float64], where: str) -> NDArray[np.float64]:
-    """The pose with the nearest rotation, so that rounding in the file does not show in small errors."""
-    u, singular, vt = np.linalg.svd(pose[:3, :3])
-    if np.abs(singular - 1).max() > ROTATION_TOLERANCE or np.linalg.det(u @ vt) < 0:
-        raise InputError(f"{where} is not a rotation and a translation (camera-to-world, row-major)")
-    rigid = np.eye(4)
-    rigid[:3, :3], rigid[:3, 3] = u @ vt, pose[:3, 3]
-    return rigid
+    # With the nearest rotation, rounding in the file does not show in small errors.
+    where = f"{path}: the pose (camera-to-world, row-major) of"
+    return {i: rigid(pose, f"{where} {images[i].name}", ROTATION_TOLERANCE) for i, pose in known.items()}
 
 
 def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:

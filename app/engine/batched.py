@@ -1,19 +1,17 @@
 """Batched steps: several streams through one network, each in its own batch slot, one frame of each per step.
 
 A small network's step takes a GPU as long for sixteen frames as for one, as it waits for kernels to start. So streams
-that have a frame ready are stepped together. Each has its own caches and keyframe policy; a released slot serves the
-next stream.
+with a frame ready are stepped together. Each has its own caches and keyframe policy; a released slot is used again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
-from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, keyframe_policy, mean_flow
+from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
 from stream_recon.app.engine.stream import (
     SHORT_TOKENS,
     OdometrySlots,
@@ -33,14 +31,6 @@ from stream_recon.models.prediction import Prediction
 
 MEMORY_SHARE = 0.8
 """Share of free memory that caches may take: the rest is for activations of steps of all sizes."""
-
-
-@dataclass
-class _Slot:
-    """State of a batch slot on the host."""
-
-    policy: KeyframePolicy
-    used: bool = False
 
 
 class StreamBatch:
@@ -74,14 +64,13 @@ class StreamBatch:
         self.attention = "triton" if by_kernels else "sdpa"
 
         def backend(metadata: StepMetadata | None) -> AttentionBackend:
-            return (
-                TorchAttention()
-                if metadata is None
-                else build_kernel("triton", attention_sizes(schema), device, metadata)
-            )
+            if metadata is None:
+                return TorchAttention()
+            return build_kernel("triton", attention_sizes(schema), device, metadata)
 
         self._slots = BatchSlots(schema, preset.stream, count, device, backend, by_kernels=by_kernels)
-        self._state = [_Slot(keyframe_policy(self._config)) for _ in range(count)]
+        self._policies = [keyframe_policy(self._config) for _ in range(count)]
+        self._used = [False] * count
         self._last = OdometrySlots(preset.network, grid, count, device)
         self._searches = searches_rotation(self._config, device)
         side = preset.network.patch_size
@@ -102,29 +91,29 @@ class StreamBatch:
     @property
     def slots(self) -> int:
         """Most streams at once."""
-        return len(self._state)
+        return len(self._used)
 
     @property
     def used(self) -> int:
         """Slots in use."""
-        return sum(slot.used for slot in self._state)
+        return sum(self._used)
 
     def allocate_slot(self) -> int | None:
         """A free slot for a new stream; None if all are in use."""
-        free = next((number for number, slot in enumerate(self._state) if not slot.used), None)
+        free = self._used.index(False) if False in self._used else None
         if free is not None:
-            self._state[free].used = True
+            self._used[free] = True
             self.reset_slot(free)
         return free
 
     def release_slot(self, slot: int) -> None:
         """Free a slot whose stream has ended."""
-        self._state[slot].used = False
+        self._used[slot] = False
 
     def reset_slot(self, slot: int) -> None:
         """Drop all frames of a slot, for another stream."""
         self._slots.memories[slot].reset()
-        self._state[slot].policy = keyframe_policy(self._config)
+        self._policies[slot] = keyframe_policy(self._config)
 
     @torch.no_grad()
     def begin(self, slot: int, images: Tensor) -> tuple[Prediction, Decision]:
@@ -149,7 +138,7 @@ class StreamBatch:
         A frame that is no keyframe changes no cache. The next step may overwrite the prediction.
         """
         assert len(set(slots)) == len(slots) == len(images)
-        policies = [self._state[slot].policy for slot in slots]
+        policies = [self._policies[slot] for slot in slots]
         self._slots.begin(slots, [policy.evicts_first for policy in policies])
         output = self._by_kernels(images) if self._images is not None else self._one_by_one(slots, images)
         flows = output.flow.tolist() if policies[0].needs_flow else [None] * len(slots)
@@ -191,7 +180,7 @@ class StreamBatch:
         with self._autocast():
             last = self._last.select(slots)
             prediction, state = self._network(images[:, None], memory, last, rotation_search=self._searches)
-        if not self._state[0].policy.needs_flow:
+        if not self._policies[0].needs_flow:
             return StepOutput(prediction, state, torch.zeros(len(images), device=self._device))
         references = self._last.head_pose.index_select(0, slots)
         flow = mean_flow(prediction.head_pose[-1, :, -1], prediction.head_depth[:, -1], references)

@@ -96,8 +96,7 @@ class RemoteEngine(StreamingSession):
 def connect(socket: Path, seconds: float) -> RemoteEngine:
     """An engine of the server at ``socket``, which may still be starting.
 
-    Raises:
-        StreamReconError: the server could not load the network, or does not listen within ``seconds``.
+    Raises StreamReconError: the server could not load the network, or does not listen within ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -66,13 +66,11 @@ class StepGraph(Generic[T]):
     """A function as a CUDA graph: the first run is plain and warms up all kernels, the second is captured.
 
     The function must read all that changes from tensors whose addresses never change. The next run overwrites what it
-    returned. Constants that it creates must be cached for ever, for all shapes (`functools.cache`), as the graph reads
-    their addresses.
+    returned. Constants that it creates are cached for ever, for all shapes (`functools.cache`): it has addresses.
     """
 
     def __init__(self, pool: Any = None) -> None:
-        """``pool``: memory that several graphs share (`torch.cuda.graph_pool_handle`); each overwrites the others'
-        results."""
+        """``pool``: memory that several graphs share (`torch.cuda.graph_pool_handle`), whose results it overwrites."""
         self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._is_warm = False

@@ -111,8 +111,7 @@ def load_engine(
         cache: ``full``, or ``fp8`` for about half the cache's memory.
         weights_sha256: of the file, if known; None computes it.
 
-    Raises:
-        ConfigError, WeightsError, ResourceError: see their messages.
+    Raises ConfigError, WeightsError, ResourceError: see their messages.
     """
     loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256)
     return Engine(loaded.network, loaded.preset, loaded.weights_sha256, attention, loaded.precision, cache)

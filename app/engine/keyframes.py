@@ -60,20 +60,17 @@ class KeyframePolicy(Protocol):
     @property
     def evicts_first(self) -> bool:
         """Whether the next frame is known to be a keyframe: the window then counts it, and hides its oldest frame."""
-        ...
 
     @property
     def needs_flow(self) -> bool:
         """Whether `decide` needs the `mean_flow` since the last keyframe, at first since the last scale frame."""
-        ...
 
     def decide(self, flow: float | None) -> Decision:
         """Decide for the next frame."""
-        ...
 
 
 class FlowKeyframes:
-    """A keyframe where the image has moved by more than ``threshold`` pixels, or after ``max_gap`` frames."""
+    """The first frame, and one where the image moved by over ``threshold`` pixels, or after ``max_gap`` frames."""
 
     evicts_first = False
     needs_flow = True
@@ -81,15 +78,12 @@ class FlowKeyframes:
     def __init__(self, threshold: float, max_gap: int) -> None:
         self._threshold = threshold
         self._max_gap = max_gap
-        self._since = 0
-        self._streamed = 0
+        self._since = max_gap
 
     def decide(self, flow: float | None) -> Decision:
-        """See `KeyframePolicy`."""
         assert flow is not None
         self._since += 1
-        self._streamed += 1
-        chosen = self._streamed == 1 or flow > self._threshold or self._since >= self._max_gap
+        chosen = flow > self._threshold or self._since >= self._max_gap
         if chosen:
             self._since = 0
         return Decision(chosen, flow)
@@ -106,11 +100,9 @@ class IntervalKeyframes:
 
     @property
     def evicts_first(self) -> bool:
-        """See `KeyframePolicy`."""
         return self._streamed % self._interval == 0
 
     def decide(self, flow: float | None) -> Decision:
-        """See `KeyframePolicy`."""
         chosen = self.evicts_first
         self._streamed += 1
         return Decision(chosen, None)

@@ -53,8 +53,7 @@ Request = Prefill | Step | Close
 class Response:
     """Results of a request; depth and confidence are in the buffer."""
 
-    T_world_camera: NDArray[np.float64]
-    """[count, 4, 4]."""
+    T_world_camera: NDArray[np.float64]  # [count, 4, 4]
     focals: tuple[float, ...]
     """In source pixels."""
     is_keyframe: bool

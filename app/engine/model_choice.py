@@ -36,11 +36,8 @@ class ModelChoice:
     def load(self, weights_sha256: str | None = None) -> "Engine":
         """The engine. This imports torch, so set torch's environment variables earlier.
 
-        Args:
-            weights_sha256: of the weights file, if known; None computes it.
-
-        Raises:
-            ConfigError, WeightsError, ResourceError: see `load_engine`.
+        ``weights_sha256``: of the weights file, if known; None computes it. Raises ConfigError, WeightsError,
+        ResourceError: see `load_engine`.
         """
         from stream_recon.app.engine.engine import load_engine
 

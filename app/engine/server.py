@@ -77,7 +77,7 @@ class StreamServer:
     def serve(self) -> None:
         """Accept clients and run their requests, for ever."""
         while True:
-            busy = bool(self._steps) or self._can_prefill()
+            busy = bool(self._steps) or any(map(self._has_room, self._prefills))
             for key, _ in self._selector.select(0 if busy else None):
                 if key.data is None:
                     self._accept()
@@ -118,9 +118,6 @@ class StreamServer:
             self._prefills.remove(client)
         if client in self._steps:
             self._steps.remove(client)
-
-    def _can_prefill(self) -> bool:
-        return any(self._has_room(client) for client in self._prefills)
 
     def _has_room(self, client: _Client) -> bool:
         batch = self._batches.get(self._grid_of(client))

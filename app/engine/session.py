@@ -24,14 +24,11 @@ from stream_recon.configs.schema import Preset
 class HostOutput(NamedTuple):
     """Network output for one frame, in host memory."""
 
-    T_world_camera: NDArray[np.float64]
-    """[4, 4]."""
+    T_world_camera: NDArray[np.float64]  # [4, 4]
     focal: float
     """In source pixels, which are square."""
-    depth: NDArray[np.float32]
-    """[h, w]."""
-    confidence: NDArray[np.float32]
-    """[h, w]."""
+    depth: NDArray[np.float32]  # [h, w]
+    confidence: NDArray[np.float32]  # [h, w]
 
 
 class StreamingSession(ABC):
@@ -73,19 +70,17 @@ class StreamingSession(ABC):
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame to the network's image; the first one after `reset` decides its size.
 
-        One other thread may call this ahead of `push`: they share no state.
-
-        Raises:
-            InputError: the frame's size differs from the first one's.
+        One other thread may call this ahead of `push`: they share no state. Raises InputError: a frame of another size.
         """
-        return prepare(frame, self._plan(frame))
+        if self._transform is None:
+            height, width = frame.rgb.shape[:2]
+            self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
+        return prepare(frame, self._transform)
 
     def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
         """Process the next frame; returns the results that are ready.
 
-        Raises:
-            InputError: see `prepare`.
-            ResourceError: the caches do not fit in memory (first frame).
+        Raises InputError as `prepare`; ResourceError: the caches do not fit in memory (first frame).
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
@@ -111,8 +106,7 @@ class StreamingSession(ABC):
             first: scale frames of the last submap, or substitutes, with their results.
             later: keyframes after these, with their results; as many as the caches hold restore them exactly.
 
-        Raises:
-            ResourceError: see `push`.
+        Raises ResourceError: see `push`.
         """
         self._transform, self._segment, self._gathers = first[0][0].transform, first[0][0].segment, False
         results = self._begin([frame for frame, _ in first])
@@ -142,12 +136,6 @@ class StreamingSession(ABC):
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         self.submaps += 1
         return self._begin_stream(frames)
-
-    def _plan(self, frame: Frame) -> ImageTransform:
-        height, width = frame.rgb.shape[:2]
-        if self._transform is None:
-            self._transform = plan_image((width, height), self.preset.image, self.preset.network.patch_size)
-        return self._transform
 
 
 def frame_result(frame: PreparedFrame, output: HostOutput, *, is_keyframe: bool, flow: float | None) -> FrameResult:

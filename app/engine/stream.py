@@ -80,11 +80,7 @@ class Stream:
     """Runs one stream on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
 
     def __init__(
-        self,
-        network: StreamingNetwork,
-        preset: Preset,
-        grid: tuple[int, int],
-        options: StepOptions = StepOptions(),
+        self, network: StreamingNetwork, preset: Preset, grid: tuple[int, int], options: StepOptions = StepOptions()
     ) -> None:
         """``grid``: patch rows and columns.
 
@@ -184,8 +180,7 @@ class Stream:
 def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
     """Whether odometry searches for large errors of rotation on this device; ``auto``: where it costs little.
 
-    On a CPU the search is skipped in steps that do not need it. A captured CUDA graph cannot skip it, and matches every
-    frame twice.
+    On a CPU steps skip the search unless they need it. A captured CUDA graph cannot, and matches every frame twice.
     """
     return device.type == "cpu" if config.rotation_search == "auto" else config.rotation_search
 

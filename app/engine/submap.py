@@ -1,8 +1,7 @@
 """Submaps: when the network stream is started anew with other scale frames, and how its world is aligned.
 
 Poses and depth are relative to the scale frames. When none of these is in view, steps get noisy and scale drifts. Then
-the latest keyframes become the scale frames of a new stream, a submap, whose world is aligned with the first one's by
-these keyframes.
+the latest keyframes become the scale frames of a new stream, a submap, and align its world with the first one's.
 """
 
 from collections import deque
@@ -97,8 +96,8 @@ class SubmapManager:
     def resume(self, pairs: Sequence[Pair], results: Sequence[FrameResult], scale_frames: int) -> OverlapError:
         """Continue an earlier run with the first ``scale_frames`` of its frames.
 
-        ``pairs`` have the frames' results in the earlier run, ``results`` those of a new stream. Returns how well the
-        last of them agree.
+        ``pairs`` have the frames' results in the earlier run, ``results`` those of a new stream. Returns the error
+        of the last of them.
         """
         self._recent.extend(pairs)
         self._last_pose = pairs[-1][1].T_world_camera

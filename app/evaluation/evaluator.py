@@ -44,10 +44,8 @@ PLOT_POINTS = 300
 class Plot:
     """Camera positions for a drawing, in the plane of their largest variance."""
 
-    estimate: list[list[float]]
-    """[N, 2], aligned to the ground truth if known."""
-    ground_truth: list[list[float]]
-    """[M, 2], empty where unknown."""
+    estimate: list[list[float]]  # [N, 2], aligned to the ground truth if known
+    ground_truth: list[list[float]]  # [M, 2], empty where unknown
 
 
 class Evaluator:

@@ -177,8 +177,7 @@ MIN_TRANSLATION = 1e-6
 def pair_errors_deg(predicted: FloatArray, truth: FloatArray) -> FloatArray:
     """Errors [pairs] in degrees of all pairs of camera-to-world poses [N, 4, 4].
 
-    Without true translation only the rotation counts. With one, an estimate of zero counts as a random guess, 90
-    degrees.
+    Without true translation only the rotation counts. With one, an estimate of zero counts as 90 degrees, a guess.
     """
     assert predicted.shape == truth.shape
     chosen = np.unique(np.linspace(0, len(truth) - 1, min(len(truth), MAX_POSES)).round().astype(int))
@@ -198,8 +197,7 @@ def _pair_errors_from(predicted: FloatArray, truth: FloatArray, first: int, min_
     direction = np.degrees(np.arctan2(sine, np.sum(estimated_t * true_t, axis=1)))
     direction = np.where(estimated_t.any(axis=1), direction, 90.0)
     moved = np.linalg.norm(true_t, axis=1) > min_translation
-    errors: FloatArray = np.where(moved, np.maximum(rotation, direction), rotation)
-    return errors
+    return np.where(moved, np.maximum(rotation, direction), rotation)
 
 
 def pose_auc(predicted: FloatArray, truth: FloatArray) -> PoseAUC:
@@ -217,8 +215,7 @@ def pose_auc(predicted: FloatArray, truth: FloatArray) -> PoseAUC:
 class TrueTrajectory:
     """The M of N frames of a run that have a true pose."""
 
-    rows: NDArray[np.intp]
-    """[M] their positions in the run."""
+    rows: NDArray[np.intp]  # [M] their positions in the run
     poses: FloatArray  # [M, 4, 4]
 
     @classmethod
@@ -234,8 +231,7 @@ class TrueTrajectory:
     @property
     def adjacent(self) -> NDArray[np.bool_]:
         """[M - 1] which neighbours in the arrays were neighbours in the run."""
-        adjacent: NDArray[np.bool_] = np.diff(self.rows) == 1
-        return adjacent
+        return np.asarray(np.diff(self.rows) == 1)
 
     def errors(self, predicted: FloatArray) -> PoseErrors:
         """Pose metrics of poses [N, 4, 4] of all frames of the run."""
@@ -246,5 +242,4 @@ class TrueTrajectory:
         starts = np.flatnonzero(self.adjacent)
         if not len(starts):
             return None
-        step: FloatArray = np.linalg.inv(self.poses[starts[0]]) @ self.poses[starts[0] + 1]
-        return step
+        return np.asarray(np.linalg.inv(self.poses[starts[0]]) @ self.poses[starts[0] + 1])

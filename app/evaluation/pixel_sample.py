@@ -119,8 +119,7 @@ class PixelSample:
 
 def _random_order(index: int, pixels: SampledPixels) -> NDArray[np.intp]:
     """Indices of a frame's pixels in random order, the same each time; the first n are a uniform sample."""
-    order: NDArray[np.intp] = np.random.default_rng(index).permutation(len(pixels))
-    return order
+    return np.random.default_rng(index).permutation(len(pixels))
 
 
 def _unprojected(
@@ -128,7 +127,4 @@ def _unprojected(
 ) -> NDArray[np.float32]:
     centre, focal = np.array([camera.cx, camera.cy]), np.array([camera.fx, camera.fy])
     rays = np.column_stack([(pixels - centre) / focal, np.ones(len(z))])
-    xyz: NDArray[np.float32] = ((z[:, None] * rays) @ T_world_camera[:3, :3].T + T_world_camera[:3, 3]).astype(
-        np.float32
-    )
-    return xyz
+    return np.asarray((z[:, None] * rays) @ T_world_camera[:3, :3].T + T_world_camera[:3, 3], np.float32)

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.export.depth import frame_name, missing_frames
+from stream_recon.app.export.depth import MASKS_NOTE, excluded_pixels, frame_name, has_masks, missing_frames, write_mask
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.masks import NOTE as MASKS_NOTE
-from stream_recon.app.export.masks import excluded_pixels, has_masks, write_mask
 from stream_recon.app.export.observations import (
     PointColours,
     PointObservations,
@@ -23,8 +21,8 @@ from stream_recon.app.export.observations import (
     no_observations,
     track_observations,
 )
+from stream_recon.app.export.pose_formats import save_rgb
 from stream_recon.app.export.source_images import FrameImages, frame_images
-from stream_recon.app.export.transforms import save_rgb
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.configs.errors import OutputError, ResourceError
@@ -110,8 +108,7 @@ def _write_images(
 ) -> tuple[list[Camera], PointObservations]:
     """Write images and masks of the frames that can be read.
 
-    Returns:
-        Their cameras, and the points with their observations in these, in colour.
+    Returns their cameras, and the points with their observations in these, in colour.
     """
     masks = folder / "masks" if has_masks(job) else None
     for name in (folder / "images", *([masks] if masks else [])):

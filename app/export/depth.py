@@ -1,4 +1,4 @@
-"""Export of depth maps as 16-bit PNG, and their upsampling along image edges."""
+"""Depth maps as 16-bit PNG, upsampled along image edges, and masks of exported images."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
@@ -38,8 +39,7 @@ def upsample_depth(depth: NDArray[np.float32], image: NDArray[np.uint8]) -> NDAr
         depth: [h, w], of the same view as the image; 0 where there is none.
         image: [H, W, 3], not smaller.
 
-    Returns:
-        [H, W]; 0 where the nearest pixel of ``depth`` has none.
+    Returns [H, W]; 0 where the nearest pixel of ``depth`` has none.
     """
     height, width = image.shape[:2]
     rows, columns = depth.shape
@@ -111,10 +111,8 @@ Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
 def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     """Write the depth maps of frames and their cameras.
 
-    They have the network's resolution, or with ``max_side`` that of the source's images up to it.
-
-    Raises:
-        StreamReconError: nothing to export. OSError for system errors.
+    They have the network's resolution, or with ``max_side`` that of the source's images up to it. Raises
+    StreamReconError: nothing to export. OSError for system errors.
     """
     cameras = job.cameras("all")
     (folder / "depth").mkdir()
@@ -207,3 +205,41 @@ def write_image(path: Path, image: NDArray[Any], parameters: tuple[int, ...] = (
 def missing_frames(count: int) -> list[str]:
     """A warning where ``count`` frames could not be read, else none."""
     return [f"{count} frames are left out: their files are missing or damaged"] if count else []
+
+
+MASKS_NOTE = "masks/: masks of the run at the size of the images, for all frames; black pixels are excluded."
+
+
+def has_masks(job: ExportJob) -> bool:
+    """Whether the run had masks."""
+    options = job.result.run.get("options")
+    return isinstance(options, dict) and bool(options.get("masks") or options.get("mask_sky"))
+
+
+def excluded_pixels(
+    job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Masked pixels [h, w] of a frame's exported image.
+
+    ``given``: the user's mask, where it could be read again. Otherwise, and for the sky, the coarser mask of the depth
+    file serves.
+    """
+    width, height = view.size
+    nothing = np.zeros((height, width), bool)
+    options = job.result.run["options"]
+    if given is not None and not options.get("mask_sky"):
+        return given
+    try:
+        stored = read_depth(depth_path(job.result.folder, camera.index))
+    except OutputError:
+        return nothing if given is None else given
+    coarse = ((stored.depth == 0) & (stored.confidence == 0)).astype(np.float32)
+    found = view.from_network(coarse, stored.transform) > 0.5
+    return np.asarray(found if given is None else found | given)
+
+
+def write_mask(folder: Path, camera: Camera, masked: NDArray[np.bool_]) -> str:
+    """Write a frame's mask; returns its file name. Raises OSError."""
+    name = f"{frame_name(camera.index)}.png"
+    write_image(folder / name, np.where(masked, np.uint8(0), np.uint8(255)))
+    return name

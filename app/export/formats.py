@@ -10,10 +10,9 @@ from stream_recon.app.export.gltf import write_scene
 from stream_recon.app.export.job import ExportJob, ExportOptions, ExportReport
 from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
+from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording
 from stream_recon.app.export.target import README_NAME, check_target, readme, staged_file, staged_folder
-from stream_recon.app.export.trajectory import write_trajectory
-from stream_recon.app.export.transforms import write_transforms
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 
@@ -71,11 +70,8 @@ def export(
         overwrite: replace an earlier export.
         progress: called with the number of frames done and their total; an exception from it ends the export.
 
-    Returns:
-        The target and the report.
-
-    Raises:
-        StreamReconError: nothing to export, no disk space, or other files at ``target``; nothing is written then.
+    Returns the target and the report. Raises StreamReconError: nothing to export, no disk space, or other files at
+    ``target``; nothing is written then.
     """
     form = FORMATS[name]
     target = target or default_target(folder, form)

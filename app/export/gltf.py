@@ -162,10 +162,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
     write_glb(path, parts, PROGRAM)
     return ExportReport(
         f"{len(vertices)} points, {len(shown)} camera frusta, the trajectory of {len(poses)} frames.",
-        [
-            gltf_note(axes),
-            "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames).",
-        ],
+        [gltf_note(axes), "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames)."],
     )
 
 

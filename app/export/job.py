@@ -22,11 +22,7 @@ def select(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] 
     """Frames chosen by ``keyframes``, ``all``, or a number N for every N-th.
 
     ``refined``: ascending indices of the refinement's keyframes, if any. They are then the keyframes, with the
-    network's in gaps.
-
-    Raises:
-        ConfigError: ``frames`` is none of these.
-        InputError: there are no frames yet.
+    network's in gaps. Raises ConfigError: ``frames`` is none of these; InputError: there are no frames yet.
     """
     if frames == "keyframes":
         chosen = _keyframes(cameras, np.empty(0, np.int64) if refined is None else refined) or list(cameras)

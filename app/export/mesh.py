@@ -76,8 +76,7 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
 def fuse(job: ExportJob, cameras: Sequence[Camera]) -> tuple[Volume, int]:
     """The volume of all depth maps, and the number of frames that could not be read.
 
-    Raises:
-        OutputError: no frame could be read.
+    Raises OutputError: no frame could be read.
     """
     median, width = _median_depth(job, cameras)
     voxel = VOXEL_PIXELS * width

@@ -140,18 +140,12 @@ MAX_VIEWS = 64
 
 
 def dense_points(
-    result: ResultFolder,
-    most: int,
-    cameras: Sequence[Camera],
-    view: PinholeView,
-    on_frame: Callable[[int], None],
+    result: ResultFolder, most: int, cameras: Sequence[Camera], view: PinholeView, on_frame: Callable[[int], None]
 ) -> PointObservations:
     """At most ``most`` points of a result's cloud, sampled uniformly, observed in frames whose depth maps agree.
 
     A frame whose depth file cannot be read observes nothing. ``on_frame`` is called with the number of frames done.
-
-    Raises:
-        OutputError: the cloud's file is missing or damaged.
+    Raises OutputError: the cloud's file is missing or damaged.
     """
     cloud, edge_ratio = stored_points(result.folder / POINTS_NAME), result.points.edge_ratio
     vertices = subsample(cloud, CANDIDATES * most)

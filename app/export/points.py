@@ -57,8 +57,7 @@ class OrderedPoints:
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
     cameras: Sequence[Camera]
-    point_ends: NDArray[np.int64]
-    """[n] number of points of the first 1 to n cameras."""
+    point_ends: NDArray[np.int64]  # [n] number of points of the first 1 to n cameras
     spacing: float
     """Approximate distance of neighbouring points."""
 
@@ -85,8 +84,7 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
         most: maximum number of points; where there are more, every second one is left out, repeatedly.
         on_frame: called with the number of frames read and their total.
 
-    Raises:
-        StreamReconError: no frames, or no points in them.
+    Raises StreamReconError: no frames, or no points in them.
     """
     cameras, config = job.cameras("keyframes"), job.result.points
     table = VoxelTable(config.voxel)

@@ -47,8 +47,7 @@ def frame_images(
 ) -> FrameImages:
     """Images of ``cameras`` (one or more, in order) at the size of the source, or with sides of at most ``max_side``.
 
-    Raises:
-        OutputError: the result's own images are needed, and the first is missing or damaged.
+    Raises OutputError: the result's own images are needed, and the first is missing or damaged.
     """
     missing: list[Camera] = []
     open_again = source_of(result)

@@ -5,7 +5,6 @@ the same, but has 105 MB and needs a web server, plotly, notebook widgets, X11 a
 volumes return neither triangles nor voxels.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,21 +40,15 @@ def check_libraries() -> None:
         raise ResourceError("meshes need two more libraries: pip install 'stream-recon[export]'") from error
 
 
-def extract(volume: Volume, min_frames: int, on_chunk: Callable[[int, int], None] = lambda done, total: None) -> Mesh:
-    """Mesh of the surface in voxels that at least ``min_frames`` frames observed.
-
-    ``on_chunk`` is called with the number of chunks done and their total.
-
-    Raises:
-        ResourceError: see `check_libraries`.
-    """
+def extract(volume: Volume, min_frames: int) -> Mesh:
+    """Mesh of the surface in voxels that at least ``min_frames`` frames observed. Raises as `check_libraries`."""
     check_libraries()
     from skimage.measure import marching_cubes
 
     corners = np.unique(np.floor_divide(volume.cells, CHUNK), axis=0) if len(volume.cells) else volume.cells
     parts: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.uint8]]] = []
     count = 0
-    for done, corner in enumerate(corners):
+    for corner in corners:
         distance, rgb, known = _dense(volume, corner, min_frames)
         inside = distance < 0
         if known.any() and (inside & known).any() and (~inside & known).any():
@@ -69,7 +62,6 @@ def extract(volume: Volume, min_frames: int, on_chunk: Callable[[int, int], None
                 xyz = found.astype(np.float64)
                 parts.append((xyz + corner * CHUNK * BLOCK, faces.astype(np.int64) + count, _colours(rgb, xyz)))
                 count += len(xyz)
-        on_chunk(done + 1, len(corners))
     if not parts:
         return Mesh(np.empty((0, 3), np.float32), np.empty((0, 3), np.uint8), np.empty((0, 3), np.int32))
     lattice, faces, colours = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -28,8 +28,7 @@ EXPORT_FILES = re.compile(
 def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
     """Check that an export may be written to ``target``; changes nothing.
 
-    Raises:
-        OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
+    Raises OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
     """
     with output_errors(target):
         if not target.exists() and not target.is_symlink():
@@ -44,7 +43,8 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
             raise OutputError(f"{target} exists: use --overwrite, or another -o TARGET")
         if is_file:
             return
-        if not _title(target / README_NAME).startswith(README_TITLE):
+        text = target / README_NAME
+        if not text.is_file() or not text.read_bytes().startswith(README_TITLE.encode()):
             raise OutputError(f"{target} is no earlier export: choose another -o TARGET")
         for path in target.rglob("*"):
             name = path.relative_to(target).as_posix()
@@ -56,8 +56,7 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
 def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """A new folder that becomes ``target`` when the block ends, and is removed when it raises.
 
-    Raises:
-        OutputError: see `check_target`; or a system error such as a full disk.
+    Raises OutputError: see `check_target`; or a system error such as a full disk.
     """
     check_target(target, overwrite, is_file=False)
     part = _sibling(target, "part")
@@ -84,8 +83,7 @@ def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
 def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
     """A path to write to, which becomes ``target`` when the block ends, and is removed when it raises.
 
-    Raises:
-        OutputError: as `staged_folder`.
+    Raises OutputError: as `staged_folder`.
     """
     check_target(target, overwrite, is_file=True)
     part = _sibling(target, "part")
@@ -103,14 +101,6 @@ def _sibling(target: Path, kind: str) -> Path:
     named = target.resolve() if not target.name else target
     # The suffix comes last because writers choose their format by it.
     return named.with_name(f".{named.stem}.{os.getpid()}.{kind}{named.suffix}")
-
-
-def _title(readme: Path) -> str:
-    try:
-        with readme.open(encoding="utf-8", errors="replace") as file:
-            return file.readline()
-    except OSError:
-        return ""
 
 
 AXES = {

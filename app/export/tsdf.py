@@ -28,8 +28,7 @@ FloatArray = NDArray[np.float32]
 class DepthView:
     """Depth, colours and camera of one frame for `Volume.integrate`."""
 
-    depth: FloatArray
-    """[h, w] along the optical axis; 0 where unknown."""
+    depth: FloatArray  # [h, w] along the optical axis; 0 where unknown
     rgb: NDArray[np.uint8]  # [h, w, 3]
     camera: Intrinsics  # in pixels of ``depth``
     T_world_camera: NDArray[np.float64]  # [4, 4]

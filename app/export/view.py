@@ -109,10 +109,7 @@ def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0
         return PinholeView(source_size, source, 0.0, source_size, source)
     # Half sizes in focal lengths, to the nearer border, so that the principal point is at the image centre.
     half = np.array(
-        [
-            min(source.cx, source_size[0] - source.cx) / source.fx,
-            min(source.cy, source_size[1] - source.cy) / source.fy,
-        ]
+        [min(source.cx, source_size[0] - source.cx) / source.fx, min(source.cy, source_size[1] - source.cy) / source.fy]
     )
     # With pincushion distortion corners limit the size, with barrel distortion the middles of the borders.
     half = half * _undistortion(np.full(2, np.hypot(*half)) if k1 > 0 else half, k1)
@@ -126,10 +123,8 @@ def pinhole_view(source_size: tuple[int, int], source: Intrinsics, k1: float = 0
 def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
     """One view for all frames, of the refinement's camera, or else of the median of the frames' cameras.
 
-    ``fallback``: the source's size where the cameras do not have it, as in old results.
-
-    Raises:
-        InputError: the frames' images had different sizes.
+    ``fallback``: the source's size where the cameras do not have it, as in old results. Raises InputError: the frames'
+    images had different sizes.
     """
     sizes = {camera.source_size or fallback for camera in cameras}
     if len(sizes) > 1:

@@ -38,11 +38,8 @@ def apply_metric_scale(
         metres: scale of the current world, from `measure_scale`.
         pages: viewers to update.
 
-    Returns:
-        False where it was cancelled; nothing has changed then.
-
-    Raises:
-        OutputError: no disk space, or a damaged file; nothing has changed then.
+    Returns False where it was cancelled; nothing has changed then. Raises OutputError: no disk space, or a damaged
+    file; nothing has changed then.
     """
     current = T_current_own(result.run)
     metres = metres.after(current)

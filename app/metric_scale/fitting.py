@@ -23,8 +23,7 @@ class TrajectoryFit:
     """Similarity from a trajectory to known positions."""
 
     transform: Similarity
-    weights: FloatArray
-    """[N] robust weights, 1 for inliers, towards 0 for outliers."""
+    weights: FloatArray  # [N] robust weights, 1 for inliers, towards 0 for outliers
     rms: float
     """Weighted RMS distance after alignment."""
     tilt: float
@@ -36,9 +35,8 @@ def fit_trajectory(path: FloatArray, known: FloatArray, up: FloatArray | None = 
 
     It starts from the best of random triples by the median distance, and goes on by least squares with Cauchy weights.
 
-    Args:
-        up: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
-            translation are estimated.
+    ``up``: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
+    translation are estimated.
     """
     if len(path) < 3:
         return None

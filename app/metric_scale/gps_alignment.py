@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
 from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
-from stream_recon.app.metric_scale.gps_tracks import Positions
+from stream_recon.app.metric_scale.gps_tracks import Positions, geodetic_positions
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, MetricScale
 from stream_recon.configs.errors import InputError
@@ -50,8 +50,7 @@ def scale_by_track(
         begins: seconds after the track's first position at which the source begins; None: it is estimated.
         given: the user's words, for messages and the record.
 
-    Raises:
-        InputError: trajectory and track have too little time in common, or do not fit.
+    Raises InputError: trajectory and track have too little time in common, or do not fit.
     """
     path = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     if positions.frames is not None:
@@ -62,15 +61,21 @@ def scale_by_track(
         assert positions.times is not None
         times = np.array([camera.timestamp for camera in cameras])
         pairs, clock = _synchronized(times, path, positions.times, positions.metres, begins)
-    return scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
+    return _scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
 
 
-def scale_by_positions(
+def scale_by_geotags(path: FloatArray, geotags: FloatArray, up: FloatArray, given: str) -> MetricScale:
+    """Metric scale by latitudes, longitudes and heights [N, 3] of cameras at ``path`` [N, 3]. Raises InputError."""
+    positions = geodetic_positions(geotags[:, :2], geotags[:, 2])
+    return _scale_by_positions(path, positions.metres, up, positions, given)
+
+
+def _scale_by_positions(
     path: FloatArray, known: FloatArray, up: FloatArray, positions: Positions, given: str, clock: str = ""
 ) -> MetricScale:
     """Metric scale by known positions [N, 3] of cameras at ``path`` [N, 3], whose frame ``positions`` has.
 
-    ``clock``: note on the clocks for the record. Raises InputError.
+    ``clock``: note on the clocks for the record.
     """
     if len(path) < MIN_POSITIONS:
         raise InputError(f"--scale-from {given}: only {len(path)} of its positions belong to frames of the result")

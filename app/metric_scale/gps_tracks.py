@@ -76,10 +76,8 @@ class Positions:
     metres: FloatArray  # [N, 3]
     world: str
     """Axes: `EAST_NORTH_UP` or `OF_FILE`."""
-    times: FloatArray | None = None
-    """[N] seconds of any clock, ascending."""
-    frames: FloatArray | None = None
-    """[N] frame numbers, where the file has these instead of times."""
+    times: FloatArray | None = None  # [N] seconds of any clock, ascending
+    frames: FloatArray | None = None  # [N] frame numbers, where the file has these instead of times
     origin: tuple[float, float, float] | None = None
     """See `MetricScale`."""
 

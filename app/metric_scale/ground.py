@@ -35,8 +35,7 @@ class GroundHeight:
 def camera_height(xyz: FloatArray, cameras: FloatArray, up: FloatArray, given: str) -> GroundHeight:
     """Median height of cameras [N, 3] above the ground: the lowest large level plane of points [M, 3].
 
-    Raises:
-        InputError: there is no such plane below the cameras.
+    Raises InputError: there is no such plane below the cameras.
     """
     height = xyz @ up
     eye = cameras @ up

@@ -53,8 +53,7 @@ class MarkerDetection:
     T_world_camera: FloatArray  # [4, 4]
     focal: float
     """Focal length in pixels."""
-    corners: FloatArray
-    """[4, 2] undistorted and normalised: x / z, y / z."""
+    corners: FloatArray  # [4, 2] undistorted and normalised: x / z, y / z
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,7 @@ def _edge(
 def scale_by_markers(detections: Sequence[MarkerDetection], side: float, given: str) -> MarkerScale:
     """Metres in a unit of the cameras' world; ``side`` is that of each marker, in metres.
 
-    Raises:
-        InputError: no marker is detected often enough, or with a sufficient baseline.
+    Raises InputError: no marker is detected often enough, or with a sufficient baseline.
     """
     by_marker: dict[tuple[str, int], list[MarkerDetection]] = {}
     for detection in detections:

@@ -7,17 +7,14 @@ import numpy as np
 
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import FloatArray, Similarity
-from stream_recon.app.export.points import subsample
+from stream_recon.app.export.points import sample_cloud
 from stream_recon.app.export.source_images import image_files, source_of
 from stream_recon.app.export.view import PinholeView, shared_view, world_up
-from stream_recon.app.metric_scale.gps_alignment import scale_by_positions, scale_by_track
-from stream_recon.app.metric_scale.gps_tracks import geodetic_positions
+from stream_recon.app.metric_scale.gps_alignment import scale_by_geotags, scale_by_track
 from stream_recon.app.metric_scale.ground import camera_height
 from stream_recon.app.metric_scale.marker import Detector, MarkerDetection, scale_by_markers
 from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, ScaleSource, Track
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
@@ -47,9 +44,7 @@ def measure_scale(
         open_again: opens the video source again; None: the one that the result names.
         on_progress: called with the number of frames processed and their total; may raise KeyboardInterrupt.
 
-    Raises:
-        InputError: the source of scale does not determine a scale, or is not visible.
-        OutputError: a damaged file.
+    Raises InputError: the source of scale does not determine a scale, or is not visible; OutputError: a damaged file.
     """
     cameras = _longest_segment(result.cameras)
     if not cameras:
@@ -94,7 +89,7 @@ def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> Metr
 
 
 def _by_height(result: ResultFolder, cameras: Sequence[Camera], source: Height, text: str) -> MetricScale:
-    vertices = subsample(stored_points(result.folder / POINTS_NAME), MAX_CLOUD_POINTS)
+    vertices = sample_cloud(result.folder, MAX_CLOUD_POINTS)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
     how = f"ground plane from {found.points} points; the camera's height above it varies by {100 * found.error:.1f} %"
@@ -113,9 +108,7 @@ def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) 
             eyes.append(camera.T_world_camera[:3, 3])
     if len(geotags) < 3:
         raise InputError(f"--scale-from {text}: {len(geotags)} photographs have GPS positions; at least 3 are needed")
-    values = np.array(geotags, np.float64)
-    found = geodetic_positions(values[:, :2], values[:, 2])
-    return scale_by_positions(np.array(eyes), found.metres, world_up(cameras), found, text)
+    return scale_by_geotags(np.array(eyes), np.array(geotags, np.float64), world_up(cameras), text)
 
 
 def _by_markers(

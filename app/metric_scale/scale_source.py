@@ -62,9 +62,7 @@ ScaleSource = Marker | Distance | Height | Track | Photographs
 def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
     """The source with the content of its files, and its text with absolute paths.
 
-    Raises:
-        ConfigError: it is of no known form.
-        InputError: a file cannot be read, or has no positions.
+    Raises ConfigError: it is of no known form; InputError: a file cannot be read, or has no positions.
     """
     kind, _, rest = text.strip().partition(":")
     if kind == "exif" and not rest:

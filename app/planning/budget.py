@@ -41,7 +41,7 @@ E4M3_ATTENTION = 0.88
 DEQUANTISE_EFFICIENCY = 0.93
 """Share of the device's copy rate at which values of a cache in e4m3 are dequantised."""
 MATRIX_EFFICIENCY = 0.42
-"""Share of the matrix rate that encoder and aggregator reach without attention, cheap operations included: 5.3 ms at
+"""Share of the matrix rate that encoder and aggregator reach, with cheap operations, without attention: 5.3 ms at
 504x378."""
 CONVOLUTION_EFFICIENCY = 0.18
 """Share of the matrix rate that the depth head reaches: 1.52 ms at 504x378."""
@@ -50,8 +50,7 @@ CAMERA_EFFICIENCY = 0.32
 OTHER_SECONDS = 8e-4
 """Rest of a step: transfer of the image, keyframe flow, and work of the host."""
 FRAME_SECONDS = 3.5e-3
-"""Least time of a frame for a network of any size: preset small at 224x168 took 3.55 ms from a decoded image to results
-on the host."""
+"""Least time of a frame, for any network: preset small at 224x168 took 3.55 ms from decoded image to results."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full
     """Memory of a stream of ``grid`` patch rows and columns with every budget of the preset used up.
 
     ``cache``: storage of the aggregator's keys and values; the camera head's are always in bf16. Attention is that of
-    ``auto`` where Triton runs. ``flashinfer`` needs 256 MiB more; ``sdpa`` needs a copy of a layer's visible keys and
-    values.
+    ``auto`` where Triton runs. ``flashinfer`` needs 256 MiB more; ``sdpa`` a copy of a layer's visible keys and values.
     """
     network, stream = preset.network, preset.stream
     schema = StreamSchema.from_config(network, stream, grid[0] * grid[1], COMPUTE, cache=cache)

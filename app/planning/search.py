@@ -82,10 +82,8 @@ def search_configurations(
     The special tokens' budget shrinks with the window, as the presets have 64 frames of them for each frame of the
     window. The order does not depend on the budget, so more memory never gives a worse first configuration.
 
-    ``presets``: names or files, and their content; ``source_size``: (width, height).
-
-    Raises:
-        ResourceError: nothing fits; the message names the least memory needed.
+    ``presets``: names or files, and their content; ``source_size``: (width, height). Raises ResourceError: nothing
+    fits; the message names the least memory needed.
     """
     candidates = sorted(_candidates(presets, source_size, caches), key=lambda each: each.rank, reverse=True)
     found: dict[tuple[str, tuple[int, int]], PlannedRun] = {}

@@ -34,8 +34,7 @@ class StepTrace:
     """Figures of one step."""
 
     peak_bytes: int
-    """Most bytes that the step's tensors hold at once, with input, outputs and position tables, without weights and
-    caches."""
+    """Most bytes that the step's tensors hold at once, with input, output, position tables, without weights, caches."""
     convolution_flops: int
     """Floating-point operations of all convolutions; a multiply-add counts as two."""
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -61,8 +61,7 @@ class Calibration:
     def for_size(self, size: tuple[int, int]) -> "Calibration":
         """The same camera for images resized to ``size`` (width, height).
 
-        Raises:
-            InputError: the aspect ratio differs.
+        Raises InputError: the aspect ratio differs.
         """
         if self.size is None or self.size == size:
             return self
@@ -78,24 +77,14 @@ class Calibration:
 
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""
-        content = {
-            "fx": self.fx,
-            "fy": self.fy,
-            "cx": self.cx,
-            "cy": self.cy,
-            "bending": self.distortion,
-            "coefficients": self.coefficients,
-            "size": self.size,
-        }
-        return json.dumps(content)
+        return json.dumps({"bending" if name == "distortion" else name: v for name, v in asdict(self).items()})
 
 
 def parse_camera(text: str) -> Calibration:
     """Camera from comma-separated numbers, from the name of a file, or from `Calibration.text`.
 
-    Raises:
-        ConfigError: the text is none of these, or its numbers are out of range.
-        InputError: a file cannot be read, or its format is unknown.
+    Raises ConfigError: the text is none of these, or its numbers are out of range; InputError: a file cannot be read,
+    or its format is unknown.
     """
     if text.lstrip().startswith("{"):
         return _parse_text(text)

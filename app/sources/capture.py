@@ -19,8 +19,7 @@ MAX_PLAUSIBLE_FRAMES = 1e8
 def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
     """Open a file (a path), an address (text) or a camera number with OpenCV.
 
-    Raises:
-        InputError: nothing that can be decoded.
+    Raises InputError: nothing that can be decoded.
     """
     # The decoder may print thousands of lines to stderr; the InputError says more.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -93,10 +92,8 @@ def capture_rate(capture: cv2.VideoCapture) -> float:
 def frame_times(path: Path, name: str) -> list[float] | None:
     """Times in milliseconds of all packets of a video file, ascending; None if they do not identify frames.
 
-    Nothing is decoded: an hour of video takes less than a second. Packets that cannot be decoded are included.
-
-    Raises:
-        InputError: see `open_capture`.
+    Nothing is decoded: an hour of video takes less than a second. Packets that cannot be decoded are included. Raises
+    InputError: see `open_capture`.
     """
     capture = open_capture(path, name)
     try:

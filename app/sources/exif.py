@@ -72,8 +72,7 @@ def read_exif(path: Path) -> Exif:
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
     """Camera of photographs of ``size`` (width, height) as displayed, in either orientation.
 
-    Raises:
-        InputError: the files do not state a focal length, or state different ones.
+    Raises InputError: the files do not state a focal length, or state different ones.
     """
     widest = max(size)
     focals = []
@@ -199,7 +198,7 @@ def _position(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] |
 
 def _video_focal(file: BinaryIO) -> float | None:
     """35 mm equivalent focal length in the metadata of a video or of one of its tracks; None without one."""
-    for films in _boxes(file, 0, _end(file), {b"moov"}):
+    for films in _boxes(file, 0, file.seek(0, 2), {b"moov"}):
         for box in _boxes(file, *films[1:], {b"meta", b"trak"}):
             metas = [box] if box[0] == b"meta" else list(_boxes(file, *box[1:], {b"meta"}))
             for _, first, last in metas:
@@ -261,7 +260,3 @@ def _boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator
         if name in wanted:
             yield name, begin + skip, begin + size
         begin += size
-
-
-def _end(file: BinaryIO) -> int:
-    return file.seek(0, 2)

@@ -54,11 +54,7 @@ class FrameChoice:
 
 
 def check_frame_size(name: str, size: tuple[int, int], first: str, expected: tuple[int, int]) -> None:
-    """Compare a frame's (width, height) with that of the frame named ``first``.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Compare a frame's (width, height) with that of the frame named ``first``. Raises InputError: they differ."""
     if size != expected:
         raise InputError(
             f"frames of different sizes: {name} is {size[0]}x{size[1]} but {first} is {expected[0]}x{expected[1]}; "

@@ -50,8 +50,7 @@ class LiveReader(Reader):
             reopen: opens the source again, or raises InputError; None: no reconnection.
             reconnect: seconds to wait for a lost source; 0: no reconnection.
 
-        Raises:
-            InputError: no frame arrives.
+        Raises InputError: no frame arrives.
         """
         super().__init__(name, capture_rate(capture))
         self._capture: cv2.VideoCapture | None = capture
@@ -86,8 +85,7 @@ class LiveReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         assert self._grabbed is not None, "retrieve comes after grab"
-        rgb: NDArray[np.uint8] = cv2.cvtColor(self._grabbed, cv2.COLOR_BGR2RGB)
-        return rgb
+        return np.asarray(cv2.cvtColor(self._grabbed, cv2.COLOR_BGR2RGB), np.uint8)
 
     def close(self) -> None:
         """Stop receiving; a ``grab`` waiting in another thread returns None."""
@@ -169,8 +167,7 @@ class LiveReader(Reader):
         used_width, used_height = max(1, round(width / scale)), max(1, round(height / scale))
         left, top = (size[0] - used_width) // 2, (size[1] - used_height) // 2
         used = np.ascontiguousarray(bgr[top : top + used_height, left : left + used_width])
-        resized: NDArray[np.uint8] = cv2.resize(used, self._size, interpolation=cv2.INTER_AREA)
-        return resized
+        return np.asarray(cv2.resize(used, self._size, interpolation=cv2.INTER_AREA), np.uint8)
 
     def _reopen_source(self) -> bool:
         """Reopen the source. Returns False after `close`, without reconnection, and after the time limit."""

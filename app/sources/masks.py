@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, list_images, read_image
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, read_image
 from stream_recon.configs.errors import InputError
 
 BLACK = 128
@@ -23,10 +23,8 @@ class MaskFolder:
 
     def __init__(self, folder: Path) -> None:
         """Raises InputError: no such folder, or no images in it."""
-        try:
+        with input_errors(f"--masks {folder}"):
             images = list_images(folder)
-        except OSError as error:
-            raise InputError(f"--masks {folder} cannot be read: {error.strerror}") from error
         if not images:
             raise InputError(f"--masks {folder}: no images in it")
         self.folder = folder
@@ -44,11 +42,8 @@ class MaskFolder:
     def read(self, name: str | None, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
         """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
-        Args:
-            name: image file of the frame; None: a frame of a video, found by its number.
-
-        Raises:
-            InputError: an unreadable mask, or one of another aspect ratio.
+        ``name``: image file of the frame; None: a frame of a video, found by its number. Raises InputError: an
+        unreadable mask, or one of another aspect ratio.
         """
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:

@@ -22,10 +22,8 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
     """Choose the network's image size for sources of ``source_size`` (width, height).
 
     The complete image is used at any aspect ratio. Among patch grids within ``image.max_patches`` and
-    ``image.max_side`` the best trade of patches against change in aspect ratio wins, see `ASPECT_PRICE`.
-
-    Raises:
-        InputError: an image without pixels.
+    ``image.max_side`` the best trade of patches against change in aspect ratio wins, see `ASPECT_PRICE`. Raises
+    InputError: an image without pixels.
     """
     width, height = source_size
     if width < 1 or height < 1:
@@ -48,10 +46,8 @@ def plan_image(source_size: tuple[int, int], image: ImageConfig, patch_size: int
 def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
     """Crop and resize a frame to the network's image.
 
-    Shrinking uses area averaging, against aliasing; enlarging is bicubic.
-
-    Raises:
-        InputError: the frame's size is not ``transform.source_size``.
+    Shrinking uses area averaging, against aliasing; enlarging is bicubic. Raises InputError: the frame's size is not
+    ``transform.source_size``.
     """
     height, width = frame.rgb.shape[:2]
     check_frame_size(f"frame {frame.index}", (width, height), "the first one", transform.source_size)
@@ -60,9 +56,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
     used = frame.rgb[top : top + crop_height, left : left + crop_width]
     shrinks = transform.network_size[0] < crop_width or transform.network_size[1] < crop_height
     resized: NDArray[np.uint8] = cv2.resize(
-        np.ascontiguousarray(used),
-        transform.network_size,
-        interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC,
+        np.ascontiguousarray(used), transform.network_size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
     )
     return PreparedFrame(frame.index, frame.timestamp, resized, transform, segment=frame.segment)
 

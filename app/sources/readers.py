@@ -2,6 +2,8 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +83,7 @@ class Reader(ABC):
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         """Camera by the metadata of the files, for frames of ``size`` (width, height).
 
-        Raises:
-            InputError: the files do not state a focal length.
-            ConfigError: this kind of source has no such metadata.
+        Raises InputError: the files do not state a focal length; ConfigError: this kind of source has no such metadata.
         """
         raise ConfigError(f"--intrinsics exif is for photographs and films of phones, which {self.name} is not")
 
@@ -106,8 +106,7 @@ class VideoReader(Reader):
     def __init__(self, capture: cv2.VideoCapture, name: str, path: Path | None = None) -> None:
         """``path``: file, for `seek`; None: `seek` is impossible.
 
-        Raises:
-            InputError: no frame can be decoded, or the file is text.
+        Raises InputError: no frame can be decoded, or the file is text.
         """
         super().__init__(name, capture_rate(capture), capture_frame_count(capture))
         self._capture = capture
@@ -156,8 +155,7 @@ class VideoReader(Reader):
                 f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} "
                 f"at {self._time:.2f} s: use --end {self._time:.2f} or --start {self._time:.2f}"
             )
-        rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
-        return rgb
+        return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
@@ -243,6 +241,15 @@ class ImageReader(Reader):
         self._paths = []
 
 
+@contextmanager
+def input_errors(name: object) -> Iterator[None]:
+    """Raise a system error in the block, on the input called ``name``, as `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}") from error
+
+
 def read_image(path: Path) -> NDArray[np.uint8] | None:
     """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
@@ -267,8 +274,7 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
         bgr *= 255
         bgr = np.rint(bgr, out=bgr).astype(np.uint8)
     # In place, like all of the above, so that a large image is in memory once.
-    rgb: NDArray[np.uint8] = cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr)
-    return rgb
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:

@@ -255,15 +255,8 @@ def _calibration(message: Any) -> Calibration | None:
     coefficients = tuple(float(value) for value in (D[:4] if fisheye else D[:5]))
     coefficients = coefficients if len(coefficients) in (4, 5) else ()
     # In ROS (0, 0) is the centre of the first pixel.
-    return Calibration(
-        float(K[0]),
-        float(K[4]),
-        float(K[2]) + 0.5,
-        float(K[5]) + 0.5,
-        "fisheye" if fisheye else "perspective",
-        coefficients,
-        size,
-    )
+    fx, fy, cx, cy = (float(K[number]) for number in (0, 4, 2, 5))
+    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", coefficients, size)
 
 
 def _line(error: BaseException) -> str:

@@ -80,8 +80,7 @@ class ImageSignature:
         small = cv2.resize(self.frame.rgb, THUMBNAIL, interpolation=cv2.INTER_AREA)
         levels = small.reshape(-1, 3) // (256 // LEVELS)
         counts = [np.bincount(levels[:, channel], minlength=LEVELS) for channel in range(3)]
-        shares: NDArray[np.float32] = (np.cumsum(np.stack(counts), axis=1) / len(levels)).astype(np.float32)
-        return shares
+        return np.asarray(np.cumsum(np.stack(counts), axis=1) / len(levels), np.float32)
 
     @cached_property
     def contrast(self) -> float:
@@ -163,12 +162,8 @@ class DiscontinuityDetector:
         """Last frames that were passed on."""
         self._coherent_count = 0
         self._held: list[ImageSignature] = []
-        self._blank_since: tuple[float, str] | None = None
-
-    @property
-    def blank_since(self) -> tuple[float, str] | None:
-        """Time in seconds of the first blank frame of a row, and the reason; None outside. Safe from any thread."""
-        return self._blank_since
+        self.blank_since: tuple[float, str] | None = None
+        """Time in seconds of the first blank frame of a row, and the reason; None outside. Read from any thread."""
 
     def watch(self, frames: Iterable[PreparedFrame]) -> Iterator[PreparedFrame]:
         """Yield the frames that are not blank, in order, up to `MAX_HELD` frames late."""
@@ -181,7 +176,7 @@ class DiscontinuityDetector:
         if self._previous is not None and frame.segment != self._previous.frame.segment:
             # The source itself reports a gap.
             released = self._release()
-            self._previous, self._blank_since = None, None
+            self._previous, self.blank_since = None, None
             self._reset_history()
             return [*released, *self._push(frame)]
         reason = view.blank_reason
@@ -190,11 +185,11 @@ class DiscontinuityDetector:
             return [self._accept(view)]
         if reason is not None:
             released = self._release() if self._held else []
-            if self._blank_since is None:
+            if self.blank_since is None:
                 # After a fade the next frame is compared with the clearest one before it.
                 self._previous = max(self._recent, key=lambda signature: signature.contrast)
             self.blank_frames += 1
-            self._blank_since = self._blank_since or (frame.timestamp, reason)
+            self.blank_since = self.blank_since or (frame.timestamp, reason)
             return released
         if self._previous.blank_reason:
             self._begin_segment(view, f"the picture was {self._previous.blank_reason} until {frame.timestamp:.2f} s")
@@ -203,11 +198,9 @@ class DiscontinuityDetector:
             return self._decide(view)
         overlap = self._overlap(view)
         steady = bool(self._overlaps) and min(self._overlaps) >= MANY_MATCHES
-        if overlap >= MIN_MATCHES or not (
-            steady or self._blank_since or self._colours_jump(view, self._colour_changes)
-        ):
+        if overlap >= MIN_MATCHES or not (steady or self.blank_since or self._colours_jump(view, self._colour_changes)):
             self._overlaps.append(overlap)
-            self._blank_since = None
+            self.blank_since = None
             return [self._accept(view)]
         self._held, self._coherent_count = [view], 0
         return []
@@ -216,13 +209,13 @@ class DiscontinuityDetector:
         """Decide with one more frame whether the frames held back begin a new segment; [] while in doubt."""
         returned = self._overlap(view) >= MIN_MATCHES
         last = self._held[-1]
-        overlap = view.matches(last) if self._blank_since else view.overlap(last)
+        overlap = view.matches(last) if self.blank_since else view.overlap(last)
         coherent = overlap >= MANY_MATCHES or self._colours_jump(self._held[0], [view.colour_change(last)])
         self._coherent_count = self._coherent_count + 1 if coherent else 0
         self._held.append(view)
         if not returned and self._coherent_count < OVERLAPS_AFTER_CUT and len(self._held) < MAX_HELD:
             return []
-        if not returned and (self._coherent_count >= OVERLAPS_AFTER_CUT or self._blank_since):
+        if not returned and (self._coherent_count >= OVERLAPS_AFTER_CUT or self.blank_since):
             certain = self._coherent_count >= OVERLAPS_AFTER_CUT
             first = self._held[-1 - OVERLAPS_AFTER_CUT] if certain else self._held[0]
             self._begin_segment(first, self._cut_reason(first.frame.timestamp))
@@ -234,7 +227,7 @@ class DiscontinuityDetector:
     def _overlap(self, view: ImageSignature) -> int:
         """Overlap with the previous frame; around blank frames by features alone, as all dim thumbnails correlate."""
         assert self._previous is not None
-        return view.matches(self._previous) if self._blank_since else view.overlap(self._previous)
+        return view.matches(self._previous) if self.blank_since else view.overlap(self._previous)
 
     def _colours_jump(self, view: ImageSignature, usual: Iterable[float]) -> bool:
         """Whether colours differ from the previous frame's far more than the ``usual`` changes from frame to frame."""
@@ -253,12 +246,12 @@ class DiscontinuityDetector:
         self._recent.clear()
 
     def _cut_reason(self, seconds: float) -> str:
-        if self._blank_since is None:
+        if self.blank_since is None:
             return f"a cut at {seconds:.2f} s"
-        return f"the picture was {self._blank_since[1]} from {self._blank_since[0]:.2f} s to {seconds:.2f} s"
+        return f"the picture was {self.blank_since[1]} from {self.blank_since[0]:.2f} s to {seconds:.2f} s"
 
     def _release(self) -> list[PreparedFrame]:
-        held, self._held, self._blank_since = self._held, [], None
+        held, self._held, self.blank_since = self._held, [], None
         return [self._accept(view) for view in held]
 
     def _accept(self, view: ImageSignature) -> PreparedFrame:

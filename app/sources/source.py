@@ -27,6 +27,7 @@ from stream_recon.app.sources.readers import (
     ImageReader,
     Reader,
     VideoReader,
+    input_errors,
     list_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
@@ -265,9 +266,8 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
         choice: which frames to take, and what is known of them.
         reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
 
-    Raises:
-        InputError: nothing there, or nothing that can be decoded.
-        ConfigError: the choice does not fit the source, or takes both ``stride`` and ``fps`` of a video.
+    Raises InputError: nothing there, or nothing that can be decoded; ConfigError: the choice does not fit the source,
+    or takes both ``stride`` and ``fps`` of a video.
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
@@ -289,18 +289,12 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     if ADDRESS.match(spec):
         return _open_address(spec, reconnect)
     path = Path(spec).expanduser()
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
+    with input_errors(spec):
+        exists, recording = path.exists(), is_recording(path)
     if not exists:
         if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
         raise InputError(f"no such file or folder: {spec}")
-    try:
-        recording = is_recording(path)
-    except OSError as error:
-        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
     if recording:
         return RecordingReader(path, topic)
     if path.is_dir():
@@ -313,13 +307,9 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
         raise InputError(
             f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
         )
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise InputError(f"{spec} cannot be read: {error.strerror}") from error
-    if empty:
-        raise InputError(f"{spec} is an empty file")
+    with input_errors(spec), path.open("rb") as file:
+        if not file.read(1):
+            raise InputError(f"{spec} is an empty file")
     return VideoReader(open_capture(path, path.name), path.name, path)
 
 
@@ -342,11 +332,9 @@ def _open_address(spec: str, reconnect: float) -> Reader:
 
 
 def _open_folder(path: Path, fps: float | None) -> Reader:
-    try:
+    with input_errors(path):
         images = list_images(path)
         inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if not images:
         looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked

@@ -12,7 +12,7 @@ from stream_recon.app.training.checkpoint import load_into
 from stream_recon.app.training.schedule import Visibility
 from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.dpt_head import NEIGHBOURS
+from stream_recon.models.heads import NEIGHBOURS
 from stream_recon.models.layers import Block, LayerScale, in_fp32
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.keyframe_matcher import Matches

@@ -44,10 +44,8 @@ MAX_CORRECTION = 0.4
 class DepthState:
     """Fused depth of the last keyframe of each of B streams."""
 
-    maps: Tensor
-    """[B, 2, H, W]: log depth in the network's own scale, and log confidence."""
-    log_scale: Tensor
-    """[B]: added to that log depth."""
+    maps: Tensor  # [B, 2, H, W]: log depth in the network's own scale, and log confidence
+    log_scale: Tensor  # [B]: added to that log depth
     correction: Tensor
     """[B, 2, Y, X]: from evidence, a correction added to that log depth, upsampled; and its information
     (1 / variance)."""
@@ -79,8 +77,7 @@ def propagate_depth(
         measured: motion and evidence of the same frames.
         last: state of the keyframe before the first frame; None: the first frame's depth stays the head's.
 
-    Returns:
-        Fused log depth [B, S, H, W]; the log scales [B, S] that are part of it; the state after the last frame.
+    Returns fused log depth [B, S, H, W]; the log scales [B, S] that are part of it; the state after the last frame.
     """
     depths, scales = [], []
     for frame in range(maps.shape[1]):
@@ -199,8 +196,7 @@ def _shrink(change: Tensor) -> Tensor:
 
 
 EVIDENCE_SIGMA = 0.006
-"""Radians: standard deviation of a match of weight 1. Larger than `pnp.MATCH_SIGMA`, since errors of neighbours are
-correlated."""
+"""Radians: standard deviation of a match of weight 1. Larger than `pnp.MATCH_SIGMA`: errors of neighbours correlate."""
 NEIGHBOURHOOD = 3
 """Cells along each side of the square over which evidence is averaged."""
 
@@ -218,8 +214,7 @@ def disparity_evidence(points: Tensor, target: Tensor, weight: Tensor, motion: T
         weight: [N, Y, X], above 0.
         motion: [N, 3, 4], as `solve_pnp` gives it.
 
-    Returns:
-        [N, 2, Y, X]: information (1 / variance) times the correction of the log depth, and the information.
+    Returns [N, 2, Y, X]: information (1 / variance) times the correction of the log depth, and the information.
     """
     rotated = torch.einsum("nij,nyxj->nyxi", motion[:, :, :3], points)
     x, y, z = (rotated + motion[:, None, None, :, 3]).unbind(-1)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.heads import project_channels
 from stream_recon.models.layers import Block, Mlp, attend_within, in_fp32
 from stream_recon.models.odometry.depth_filter import disparity_evidence
 from stream_recon.models.odometry.pnp import RelativeMotion, solve_pnp

@@ -9,8 +9,7 @@ from stream_recon.models.odometry.pnp import SUPPORTED
 from stream_recon.models.pose import TINY, matrix_to_quaternion, pose_to_matrix, so3_exp, so3_log
 
 ROTATION_GAIN = 1 - 0.97
-"""Share of the rotation to the camera head's pose that each keyframe corrects. An error of a motion decays within
-about 33 keyframes."""
+"""Share of the rotation to the camera head's pose that a keyframe corrects: an error decays within about 33."""
 TRANSLATION_GAIN = 1 - 0.99
 """Share of the translation to the camera head's pose that each keyframe corrects. It decays within about 100
 keyframes: with depths in one scale, lengths have smaller errors than rotations."""
@@ -25,10 +24,8 @@ frame of the head must not change the trajectory."""
 class LastPose:
     """Poses of the last keyframe of each of B streams."""
 
-    pose: Tensor
-    """[B, 9]: the fused pose code."""
-    head_pose: Tensor
-    """[B, 9]: the camera head's."""
+    pose: Tensor  # [B, 9]: the fused pose code
+    head_pose: Tensor  # [B, 9]: the camera head's
 
 
 def fuse_poses(head_pose: Tensor, motion: Tensor, support: Tensor, log_scale: Tensor, last: LastPose | None) -> Tensor:
@@ -44,8 +41,7 @@ def fuse_poses(head_pose: Tensor, motion: Tensor, support: Tensor, log_scale: Te
         log_scale: [B, S]: logarithms of the factors on the frames' depths (`propagate_depth`).
         last: of the keyframe before the first frame; None: the first frame keeps the head's pose.
 
-    Returns:
-        Pose codes [B, S, 9], with the head's field of view.
+    Returns pose codes [B, S, 9], with the head's field of view.
     """
     heads, codes = pose_to_matrix(head_pose), []
     pose = pose_to_matrix(last.pose) if last is not None else heads[:, 0]

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.dpt_head import project_channels
 from stream_recon.models.encoder import STEM_CHANNELS
+from stream_recon.models.heads import project_channels
 from stream_recon.models.layers import in_fp32
 from stream_recon.models.odometry.pnp import MIN_DEPTH
 from stream_recon.models.odometry.sampling import SAMPLES, CellPoints, tokens_to_cells, width_height
@@ -47,12 +47,9 @@ MAX_LOG_PRECISION = 8.0
 class MatchingHistory:
     """The last K keyframes of each of B streams, latest first."""
 
-    features: Tensor
-    """[B, K, M, 24]: `KeyframeMatcher.describe`."""
-    poses: Tensor
-    """[B, K, 9]: pose codes."""
-    count: Tensor
-    """[B]: number of keyframes there are, at most K."""
+    features: Tensor  # [B, K, M, 24]: `KeyframeMatcher.describe`
+    poses: Tensor  # [B, K, 9]: pose codes
+    count: Tensor  # [B]: number of keyframes there are, at most K
 
     @staticmethod
     def empty(clips: int, size: tuple[int, int], device: torch.device) -> "MatchingHistory":
@@ -75,12 +72,9 @@ class Matches:
     """Matches of B frames with L other frames each."""
 
     pixels: Tensor
-    """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image, first as geometry predicts them, then after each
-    round."""
-    log_precision: Tensor
-    """[B, L, 2*gh, 2*gw]: of the last pixels, along either axis, in 1 / pixels^2."""
-    in_view: Tensor
-    """bool [B, L, 2*gh, 2*gw]: whether geometry predicts the point inside the other image."""
+    """[R+1, B, L, 2*gh, 2*gw, 2]: pixels (x, y) of the other image, as geometry predicts them and after each round."""
+    log_precision: Tensor  # [B, L, 2*gh, 2*gw]: of the last pixels, along either axis, in 1 / pixels^2
+    in_view: Tensor  # bool [B, L, 2*gh, 2*gw]: whether geometry predicts the point inside the other image
 
 
 class KeyframeMatcher(nn.Module):
@@ -161,10 +155,9 @@ class MatchIteration(nn.Module):
 def predict_pixels(points: CellPoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Project points of B frames into other images after motions [B, L, 3, 4].
 
-    Returns:
-        Pixels (x, y) [B, L, Y, X, 2], clamped to the image. The direction in which they move as the depth grows,
-        [B, L, Y, X, 2], with a length from 0 to 1 that grows with the movement. Whether points are in view, bool
-        [B, L, Y, X].
+    Returns pixels (x, y) [B, L, Y, X, 2], clamped to the image; the direction in which they move as the depth grows,
+    [B, L, Y, X, 2], with a length from 0 to 1 that grows with the movement; and whether points are in view, bool
+    [B, L, Y, X].
     """
     rotated = torch.einsum("nlij,nyxj->nlyxi", motion[..., :3], points.xyz)
     x, y, z = (rotated + motion[:, :, None, None, :, 3]).unbind(-1)

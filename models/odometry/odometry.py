@@ -25,8 +25,7 @@ class OdometryState:
     """Recurrent state: what the last keyframe of each of B streams leaves for the next frame."""
 
     last: LastPose
-    descriptors: Tensor
-    """[B, 16, H/2, W/2]: `FlowHead.describe`."""
+    descriptors: Tensor  # [B, 16, H/2, W/2]: `FlowHead.describe`
     depth: DepthState
     history: MatchingHistory | None
     """None without a keyframe matcher."""
@@ -76,8 +75,7 @@ class Measurements:
     """Measurements of D frames of each of B clips, before poses and depths are fused."""
 
     motion: RelativeMotion
-    context: Tensor | None
-    """[B, D, 2*gh, 2*gw, 16]: `KeyframeMatcher.read_context`; None without a keyframe matcher."""
+    context: Tensor | None  # [B, D, 2*gh, 2*gw, 16]: `KeyframeMatcher.read_context`; None without a keyframe matcher
 
 
 class Odometry(nn.Module):

@@ -10,8 +10,7 @@ from stream_recon.models.pose import TINY, identity, so3_exp
 ITERATIONS = 5
 """Fixed: a captured CUDA graph cannot stop earlier."""
 ROBUST_FROM = 2
-"""First iteration that weights matches by their residual (Cauchy). Residuals of the first ones, from rest, are no
-sign of an outlier."""
+"""First iteration that weights matches by their residual (Cauchy). Residuals of earlier ones do not show outliers."""
 ROBUST_ANGLE = 0.008
 """Radians: residual at which a match counts half."""
 DEPTH_SIGMA = 0.2
@@ -31,16 +30,11 @@ class RelativeMotion:
     """Motion of D frames of each of B clips to the keyframe before each, in the scale of the frame's own depth."""
 
     flows: Tensor
-    """[R, B, D, 2*gh, 2*gw, 2]: optical flow (x, y) in patches to the keyframe before, first as read from tokens, then
-    after each round."""
-    motion: Tensor
-    """[B, D, 3, 4]: rotation and translation from this camera's frame to the one before."""
-    support: Tensor
-    """[B, D], in [0, 1]: the weighted share of the matches that agrees with the motion."""
-    evidence: Tensor
-    """[B, D, 2, 2*gh, 2*gw]: evidence of the matches for depth (`disparity_evidence`)."""
-    focal: Tensor
-    """[B, D, 2]: focal lengths (x, y) in pixels."""
+    """[R, B, D, 2*gh, 2*gw, 2]: flow (x, y) in patches to the keyframe before, from tokens and after each round."""
+    motion: Tensor  # [B, D, 3, 4]: rotation and translation from this camera's frame to the one before
+    support: Tensor  # [B, D], in [0, 1]: the weighted share of the matches that agrees with the motion
+    evidence: Tensor  # [B, D, 2, 2*gh, 2*gw]: evidence of the matches for depth (`disparity_evidence`)
+    focal: Tensor  # [B, D, 2]: focal lengths (x, y) in pixels
 
     def select(self, frames: slice) -> "RelativeMotion":
         """The motion of these frames, as views."""
@@ -60,8 +54,7 @@ def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
         target: [N, P, 2], their matches (x / z, y / z).
         weight: [N, P], above 0.
 
-    Returns:
-        The motion [N, 3, 4], and its support [N]: the share of the weights that robust weighting left.
+    Returns the motion [N, 3, 4], and its support [N]: the share of the weights that robust weighting left.
     """
     # Points last: small dimensions last are slow on a CPU.
     points, target = points.transpose(1, 2).contiguous(), target.transpose(1, 2)

@@ -24,10 +24,8 @@ DAMPING = 1e-4
 class PoseOnlyResult:
     """Adjusted poses of N frames."""
 
-    T_world_camera: Tensor
-    """[N, 4, 4]"""
-    support: Tensor
-    """[N], in [0, 1]: the share of the matches, weighted by precision, that agrees with the pose."""
+    T_world_camera: Tensor  # [N, 4, 4]
+    support: Tensor  # [N], in [0, 1]: the share of the matches, weighted by precision, that agrees with the pose
     evidence: Tensor
     """[N, 2, P]: evidence for the logarithm of each point's depth, to first order: information (1 / variance) times
     the correction, and the information."""
@@ -85,20 +83,13 @@ def pose_only_ba(
 class _Residuals:
     """Residuals of the matches under a pose, with their derivatives and weights."""
 
-    residual: Tensor
-    """[N, L, 2, P]"""
-    by_translation: Tensor
-    """[N, L, 2, 3, P]: derivatives by a translation of the point in the camera's frame."""
-    by_depth: Tensor
-    """[N, L, 2, P]: derivatives by the logarithm of the point's depth."""
-    product: Tensor
-    """[N, L, P]: product of `by_depth` and `residual`."""
-    squared: Tensor
-    """[N, L, P]: product of `by_depth` and itself."""
-    precision: Tensor
-    """[N, L, P], 0 behind the other camera."""
-    weight: Tensor
-    """[N, L, P]: by Student's distribution of the residual that remains after the depth's correction."""
+    residual: Tensor  # [N, L, 2, P]
+    by_translation: Tensor  # [N, L, 2, 3, P]: derivatives by a translation of the point in the camera's frame
+    by_depth: Tensor  # [N, L, 2, P]: derivatives by the logarithm of the point's depth
+    product: Tensor  # [N, L, P]: product of `by_depth` and `residual`
+    squared: Tensor  # [N, L, P]: product of `by_depth` and itself
+    precision: Tensor  # [N, L, P], 0 behind the other camera
+    weight: Tensor  # [N, L, P]: by Student's distribution of the residual that remains after the depth's correction
 
     @staticmethod
     def evaluate(points: Tensor, target: Tensor, precision: Tensor, motion: Tensor) -> "_Residuals":

@@ -18,8 +18,7 @@ LAGS = (1, 2, 4)
 ROTATION_GAIN = 0.7
 """Share of the rotation's correction that is applied: poses of the keyframes have errors too."""
 TRANSLATION_GAIN = 0.6
-"""Share of the translation's correction that is applied; less than of rotation, since lengths also depend on the field
-of view."""
+"""Share of the translation's correction that is applied: less, as lengths also depend on the field of view."""
 LARGE_ROTATION = math.radians(2)
 """Corrections much larger than this are applied in full: a pose with so large an error is not worth mixing in."""
 DEPTH_GAIN = 0.05
@@ -43,12 +42,9 @@ UNLIKE = 0.2
 class QueryFrame:
     """Inputs of refinement for B frames, one of each stream."""
 
-    features: Tensor
-    """[B, M, 24]: `KeyframeMatcher.describe`."""
-    context: Tensor
-    """[B, 2*gh, 2*gw, 16]: `KeyframeMatcher.read_context`."""
-    head_pose: Tensor
-    """[B, 9]: pose codes of the camera head, of which only the field of view is used."""
+    features: Tensor  # [B, M, 24]: `KeyframeMatcher.describe`
+    context: Tensor  # [B, 2*gh, 2*gw, 16]: `KeyframeMatcher.read_context`
+    head_pose: Tensor  # [B, 9]: pose codes of the camera head, of which only the field of view is used
 
 
 @dataclass(frozen=True)
@@ -59,12 +55,9 @@ class _Window:
     context: Tensor
     """As of `QueryFrame`."""
     points: CellPoints
-    others: Tensor
-    """[B, L, M, 24]: features of the keyframes."""
-    T_other_world: Tensor
-    """[B, L, 4, 4]: poses of the keyframes."""
-    exists: Tensor
-    """bool [B, L]: whether there is such a keyframe."""
+    others: Tensor  # [B, L, M, 24]: features of the keyframes
+    T_other_world: Tensor  # [B, L, 4, 4]: poses of the keyframes
+    exists: Tensor  # bool [B, L]: whether there is such a keyframe
 
     def repeated(self) -> "_Window":
         """All frames twice, [2 * B]."""
@@ -90,8 +83,7 @@ def refine_pose(
         depth: of the same frames.
         rotation_search: whether to search for a large error of rotation first.
 
-    Returns:
-        Refined pose codes and depth.
+    Returns refined pose codes and depth.
     """
     size = (depth.maps.shape[-2], depth.maps.shape[-1])
     context = query.context

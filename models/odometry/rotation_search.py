@@ -2,8 +2,7 @@
 
 Where a camera rotates by more than matches can follow, the motion may have an error of many degrees. Comparing features
 around the predicted pixels cannot correct that. Whole images can: for each of many candidate rotations, the similarity
-of all points that would be in view. Similarity alone does not prove the best candidate; matches that start from it do
-(`refinement`).
+of all points that would be in view. Matches that start from the best candidate have to confirm it (`refinement`).
 """
 
 import math
@@ -44,9 +43,8 @@ def search_rotation(own: Tensor, other: Tensor, points: CellPoints, motion: Tens
         points: of the frame. Half of them along each axis are used.
         motion: [B, 3, 4], from the frame's camera to the other one's, as far as it is known.
 
-    Returns:
-        Rotations [B, 3, 3] to apply after that of ``motion``, the identity where none is to be considered. Whether one
-        is, bool [B]. The similarity without it, [B], from -1 to 1.
+    Returns rotations [B, 3, 3] to apply after that of ``motion``, the identity where none is to be considered. Whether
+    one is, bool [B]. The similarity without it, [B], from -1 to 1.
     """
     size, focal = points.size, points.focal
     pixels, xyz = points.pixels[::2, ::2].flatten(0, 1), points.xyz[:, ::2, ::2].flatten(1, 2)

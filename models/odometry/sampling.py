@@ -20,10 +20,8 @@ FARTHEST = 100.0
 class CellPoints:
     """Points of B frames, one in each of Y x X equal cells of the image."""
 
-    xyz: Tensor
-    """[B, Y, X, 3], in the camera's frame."""
-    focal: Tensor
-    """[B, 2]: focal lengths (x, y) in pixels."""
+    xyz: Tensor  # [B, Y, X, 3], in the camera's frame
+    focal: Tensor  # [B, 2]: focal lengths (x, y) in pixels
     size: tuple[int, int]
     """Image size (height, width) in pixels."""
 
@@ -35,8 +33,7 @@ class CellPoints:
 
 @cache
 def cell_centers(size: tuple[int, int], cells: tuple[int, int], device: torch.device) -> Tensor:
-    """Pixels (x, y) in the middle of equal cells of an image of ``size`` (height, width), [*cells, 2]; a pixel's
-    centre is at .5."""
+    """Pixels (x, y), centres at .5, in the middle of equal cells of an image ``size`` (height, width), [*cells, 2]."""
     cell = size[1] // cells[1]
     ys = torch.arange(cell // 2, size[0], cell, device=device) + 0.5
     xs = torch.arange(cell // 2, size[1], cell, device=device) + 0.5
@@ -46,8 +43,7 @@ def cell_centers(size: tuple[int, int], cells: tuple[int, int], device: torch.de
 
 @cache
 def width_height(size: tuple[int, int], device: torch.device) -> Tensor:
-    """An image ``size`` (height, width) as a tensor (width, height), [2]; made once, since a captured graph may copy
-    nothing from the host."""
+    """An image ``size`` (height, width) as (width, height), [2]; cached, as a captured graph may not copy."""
     return torch.tensor([float(size[1]), float(size[0])], device=device)
 
 

@@ -14,7 +14,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.export.trajectory import KITTI
+from stream_recon.app.export.pose_formats import KITTI
 from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result

@@ -58,8 +58,7 @@ def render_film(
         overwrite: replace an existing file.
         progress: called with the step's name, the number done and the total; an exception from it ends the work.
 
-    Raises:
-        StreamReconError: nothing to show, no disk space, or a file at ``target``; nothing is written then.
+    Raises StreamReconError: nothing to show, no disk space, or a file at ``target``; nothing is written then.
     """
     if target.suffix.lower() != ".mp4":
         raise ConfigError(f"{target}: for a video use NAME.mp4")

@@ -24,17 +24,11 @@ class Points:
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
     size: NDArray[np.float32]  # [N]
-    side: NDArray[np.float32]
-    """[N, 3] direction to the observing camera, the visible side; 0: visible from all sides."""
+    side: NDArray[np.float32]  # [N, 3] direction to the observing camera, the visible side; 0: visible from all sides
 
     def joined(self, other: "Points") -> "Points":
         """The points of both."""
-        return Points(
-            np.concatenate([self.xyz, other.xyz]),
-            np.concatenate([self.rgb, other.rgb]),
-            np.concatenate([self.size, other.size]),
-            np.concatenate([self.side, other.side]),
-        )
+        return Points(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def first(self, count: int) -> "Points":
         """The first ``count`` points."""
@@ -103,8 +97,7 @@ class RenderScene:
     """Points in the order of the cameras that observed them first."""
 
     points: Points
-    point_ends: NDArray[np.int64]
-    """[n] number of points of the first 1 to n cameras."""
+    point_ends: NDArray[np.int64]  # [n] number of points of the first 1 to n cameras
     cameras: Sequence[Camera]
     extent: float
     """See `OrderedPoints.extent`."""

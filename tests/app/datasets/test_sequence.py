@@ -37,7 +37,6 @@ def folder(tmp_path: Path) -> Path:
 def test_images_come_in_natural_order_and_keep_their_position(folder: Path) -> None:
     sequence = read_sequence(folder)
     assert [p.name for p in sequence.images] == ["1.png", "2.png", "9.png", "10.png"]
-    assert sequence.name == "café walk"
     assert sequence.source_size == (32, 24)
     assert (sequence.poses, sequence.intrinsics, sequence.depth(0)) == ({}, None, None)
 

@@ -1,8 +1,8 @@
-"""Export of ``transforms.json`` for nerfstudio, Brush and others, with images, depth maps and points.
+"""Export of the trajectory for evaluation tools, and of ``transforms.json`` for trainers of splats and radiance fields.
 
-Format: https://docs.nerf.studio/quickstart/data_conventions.html. Poses are camera-to-world with OpenGL's camera axes:
-x right, y up, z backward. The world's axes are not changed, because only some readers apply ``applied_transform`` to
-the points.
+transforms.json: https://docs.nerf.studio/quickstart/data_conventions.html. Its poses are camera-to-world with OpenGL's
+camera axes: x right, y up, z backward. The world's axes are not changed, because only some readers apply
+``applied_transform`` to the points.
 """
 
 import json
@@ -13,18 +13,21 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.depth import (
     DEPTH_NOTE,
+    MASKS_NOTE,
     PER_UNIT,
     depth_units,
+    excluded_pixels,
     frame_name,
+    has_masks,
     missing_frames,
     view_depth,
     write_image,
+    write_mask,
 )
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.masks import NOTE as MASKS_NOTE
-from stream_recon.app.export.masks import excluded_pixels, has_masks, write_mask
 from stream_recon.app.export.points import sample_cloud, write_points
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.configs.errors import OutputError
@@ -41,8 +44,7 @@ JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWR
 def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     """Write images, depth maps, points and ``transforms.json``.
 
-    Raises:
-        StreamReconError: nothing to export, or nothing readable. OSError for system errors.
+    Raises StreamReconError: nothing to export, or nothing readable. OSError for system errors.
     """
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
@@ -105,3 +107,39 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
 def save_rgb(path: Path, rgb: NDArray[np.uint8]) -> None:
     """Write a JPEG file, see `JPEG`. Raises OSError."""
     write_image(path, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), JPEG)
+
+
+TUM, KITTI, KITTI_TIMES, EUROC = "trajectory_tum.txt", "trajectory_kitti.txt", "times_kitti.txt", "trajectory_euroc.csv"
+EUROC_HEAD = "#timestamp [ns],p_RS_R_x [m],p_RS_R_y [m],p_RS_R_z [m],q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []\n"
+
+
+def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
+    """Write poses in the formats of TUM RGB-D, KITTI odometry and EuRoC MAV. Raises StreamReconError or OSError."""
+    cameras = job.cameras("all")
+    with (
+        (folder / TUM).open("w") as tum,
+        (folder / KITTI).open("w") as kitti,
+        (folder / KITTI_TIMES).open("w") as times,
+        (folder / EUROC).open("w") as euroc,
+    ):
+        tum.write("# timestamp tx ty tz qx qy qz qw\n")
+        euroc.write(EUROC_HEAD)
+        for done, camera in enumerate(cameras, start=1):
+            T = camera.T_world_camera
+            tum.write(camera.to_tum())
+            kitti.write(" ".join(f"{value:.9g}" for value in T[:3].ravel()) + "\n")
+            times.write(f"{camera.timestamp:.6f}\n")
+            qx, qy, qz, qw = quaternion_xyzw(T[:3, :3])
+            numbers = ",".join(f"{value:.9g}" for value in (*T[:3, 3], qw, qx, qy, qz))
+            euroc.write(f"{round(camera.timestamp * 1e9)},{numbers}\n")
+            job.progress(done, len(cameras))
+    return ExportReport(
+        f"{len(cameras)} poses, camera to world.",
+        [
+            "Camera: x right, y down, z forward.",
+            f"{TUM}: time in seconds of the source, position, quaternion x y z w.",
+            f"{KITTI}: the upper three rows of the 4x4 pose, row by row; {KITTI_TIMES}: seconds of the source.",
+            f"{EUROC}: nanoseconds of the source, position, quaternion w x y z. The header has [m], as the format "
+            "requires; the unit is the one above.",
+        ],
+    )

@@ -1,4 +1,4 @@
-"""Blocks with packed matrices beside plain ones."""
+"""Blocks with packed matrices, compared with plain ones."""
 
 import copy
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from stream_recon.models import packed
-from stream_recon.models.layers import Block, attend_within
-from stream_recon.models.packed import PackedLinear, pack_blocks
+from stream_recon.models import layers
+from stream_recon.models.layers import Block, PackedLinear, attend_within, pack_blocks
 
 WIDTH, HEADS = 96, 3
 
@@ -22,7 +21,7 @@ def half_block() -> nn.Sequential:
     return nn.Sequential(block)
 
 
-def said(blocks: nn.Sequential, tokens: int) -> torch.Tensor:
+def output_of(blocks: nn.Sequential, tokens: int) -> torch.Tensor:
     x = torch.randn(2, tokens, WIDTH, generator=torch.Generator().manual_seed(tokens))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         y: torch.Tensor = blocks[0](x, attend_within)
@@ -30,25 +29,25 @@ def said(blocks: nn.Sequential, tokens: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tokens", [1, 50, 198, 400])
-def test_packed_blocks_say_the_same_for_any_number_of_tokens(tokens: int) -> None:
+def test_packed_blocks_give_the_same_for_any_number_of_tokens(tokens: int) -> None:
     plain = half_block()
     changed = copy.deepcopy(plain)
     pack_blocks(changed)
     linear = changed[0].get_submodule("attn.qkv")
     if not isinstance(linear, PackedLinear):
         pytest.skip("this torch or CPU packs nothing")
-    expected = said(plain, tokens)
-    torch.testing.assert_close(said(changed, tokens), expected, atol=0.02, rtol=0.02)
-    assert (said(changed, tokens) - expected).abs().mean() < 0.002
+    expected = output_of(plain, tokens)
+    torch.testing.assert_close(output_of(changed, tokens), expected, atol=0.02, rtol=0.02)
+    assert (output_of(changed, tokens) - expected).abs().mean() < 0.002
 
 
 def test_where_nothing_can_be_packed_blocks_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(layer: nn.Linear, *, gelu: bool = False) -> PackedLinear:
         raise NotImplementedError
 
-    monkeypatch.setattr(packed, "PackedLinear", refuse)
+    monkeypatch.setattr(layers, "PackedLinear", refuse)
     blocks = half_block()
-    expected = said(blocks, 50)
+    expected = output_of(blocks, 50)
     pack_blocks(blocks)
     assert isinstance(blocks[0].get_submodule("mlp.fc1"), nn.Linear)
-    torch.testing.assert_close(said(blocks, 50), expected, atol=0, rtol=0)
+    torch.testing.assert_close(output_of(blocks, 50), expected, atol=0, rtol=0)

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stream_recon.models.dpt_head import NEIGHBOURS, ConvexUpsampling, project_channels
+from stream_recon.models.heads import NEIGHBOURS, ConvexUpsampling, project_channels, resize_bilinear
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -47,3 +47,17 @@ def test_where_one_neighbour_has_all_the_weight_it_is_copied() -> None:
     torch.testing.assert_close(right[:, :-1], x[0, 0, :, 1:])
     torch.testing.assert_close(below[:-1], x[0, 0, 1:])
     torch.testing.assert_close(beyond[:-1, :-1], x[0, 0, 1:, 1:])
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("size", [(14, 21), (5, 4)])
+def test_resizing_has_the_values_and_gradients_of_interpolation(size: tuple[int, int], align_corners: bool) -> None:
+    x = torch.randn(2, 3, 7, 9, dtype=torch.float64, requires_grad=True)
+    ours, theirs = (
+        resize_bilinear(x, size, align_corners=align_corners),
+        F.interpolate(x, size=size, mode="bilinear", align_corners=align_corners),
+    )
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn(ours.shape, dtype=torch.float64)
+    gradients = [torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
