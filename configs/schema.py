@@ -132,9 +132,10 @@ class StreamConfig:
     submap_overlap: float = 0.0
     """When less than this share of a frame's view is in that of any scale frame, a new submap begins, with the latest
     keyframes as scale frames; 0: never."""
-    rotation_search: RotationSearch = True
-    """Whether odometry searches for large errors of rotation. ``"auto"``: on a CPU, where most steps skip it; a GPU's
-    captured step cannot, and matches each frame twice."""
+    rotation_search: RotationSearch = "auto"
+    """Whether odometry searches for large errors of rotation. ``"auto"``: on a CPU, where most steps skip it. A GPU's
+    captured step cannot skip it: on an H100 a step takes 5.8 ms with it and 5.0 ms without, and 16 streams take 17.4 and
+    12.5 ms, at equal errors on 11 sequences."""
 
     def __post_init__(self) -> None:
         _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")

@@ -47,7 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 EPILOG = (
     "A word is a command only as the first argument; for a video or folder with such a name write ./view. "
-    "Exit codes: 0 done, 2 bad input, 130 stopped by Ctrl-C (finished frames are kept)."
+    "Exit codes: 0 done, 2 bad input or lost live source, 130 stopped by Ctrl-C (finished frames are kept)."
 )
 
 

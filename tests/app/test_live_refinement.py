@@ -54,6 +54,7 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
     choice = ["--max-frames", "10", "--device", "cpu", "--no-viewer"]

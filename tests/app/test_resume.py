@@ -135,6 +135,7 @@ def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twice in a row, each run at another moment; what was listed before is there after, unchanged."""
     write_video(tmp_path / "v.mp4", 40)

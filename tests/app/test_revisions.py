@@ -240,6 +240,7 @@ def test_points_and_cameras_end_at_the_same_place(tmp_path: Path, case: str) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_loop_over_5000_frames(tmp_path: Path) -> None:
     """Drift of a turn, a shift and a scale that grows along the way is taken back: no two frames move alike."""
     count = 5000

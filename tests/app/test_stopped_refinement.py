@@ -35,6 +35,7 @@ def record(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, number: int, code: int) -> None:
     out = tmp_path / "out"
     choice = ["--max-frames", "20", "--stride", "5", "--device", "cpu", "--no-viewer"]

@@ -36,6 +36,7 @@ def test_images_to_poses(tmp_path: Path) -> None:
     assert [int(line.split()[0]) for line in example("images_to_poses", tmp_path).splitlines()] == list(range(FRAMES))
 
 
+@pytest.mark.slow
 def test_camera_loop_plays_a_video_as_if_live() -> None:
     printed = example("camera_loop", SAMPLE, "--max-frames", 30)
     indices = [int(index) for index in re.findall(r"^frame (\d+): x", printed, re.MULTILINE)]
@@ -43,6 +44,7 @@ def test_camera_loop_plays_a_video_as_if_live() -> None:
     assert f"{len(indices)} results in" in printed
 
 
+@pytest.mark.slow
 def test_back_end_by_hand_prints_revisions() -> None:
     printed = example("back_end_by_hand", SAMPLE, 2 * FRAMES)
     assert "revision of " in printed

@@ -36,6 +36,7 @@ def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineL
     return [scene["status"] for scene in summary["scenes"]]
 
 
+@pytest.mark.slow
 def test_scenes_in_parallel_have_the_results_of_scenes_in_sequence(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / name, frames, known=False) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
@@ -49,6 +50,7 @@ def test_scenes_in_parallel_have_the_results_of_scenes_in_sequence(tmp_path: Pat
         assert abs(parallel - serial).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_a_failed_scene_frees_its_batch_slot(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]

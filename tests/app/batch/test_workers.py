@@ -27,6 +27,7 @@ from tests.app.batch.fakes import (
 )
 
 
+@pytest.mark.slow
 def test_a_killed_worker_does_not_change_the_results(tmp_path: Path) -> None:
     root, marker = tmp_path / "data", tmp_path / "killed"
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9), ("c", 10))]

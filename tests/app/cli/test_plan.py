@@ -33,6 +33,7 @@ def error_line(capfd: pytest.CaptureFixture[str]) -> str:
     return line.removeprefix("stream-recon: error: ")
 
 
+@pytest.mark.slow
 def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", "2GB", "--preset", "small") == 0
     out = capfd.readouterr().out

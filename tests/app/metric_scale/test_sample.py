@@ -18,6 +18,7 @@ SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample"
 EVERY, SIDE = 6, 0.3
 
 
+@pytest.mark.slow
 def test_a_marker_in_the_sample_gives_metres_within_a_percent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

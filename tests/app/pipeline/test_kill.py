@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ply import VERTEX
@@ -95,6 +96,7 @@ def point_heights(folder: Path) -> set[int]:
     return heights(np.frombuffer(data, VERTEX, count, begin)["y"].astype(np.float64))
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_one_story_or_says_so(tmp_path: Path) -> None:
     video = write_video(tmp_path / "a.mp4", 150, size=(64, 48))
     subprocess.run([sys.executable, "-c", PROGRAM, str(video), str(tmp_path)], cwd=ROOT, check=True, timeout=300)

@@ -73,6 +73,7 @@ def test_the_estimate_covers_the_peak_and_not_much_more(
     assert 0.94 < estimate / measured_peak(config, grid, frames) < 1.25
 
 
+@pytest.mark.slow
 def test_half_precision_and_fewer_frames_hold_less() -> None:
     full, half = (trace_step(ALONE, (6, 8), 4, half=half).peak_bytes for half in (False, True))
     assert 0.45 < half / full < 0.8

@@ -69,6 +69,7 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
+@pytest.mark.slow
 def test_a_run_lowers_the_loss_and_leaves_weights_metrics_and_a_picture(tmp_path: Path) -> None:
     summary = make(tmp_path, config(60, validate_clips=8)).run()
     steps = events(tmp_path, "step")

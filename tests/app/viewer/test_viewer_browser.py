@@ -149,6 +149,7 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
 
 
+@pytest.mark.slow
 def test_the_panel_holds_the_controls_and_pause_holds_the_video(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
     browser.get(viewer.url)
@@ -221,6 +222,7 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     assert not viewer.state.panel.follow
 
 
+@pytest.mark.slow
 def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
     browser.get(viewer.url)

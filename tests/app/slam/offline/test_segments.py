@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, align
@@ -28,6 +29,7 @@ def other_side(count: int) -> FloatArray:
     return np.array([pose((0.8 * s - 1, 0.1 * np.sin(6 * s), 0.4 * s), 3.6 + 0.4 * s) for s in t])
 
 
+@pytest.mark.slow
 def test_segments_with_matches_are_merged() -> None:
     truth = walk(2 * COUNT)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), scale_noise=0.02)

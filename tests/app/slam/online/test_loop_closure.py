@@ -71,6 +71,7 @@ def test_results_do_not_depend_on_the_clock(again: tuple[Video, OnlineBackEnd, H
     assert np.array_equal(other.sparse.loops, back_end.sparse.loops)
 
 
+@pytest.mark.slow
 def test_nor_on_threads_or_processes(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, back_end, heard = again
     remote = ProcessBackEnd(prefill=4, known_intrinsics=True)
@@ -81,6 +82,7 @@ def test_nor_on_threads_or_processes(again: tuple[Video, OnlineBackEnd, Heard]) 
     assert np.array_equal(remote.sparse.loops, back_end.sparse.loops) and remote.figures == back_end.figures
 
 
+@pytest.mark.slow
 def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
     monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
