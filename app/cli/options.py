@@ -48,7 +48,7 @@ Weights = Annotated[
 ]
 Device = Annotated[Literal["auto", "cuda", "cpu"], option("Where the network runs.", panel=NETWORK)]
 Attention = Annotated[
-    AttentionChoice, option("Attention kernel; auto: the fastest one on this machine.", panel=NETWORK)
+    AttentionChoice, option("Attention kernel; auto: Triton where it runs, else FlashInfer or torch.", panel=NETWORK)
 ]
 Cache = Annotated[
     CacheChoice, option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK)
