@@ -134,7 +134,7 @@ class StreamConfig:
     keyframes as scale frames; 0: never."""
     rotation_search: RotationSearch = "auto"
     """Whether odometry searches for large errors of rotation. ``"auto"``: on a CPU, where most steps skip it. A GPU's
-    captured step cannot skip it: on an H100 a step takes 5.8 ms with it and 5.0 ms without, and 16 streams take 17.4 and
+    captured step cannot: on an H100 a step takes 5.8 ms with it and 5.0 ms without, and one of 16 streams 17.4 and
     12.5 ms, at equal errors on 11 sequences."""
 
     def __post_init__(self) -> None:

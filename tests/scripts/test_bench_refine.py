@@ -6,6 +6,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_walk_is_refined_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
     from bench.refine import measure
 

@@ -29,6 +29,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, example("listener", SAMPLE, folder, FRAMES)
 
 
+@pytest.mark.slow
 def test_images_to_poses(tmp_path: Path) -> None:
     capture = cv2.VideoCapture(str(SAMPLE))
     for index in range(FRAMES):

@@ -61,6 +61,7 @@ def test_a_failed_scene_frees_its_batch_slot(tmp_path: Path) -> None:
     assert not multiprocessing.active_children(), "workers and the network's process have ended"
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
     scenes = [room_scene(root / "a", 3, known=False), room_scene(root / "b", 3, known=False)]

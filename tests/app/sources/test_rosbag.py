@@ -138,6 +138,7 @@ def test_damaged_messages_are_left_out_and_clocks_set_back_do_not_matter(tmp_pat
     assert len(frames) == 5 and times == sorted(set(times))
 
 
+@pytest.mark.slow
 def test_junk_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

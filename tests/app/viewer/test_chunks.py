@@ -17,6 +17,7 @@ def test_points_stay_on_the_walls_whatever_happens_to_the_chunks() -> None:
     assert wall_distance(store.world_points().xyz).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_two_thousand_frames_stay_within_the_budget_and_cover_the_whole_video() -> None:
     store = Cloud(0.01, 20_000, 16, 24).fill(2000, size=(14, 14), settle_every=40).store
     assert store.total <= 20_000

@@ -43,6 +43,7 @@ def test_segments_with_matches_are_merged() -> None:
     assert abs(units / ELSEWHERE.scale - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_segments_without_matches_keep_the_networks_relative_pose() -> None:
     truth = np.concatenate([walk(2 * COUNT)[:COUNT], other_side(COUNT)])
     parts = slice(0, COUNT), slice(COUNT, 2 * COUNT)

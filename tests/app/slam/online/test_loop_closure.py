@@ -64,6 +64,7 @@ def test_causal_poses_do_not_depend_on_later_loops(again: tuple[Video, OnlineBac
     assert not len(back_end.sparse.loops)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_clock(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, back_end, heard = again
     other = OnlineBackEnd(prefill=4, known_intrinsics=True)
@@ -101,6 +102,7 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
     assert not len(back_end.sparse.loops)
 
 
+@pytest.mark.slow
 def test_loops_are_closed_over_inactive_keyframes(
     monkeypatch: pytest.MonkeyPatch, again: tuple[Video, OnlineBackEnd, Heard]
 ) -> None:
