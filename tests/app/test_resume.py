@@ -251,6 +251,7 @@ def test_a_preset_under_names_of_version_0_1_is_the_same(tmp_path: Path) -> None
     ResultWriter(tmp_path, run_info(), resume=unfinished).close()
 
 
+@pytest.mark.slow
 def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     """The sample with the embedded weights, cut in the middle: the seam is small, and so is what follows from it."""
     engine = load_engine(device="cpu")

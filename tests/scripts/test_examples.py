@@ -52,6 +52,7 @@ def test_back_end_by_hand_prints_revisions() -> None:
     assert f"{2 * FRAMES} poses; " in printed
 
 
+@pytest.mark.slow
 def test_listener(result: tuple[Path, str]) -> None:
     _, printed = result
     assert re.search(rf"^{FRAMES} frames at [\d.]+ frames/s, path length 0\.\d+", printed, re.MULTILINE)

@@ -42,6 +42,7 @@ def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureF
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small"
 
 
+@pytest.mark.slow
 def test_where_little_is_missing_the_cache_goes_into_fp8(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", f"{IN_FP8 // 10**6 + 1}MB", "--preset", "small") == 0
     out = capfd.readouterr().out

@@ -46,6 +46,7 @@ def test_no_sizes_of_memory(text: str) -> None:
         parse_memory(text)
 
 
+@pytest.mark.slow
 def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
     first, *others = found(2 * FULL_TOTAL)
     assert (first.configuration.base, first.configuration.preset, first.configuration.image_size) == (

@@ -126,6 +126,7 @@ def press(browser: Any, label: str) -> None:
     browser.find_element("xpath", f"//button[contains(., '{label}')]").click()
 
 
+@pytest.mark.slow
 def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Viewer, Feeder], tmp_path: Path) -> None:
     viewer, feeder = fed
     browser.get(viewer.url)
@@ -170,6 +171,7 @@ def test_the_panel_holds_the_controls_and_pause_holds_the_video(browser: Any, fe
     wait_for(lambda: not viewer.paused and feeder.count > held)
 
 
+@pytest.mark.slow
 def test_confidence_slider_hides_points_and_the_button_downloads_them(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
     browser.get(viewer.url)

@@ -112,6 +112,7 @@ def test_a_moving_object_does_not_win() -> None:
 
 
 @pytest.mark.parametrize("draw", [0, 6, 15])
+@pytest.mark.slow
 def test_a_segment_where_the_map_is_wrong_falls_back(draw: int) -> None:
     """For several draws of the noise; with some, the moving object looks like radial distortion."""
     truth = walk(40)
