@@ -63,6 +63,12 @@ class Output:
     partial: PartialResult | None = None
     limit: DiskLimit | None = None
 
+    def open(self) -> ResultWriter:
+        """Writer of the folder. Raises OutputError."""
+        return ResultWriter(
+            self.folder, self.info, overwrite=self.overwrite, lock=self.lock, resume=self.partial, limit=self.limit
+        )
+
 
 @dataclass(frozen=True)
 class EarlierRun:
@@ -106,12 +112,7 @@ class Session(ExitStack):
     ) -> None:
         super().__init__()
         self._engine, self._options = engine, options
-        self._writer: ResultWriter | None = None
-        if output is not None:
-            lock, partial, limit = output.lock, output.partial, output.limit
-            self._writer = ResultWriter(
-                output.folder, output.info, overwrite=output.overwrite, lock=lock, resume=partial, limit=limit
-            )
+        self._writer = None if output is None else output.open()
         self.source = source
         self.resumed = ResumeState()
         """State of the interrupted run."""
