@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Protocol
 
@@ -75,6 +76,19 @@ class NetworkEstimate:
     """Factor from the result's depth to the network's depth."""
 
 
+class Certainty(IntEnum):
+    """How a pixel's depth in a dense depth map was found."""
+
+    NONE = 0
+    """No depth."""
+    NETWORK = 1
+    """The network's depth, which no other view confirms."""
+    NEAR = 2
+    """Between confirmed pixels, or measured by stereo in one view only."""
+    CONFIRMED = 3
+    """Measured by stereo, and two other views agree."""
+
+
 @dataclass(frozen=True)
 class FrameResult:
     """Pose, camera and depth of one frame. Lengths are in the scale of the reconstruction, which is arbitrary."""
@@ -99,6 +113,9 @@ class FrameResult:
     """Tracking quality from 0 to 1, see `stream_recon.app.pipeline.health`; None if it was not measured."""
     network: NetworkEstimate | None = None
     """The network's estimate if the back end has changed the result, else None."""
+    certainty: NDArray[np.uint8] | None = None
+    """[h, w], see `Certainty`: ``depth`` is a dense depth map, and ``rgb`` and ``transform`` have its size; None: the
+    network's depth."""
 
     @property
     def masked(self) -> NDArray[np.bool_]:

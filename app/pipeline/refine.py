@@ -1,6 +1,7 @@
 """Offline refinement of a finished result folder, with the images of its source."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -97,7 +98,8 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
-        record, tracks = _record(found.report, images.warning), _tracks(found, cameras)
+        record = {"id": _refinement_id(found), **_record(found.report, images.warning)}
+        tracks = _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
         revision = _with_fields(moved, cameras, found.depth_fields)
@@ -266,6 +268,11 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def _refinement_id(found: Refinement) -> str:
+    """Hash of the poses and depth scales, which dense depth maps depend on."""
+    return hashlib.sha256(found.T_world_camera.tobytes() + found.depth_scale.tobytes()).hexdigest()[:16]
 
 
 def _record(report: RefinementReport, warning: str | None) -> dict[str, Any]:

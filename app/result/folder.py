@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.result.dense import DenseMap, dense_path, dense_refinement, read_dense
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, upgraded
+from stream_recon.app.result.run_record import PROGRAM, REFINEMENT, RUN_NAME, upgraded
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -37,6 +39,47 @@ class ResultFolder:
     def metric_scale(self) -> MetricScale | None:
         """None where the result is in the reconstruction's own unit. Raises OutputError."""
         return metric_scale_of(self.run)
+
+    @cached_property
+    def dense(self) -> frozenset[int]:
+        """Indices of the frames with a dense depth map of the present refinement."""
+        refinement = self.refinement_id
+        if refinement is None:
+            return frozenset()
+        paths = {camera.index: dense_path(self.folder, camera.index) for camera in self.cameras}
+        return frozenset(index for index, path in paths.items() if dense_refinement(path) == refinement)
+
+    @property
+    def refinement_id(self) -> str | None:
+        """Id of the refinement whose poses the result has; None without one."""
+        refinement = self.run.get(REFINEMENT)
+        found = refinement.get("id") if isinstance(refinement, dict) else None
+        return found if isinstance(found, str) and found.isalnum() else None
+
+    @property
+    def surface_cameras(self) -> list[Camera]:
+        """The cameras of the frames that surfaces and clouds are made of, in order.
+
+        With dense depth maps: the frames that have one, and frames that a refinement left to the network. Without: all
+        frames with depth.
+        """
+        cameras = self.with_depth(self.cameras)
+        if not self.dense:
+            return cameras
+        segments = self.run[REFINEMENT].get("fallback_segments", [])
+        left = [(segment["first"], segment["last"]) for segment in segments]
+        kept = {c.index for c in cameras if any(first <= c.index <= last for first, last in left)} | self.dense
+        return [camera for camera in self.cameras if camera.index in kept]
+
+    def surface_of(self, camera: Camera) -> FrameResult:
+        """A frame's result with its best depth: the dense map, or else the depth file. Raises OutputError."""
+        if camera.index in self.dense:
+            return self.dense_map(camera.index).result(camera)
+        return result_of(self.folder, camera)
+
+    def dense_map(self, index: int) -> DenseMap:
+        """The dense depth map of a frame. Raises OutputError where there is none or it is damaged."""
+        return read_dense(self.folder, index, self.refinement_id or "")
 
     def __len__(self) -> int:
         return len(self.cameras)
