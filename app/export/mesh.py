@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import sure_pixels
+from stream_recon.app.core.gltf import Primitive, write_glb
 from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.depth import missing_frames
-from stream_recon.app.export.gltf import TRIANGLES, Primitive, write_glb
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import uniform_indices
 from stream_recon.app.export.surface import Mesh, check_libraries, decimated, extract, without_floaters
@@ -55,7 +55,7 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     if path.suffix == ".glb":
         axes = gltf_axes(job.result.cameras, job.options.up)
         xyz = np.asarray(mesh.xyz @ axes.T, np.float32)
-        write_glb(path, [Primitive("mesh", TRIANGLES, xyz, mesh.rgb, indices=mesh.faces.ravel())], PROGRAM)
+        write_glb(path, [Primitive(xyz, mesh.faces, mesh.rgb)], PROGRAM)
     elif path.suffix == ".obj":
         write_obj(path, mesh)
     else:
