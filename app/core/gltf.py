@@ -59,7 +59,7 @@ def write_glb(target: Path | BinaryIO, primitives: Sequence[Primitive], generato
 
     Each textured primitive has a material and an image. Raises OSError, or ValueError above the format's 4 GiB.
     """
-    blocks: list[bytes | memoryview] = []
+    blocks: list[bytes] = []
     document = _document([p for p in primitives if len(p.xyz)], blocks, generator)
     size = sum(len(block) for block in blocks)
     document["buffers"] = [{"byteLength": size}] if size else []
@@ -77,7 +77,7 @@ def write_glb(target: Path | BinaryIO, primitives: Sequence[Primitive], generato
         target.writelines(parts)
 
 
-def _document(primitives: Sequence[Primitive], blocks: list[bytes | memoryview], generator: str) -> dict[str, Any]:
+def _document(primitives: Sequence[Primitive], blocks: list[bytes], generator: str) -> dict[str, Any]:
     """The JSON part without ``buffers``; appends the content of the buffer to ``blocks``."""
     document: dict[str, Any] = {
         "asset": {"version": "2.0", "generator": generator},
@@ -111,7 +111,7 @@ def _document(primitives: Sequence[Primitive], blocks: list[bytes | memoryview],
     return document
 
 
-def _material(document: dict[str, Any], blocks: list[bytes | memoryview], p: Primitive) -> dict[str, Any]:
+def _material(document: dict[str, Any], blocks: list[bytes], p: Primitive) -> dict[str, Any]:
     """The material of a primitive; appends its image and texture, if it has one."""
     surface: dict[str, Any] = {
         "baseColorFactor": [*_to_linear(np.array(p.colour)).tolist(), 1.0],
@@ -141,9 +141,7 @@ def _material(document: dict[str, Any], blocks: list[bytes | memoryview], p: Pri
     }
 
 
-def _buffer_view(
-    document: dict[str, Any], blocks: list[bytes | memoryview], content: bytes | memoryview, target: int | None = None
-) -> int:
+def _buffer_view(document: dict[str, Any], blocks: list[bytes], content: bytes, target: int | None = None) -> int:
     """Append content to the buffer, padded to a multiple of 4 bytes; returns the index of its view."""
     offset = sum(len(block) for block in blocks)
     blocks.append(content)
@@ -156,13 +154,13 @@ def _buffer_view(
 
 def _accessor(
     document: dict[str, Any],
-    blocks: list[bytes | memoryview],
+    blocks: list[bytes],
     array: NDArray[Any],
     form: str,
     target: int = ARRAY_BUFFER,
 ) -> int:
     """Append an array, whose rows are a multiple of 4 bytes; returns the index of its accessor."""
-    view = _buffer_view(document, blocks, memoryview(array.reshape(-1).view(np.uint8)), target)
+    view = _buffer_view(document, blocks, array.tobytes(), target)
     kind = {"f4": FLOAT, "u2": UNSIGNED_SHORT, "u4": UNSIGNED_INT}[array.dtype.str[1:]]
     document["accessors"].append({"bufferView": view, "componentType": kind, "count": len(array), "type": form})
     return len(document["accessors"]) - 1
